@@ -18,7 +18,7 @@ from builders.chart import CHART, NAMESPACE, RELEASE
 from builders.child_processes import Launcher
 from builders.control_plane import PROGRAMS, ControlPlane
 from builders.local import WAIT_SECONDS, Cluster, Holds
-from builders.operator_process import OperatorReplica, replica
+from builders.operator_process import DEFAULT, OperatorReplica, replica
 from diloco_operator.api.names import LABEL_SERVER
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import Unavailable
@@ -121,14 +121,15 @@ def operator(plane: ControlPlane, folder: Path, name: str = "operator", *options
     ][0]
     where = [argument for argument in container["args"] if argument.startswith("--watch-namespace=")]
     assert where, "the chart names the namespaces"
-    given = ("--config", str(config), "--leader-elect-namespace", NAMESPACE, *where, *options)
+    given = ("--config", str(config), "--leader-elect-namespace", NAMESPACE, *DEFAULT, *where, *options)
     with replica(folder, name, kubeconfig, *given) as found:
         yield found
 
 
 @contextlib.contextmanager
 def watched_states(plane: ControlPlane, folder: Path, job: str) -> Iterator[Callable[[], list[str]]]:
-    """Column STATE of `kubectl get dlj JOB --watch`: each state that it printed so far, in turn. The job must be there."""
+    """Column STATE of `kubectl get dlj JOB --watch`: each state that it printed so far, in turn. The job must be there; when the context
+    begins, kubectl has shown it."""
     shown, launcher = folder / f"watched-{job}", Launcher()
     command = [str(PROGRAMS / "kubectl"), "get", "dlj", job, "--watch", "--no-headers"]
 
@@ -143,6 +144,7 @@ def watched_states(plane: ControlPlane, folder: Path, job: str) -> Iterator[Call
 
     process = launcher.start(begin)
     try:
+        plane.wait_for(lambda: shown.stat().st_size > 0, f"kubectl to show job {job}")
         yield states
     finally:
         process.kill()

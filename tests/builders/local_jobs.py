@@ -33,7 +33,7 @@ def a_quadratic_job(
     min: int = 1,
     backoff: str = "0s",
     stall: str = "2m",
-    join: str = "1m",
+    join: str = "10m",
     limit: int = 5,
     every_steps: int = 20,
     environment: dict[str, object] | None = None,

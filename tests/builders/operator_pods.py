@@ -11,7 +11,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
-import socket
 import subprocess
 import threading
 import time
@@ -23,7 +22,7 @@ from typing import Any
 
 from builders.chart import RELEASE
 from builders.child_processes import Launcher
-from builders.control_plane import ControlPlane, RequestFailed
+from builders.control_plane import ControlPlane, RequestFailed, free_port
 
 type Obj = dict[str, Any]
 
@@ -101,7 +100,7 @@ class SystemNode:
         elif pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
         elif uid not in self._running and (self._serving or not self._is_test(pod)):
-            self._ports[uid] = {port: _free_port() for port in PORTS}
+            self._ports[uid] = {port: free_port() for port in PORTS}
             self._running[uid] = self._begin(pod)
         elif uid not in self._running:
             return  # the Service that the test asks has no endpoint yet
@@ -157,12 +156,6 @@ class SystemNode:
         status = {"phase": phase, "conditions": conditions, "podIP": ADDRESS, "podIPs": [{"ip": ADDRESS}]}
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
         self._plane.request("PATCH", path, {"status": status}, content_type="application/strategic-merge-patch+json")
-
-
-def _free_port() -> int:
-    with socket.create_server((ADDRESS, 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
 
 
 def _answers(url: str) -> bool:

@@ -22,6 +22,10 @@ from builders.child_processes import Launcher
 
 WAIT_SECONDS = 180.0
 """How long anything is waited for. A limit for defects, not an expectation."""
+PATIENT = ("--lease-duration", "60s", "--renew-deadline", "50s")
+"""Unless options say otherwise: a leader that a busy machine keeps from renewing its lease ends, and here nothing starts it again."""
+DEFAULT = ("--lease-duration", "15s", "--renew-deadline", "10s")
+"""The operator's own. For tests in which one follows another that was killed, or loses its lease."""
 
 
 class OperatorReplica:
@@ -32,7 +36,8 @@ class OperatorReplica:
         self._log = folder / f"{name}.log"
         command = [
             *(sys.executable, "-m", "diloco_operator.cli.operator_main", "run", "--kubeconfig", str(kubeconfig)),
-            *("--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0", "--leader-elect-namespace", "default", *options),
+            *("--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0", "--leader-elect-namespace", "default"),
+            *(*PATIENT, *options),
         ]
         self._launcher = Launcher()
         self._process = self._launcher.start(lambda prepare: self._start(command, environment or {}, prepare))
@@ -64,6 +69,10 @@ class OperatorReplica:
         self._launcher.close()
 
     # --- what it says ---
+    def when_said(self, pattern: str) -> str:
+        """The time of the first such message; times compare as text."""
+        return next(str(line["time"]) for line in self.lines() if re.search(pattern, line["msg"]))
+
     def lines(self) -> list[dict[str, Any]]:
         """Its log so far, each line an object; whatever is none is under `text`."""
         found = []

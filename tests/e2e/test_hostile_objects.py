@@ -128,6 +128,7 @@ def forge(scene: Scene, robbed: str, *slices: str) -> None:
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "robbed", "uid": robbed, "controller": True}
     place = f"/api/v1/namespaces/{scene.namespace}/secrets/{names.authority_secret_name('robbed')}"
     scene.patch(place, {"data": scene.unusable, "metadata": {"ownerReferences": [owner]}})
+    wait_for(lambda: scene.status("written").get("units"), "the status of job written")  # comes after its pod
     unit = {"pool": "v6e", "state": "Training", "slice": "+".join(slices), "attempt": HUGE, "tokens": HUGE, "weight": 1e308}
     mine = [each for each in scene.status("written")["units"] if each["name"] == "v6e-0"]
     strange = [{**unit, "name": name} for name in ("v6e-7", "nobody", "a/b")]

@@ -143,7 +143,7 @@ async def goes_on_fails_and_is_retried(job: JobAtWork) -> int:
     bad, good = (
         a_quadratic_job(environment={key: value})["spec"]["pools"]
         # Steps that are long enough for an answer to come in time on a busy machine, else no outer step merges anything.
-        for key, value in (("QUADRATIC_CRASH_AT_STEP", 1), ("QUADRATIC_STEP_MS", 50))
+        for key, value in (("QUADRATIC_CRASH_AT_STEP", 1), ("QUADRATIC_STEP_MS", 200))
     )
     with pytest.raises(CommandFailed) as error:
         await diloco("retry", "quad")

@@ -10,7 +10,9 @@ from builders.jobs import JobBuilder, Obj, cpu_pool, template
 from builders.local import Cluster, local_control_plane
 from builders.nodes import a_fleet_node
 
-SLOW = 240
+pytestmark = pytest.mark.timeout(1200)
+
+SLOW = 900
 """Seconds. Every rank imports torch, at the low priority of containers."""
 MEETING = str(Path(__file__).parents[1] / "programs" / "meeting.py")
 FLEET = [a_fleet_node(f"cpu-{index}", cpu=8, memory="16Gi", pods=110) for index in range(3)]

@@ -68,7 +68,7 @@ def test_torch_and_jax_train_a_llama_on_text_and_transformers_loads_the_checkpoi
     (tmp_path / "jobs.yaml").write_text(yaml.safe_dump(a_job(tmp_path, steps=48)))
     (tmp_path / "fleet.yaml").write_text(yaml.safe_dump_all(a_fleet(tpus=1, gpus=1)))
 
-    command = [str(DILOCO), "up", "jobs.yaml", "--fleet", "fleet.yaml", "--state-dir", "state", "-o", "json", "--timeout", "900s"]
+    command = [str(DILOCO), "up", "jobs.yaml", "--fleet", "fleet.yaml", "--state-dir", "state", "-o", "json", "--timeout", "1500s"]
     ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     job = json.loads(ran.stdout.splitlines()[-1])["jobs"][0]
     assert ran.returncode == 0, job

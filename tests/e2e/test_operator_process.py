@@ -211,15 +211,13 @@ def test_what_a_user_adds_stays(scene: Scene) -> None:
 def test_events_read_well_and_repeat_as_a_count(scene: Scene) -> None:
     scene.plane.kubectl("create", "quota", "none", "--hard=pods=0", "-n", scene.namespace)
     scene.apply("lm")
-    described = ""
 
     def repeated() -> bool:
-        nonlocal described
-        described = scene.plane.kubectl("describe", "dilocojob", "lm", "-n", scene.namespace).stdout
         listed = json.loads(scene.plane.kubectl("get", "events", "-n", scene.namespace, "-o", "json").stdout)["items"]
         return any(event["reason"] == "WriteRefused" and event["count"] >= 3 for event in listed)
 
     wait_for(repeated, "a rejected write to be reported three times", scene.operator)
+    described = scene.plane.kubectl("describe", "dilocojob", "lm", "-n", scene.namespace).stdout
     assert "WriteRefused" in described
     assert "exceeded quota: none" in described
     assert "over" in described  # `3x over 20s`

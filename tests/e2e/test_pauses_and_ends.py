@@ -21,17 +21,17 @@ def complete(job: Obj) -> tuple[str, str]:
 
 async def test_compiling_and_pauses_are_no_stalls_and_a_program_ends_the_job_for_all(tmp_path: Path) -> None:
     environment = {
-        # Each of the two takes longer than the stall time-out of 3 s.
-        "QUADRATIC_COMPILE_SECONDS": 5,
+        # Each of the two takes longer than the stall time-out of 10 s, in which a busy machine, too, takes a step.
+        "QUADRATIC_COMPILE_SECONDS": 13,
         "QUADRATIC_PAUSE_AT_STEP": 20,
-        "QUADRATIC_PAUSE_SECONDS": 5,
+        "QUADRATIC_PAUSE_SECONDS": 13,
         "QUADRATIC_PAUSE_UNIT": "v5p-0",
         "QUADRATIC_FINISH_AT_STEP": 40,
         "QUADRATIC_FINISH_UNIT": "v5p-0",
         "QUADRATIC_STEP_MS": 50,
     }
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        await cluster.apply(a_quadratic_job(steps=1_000_000, stall="3s", environment=environment))
+        await cluster.apply(a_quadratic_job(steps=1_000_000, stall="10s", environment=environment))
         paused = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("reason") == "Paused")
         assert paused["state"] == "Training"
         assert re.fullmatch("its program takes no steps for a while, until 20.*Z at most: evaluation", paused["message"])

@@ -10,9 +10,9 @@ from builders.jobs import JobBuilder, Obj, cpu_pool, template
 from builders.local import is_true, local_control_plane
 from builders.nodes import a_fleet_node
 
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("many-learners")]
+pytestmark = [pytest.mark.timeout(2400), pytest.mark.xdist_group("many-learners")]
 
-SLOW = 500
+SLOW = 1000
 """Seconds. Nine processes import torch or JAX, four of them twice, at the low priority of containers."""
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "unit_learner.py")
 FLEET = [a_fleet_node(f"cpu-{index}", cpu=8, memory="64Gi", pods=110) for index in range(6)]

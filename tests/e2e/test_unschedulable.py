@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -94,7 +95,13 @@ def test_unit_leaves_a_node_to_which_kube_scheduler_does_not_bind_it(scene: Scen
     operator = scene.operator(namespace)
     scene.apply(namespace)
     wait_for(lambda: scene.bound_to(namespace) == scene.nodes[1], "the unit on the node that has room", operator)
-    wait_for(lambda: "unschedulable" not in scene.unit(namespace), "the count to be zero again", operator)
+
+    def is_placed() -> bool:
+        """The status tells of the attempt on that node, which comes after its pod, and no longer of a scheduler that found no place."""
+        unit = scene.unit(namespace)
+        return unit.get("slice") == scene.nodes[1] and "unschedulable" not in unit
+
+    wait_for(is_placed, "the count to be zero again", operator)
     unit = scene.unit(namespace)
     assert (unit["slice"], unit["attempt"], unit["restarts"], unit["failures"]) == (scene.nodes[1], 2, 0, [])
     status = scene.plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{namespace}/dilocojobs/lm")["status"]
@@ -107,6 +114,9 @@ def test_unit_leaves_a_node_to_which_kube_scheduler_does_not_bind_it(scene: Scen
 
 
 def test_two_operators_that_start_at_the_same_moment_get_a_node_each_without_a_failure(scene: Scene) -> None:
+    def is_placed(namespace: str) -> bool:
+        return bool(scene.unit(namespace).get("slice") == scene.bound_to(namespace))
+
     first, second = namespaces = [scene.namespace(), scene.namespace()]
     operators = [scene.operator(namespace) for namespace in namespaces]
     for operator in operators:
@@ -115,6 +125,7 @@ def test_two_operators_that_start_at_the_same_moment_get_a_node_each_without_a_f
     scene.apply(first, second)
     wait_for(lambda: {scene.bound_to(first), scene.bound_to(second)} == set(scene.nodes), "each unit on a node of its own", *operators)
     for namespace in namespaces:
+        # The status comes after the pod.
+        wait_for(functools.partial(is_placed, namespace), f"the unit's slice in {namespace}", *operators)
         unit = scene.unit(namespace)
         assert (unit["restarts"], unit["failures"]) == (0, [])
-        assert unit["slice"] == scene.bound_to(namespace)
