@@ -20,7 +20,7 @@ from typing import Any
 from nodes import cache, packages
 from nodes.images import PAUSE, Image
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 """How long a program may take to answer. A limit for defects; the usual is about a second."""
 _LOG_LINES = 25
 _NAMESPACE = "k8s.io"

@@ -20,7 +20,7 @@ from nodes.node import Node
 
 type Obj = dict[str, Any]
 
-NODE_GRACE = "12s"
+NODE_GRACE = "25s"
 """How long a node may be silent before it is NotReady: a lease is renewed every 2 s, and this machine is small."""
 WAIT_SECONDS = 300.0
 """A limit for defects, not an expectation."""

@@ -52,7 +52,7 @@ async def test_a_pool_out_of_capacity_leaves_its_unit_to_the_next_pool(
 ) -> None:
     autoscaler.limit("v5p", 0)
     try:
-        await cluster.apply(a_growing_job("fall", "v5p", "h100", min=1, timeout="5s"))
+        await cluster.apply(a_growing_job("fall", "v5p", "h100", min=1, timeouts={"v5p": "5s"}))
         waits = await cluster.unit("fall", "v5p-0", lambda unit: unit.get("reason") == "NotProvisioned")
         assert (waits["state"], waits["failures"]) == ("Pending", [])
         assert "5s" in waits["message"]

@@ -107,8 +107,15 @@ class Training:
         return found
 
     def wait(self, holds: Callable[[Obj], bool], what: str) -> Obj:
-        self.cluster.wait_for(lambda: holds(self.now()), what)
-        return self.now()
+        """The job as it was when it held: a moment later it may be different again."""
+        found: list[Obj] = []
+
+        def so() -> bool:
+            found[:] = [self.now()]
+            return holds(found[0])
+
+        self.cluster.wait_for(so, what)
+        return found[0]
 
     def unit(self, name: str, attempt: int) -> Obj:
         """The unit as soon as this attempt contributes."""
