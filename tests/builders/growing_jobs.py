@@ -13,7 +13,7 @@ def a_growing_job(
 ) -> Obj:
     """A job that never ends, with pools that ask the autoscaler, each for one unit of one host: `h100`, `v6e` and `v5p`.
     `timeouts`: of the provisioning of some of them; the others wait ten minutes."""
-    template = learner_template(QUADRATIC_STEP_MS=100)
+    template = learner_template(60, QUADRATIC_STEP_MS=100)
     if annotations:
         template["metadata"] = {"annotations": dict(annotations)}
 

@@ -21,8 +21,9 @@ def a_fleet(*, tpus: int = 2, gpus: int = 2) -> list[Obj]:
     ]
 
 
-def learner_template(**environment: object) -> Obj:
-    return template(command=["python", str(PROGRAM)], env=environment, terminationGracePeriodSeconds=5)
+def learner_template(grace: int = 5, /, **environment: object) -> Obj:
+    """`grace`: seconds to drain in. Few, so that what is frozen is soon killed; a test that wants to see a drain gives more."""
+    return template(command=["python", str(PROGRAM)], env=environment, terminationGracePeriodSeconds=grace)
 
 
 def a_quadratic_job(

@@ -57,7 +57,7 @@ def a_queue(queues: Kueue, name: str, units: int, *, tpus: bool = False, **spec:
 
 def a_job(name: str, queue: str, *pools: Obj, min: int = 2, restarts: int = 5) -> Obj:
     """A job that never ends, of two units with one host each, unless `pools` says otherwise. One unit trains alone, too."""
-    template = learner_template(QUADRATIC_STEP_MS=100)
+    template = learner_template(60, QUADRATIC_STEP_MS=100)
     wanted = pools or (gpu_pool("h100", hosts=1, acceleratorsPerHost=8, max=2, template=template),)
     training = {"steps": 1_000_000, "syncInterval": 8, "fragments": 8, "overlapSteps": 2, "quorum": 1}
     builder = JobBuilder(name).with_learners(min, 2).with_restarts(restarts, initial="0s").with_spec(queueName=queue)
