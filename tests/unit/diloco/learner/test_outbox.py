@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from builders.chunks import as_from_learner
+from builders.exchange import WAIT_TIMEOUT
 from diloco.contract import HEARTBEAT
 from diloco.learner.outbox import Outbox
 from diloco.protocol.chunks import DataChunk
@@ -338,7 +339,7 @@ def test_a_stream_that_is_over_lets_its_sender_go(outbox: Outbox) -> None:
     reader = threading.Thread(target=lambda: taken.extend(described(x) for x in outbox))
     reader.start()
     outbox.abandon()
-    reader.join(10)
+    reader.join(WAIT_TIMEOUT)
     assert not reader.is_alive()
     assert taken in ([], ["hello"])
 
@@ -427,7 +428,7 @@ def test_at_the_end_of_the_stream_what_is_queued_waits_for_the_window_and_is_sen
     sender = threading.Thread(target=lambda: sent.append(as_from_learner(next(following))))
     sender.start()
     outbox.taken(count)
-    sender.join(10.0)
+    sender.join(WAIT_TIMEOUT)
     for message in following:
         sent.append(as_from_learner(message))
         count += len(sent[-2].chunk.data)

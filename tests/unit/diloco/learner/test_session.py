@@ -574,7 +574,7 @@ def test_bye_tells_a_program_that_left_from_one_that_was_told_to() -> None:
 
 def once_it_has_said_that_it_rests(learner: ScriptedSession, then: Callable[[], None]) -> threading.Thread:
     def run() -> None:
-        until(lambda: len(learner.connection.reported) > 3, "progress to be repeated", timeout=10)
+        until(lambda: len(learner.connection.reported) > 3, "progress to be repeated")
         then()
 
     thread = threading.Thread(target=run)

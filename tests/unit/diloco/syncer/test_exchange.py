@@ -151,8 +151,7 @@ def test_another_learner_seeds_when_the_first_one_dies_before_it_has(tmp_path: P
 
 def test_a_learner_whose_seed_was_not_taken_gets_the_one_that_was(tmp_path: Path) -> None:
     place = place_for(tmp_path)
-    timeouts = Timeouts(reconnect_window=WAIT_TIMEOUT, farewell=WAIT_TIMEOUT)
-    with LocalSyncer(place, timeouts) as syncer, RawLearner(syncer, weights(-1.0), unit="second") as second:
+    with LocalSyncer(place) as syncer, RawLearner(syncer, weights(-1.0), unit="second") as second:
         with RawLearner(syncer, weights(2.5), unit="first") as first:
             incarnation = first.hello().hear("welcome").welcome.incarnation
             second.hello().hear("welcome")
@@ -224,7 +223,7 @@ def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None
 
 
 def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer:
+    with LocalSyncer(place_for(tmp_path), Timeouts(reconnect_window=0.2)) as syncer:
         with RawLearner(syncer) as first:
             incarnation = first.hello().hear("welcome").welcome.incarnation
             first.seed().want(5).hear("work")
@@ -248,9 +247,10 @@ def test_a_second_process_with_the_same_identity_is_refused_and_the_first_trains
         assert "each process needs an identity of its own" in second.left.message
         before = first.steps
         until(lambda: first.steps > before + 5, "the first to train on")
+        until(lambda: state(syncer, "u")(UnitReport.CONTRIBUTING), "the first to contribute")
         unit = syncer.unit("u")
         assert unit is not None
-        assert (unit.state, dict(unit.refused)["DuplicateIdentity"]) == (UnitReport.CONTRIBUTING, 1)
+        assert dict(unit.refused)["DuplicateIdentity"] == 1
 
 
 def test_a_newer_attempt_takes_over_and_the_older_one_is_fenced(tmp_path: Path, learners: list[LocalLearner]) -> None:

@@ -10,7 +10,6 @@ import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
 from builders.raw_learner import RawLearner
 from diloco.syncer import fences
-from diloco.syncer.config import Timeouts
 from diloco.syncer.fences import FILE, FencesError, load_fences, save_fences
 
 
@@ -74,7 +73,7 @@ def test_connection_that_breaks_while_its_fence_is_written_is_resumed_and_still_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place, Timeouts(reconnect_window=WAIT_TIMEOUT)) as syncer, RawLearner(syncer, unit="u") as again:
+    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u") as again:
         disk = SlowDisk(monkeypatch)
         waiting = syncer.syncer.engine._peers.joining
         with RawLearner(syncer, unit="u") as first:
