@@ -129,8 +129,17 @@ def test_what_a_rank_said_itself_stays(launched: Launched) -> None:
 
 
 def test_rank_that_noticed_a_loss_is_not_the_cause(launched: Launched) -> None:
-    program = "if rank == 0: sys.exit(71)\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)"
-    status, output = launched.run(program, 2)
+    # Rank 0 waits until rank 1 is there: how long that takes must not count as the time that the launcher gives it to end.
+    program = """
+while rank == 0 and not os.path.exists({here!r}):
+    time.sleep(0.01)
+if rank == 0:
+    sys.exit(71)
+open({here!r}, "w").close()
+time.sleep(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    status, output = launched.run(program.format(here=str(launched.folder / "here")), 2)
     assert (status, "rank 1 ended first, with exit status 137: killed by SIGKILL" in output) == (137, True)
 
 

@@ -14,7 +14,7 @@ from builders.rank_units import RankUnit
 from diloco.contract import ENDED_BY_PROGRAM, ENV_LEADER_ADDRESS, Exit
 from diloco.protocol.diloco_pb2 import UnitReport
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(params=["None", "Int4"])
@@ -244,11 +244,13 @@ def test_an_address_of_the_leader_that_cannot_be_is_named(job: Processes, addres
 
 
 def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_then(tmp_path: Path) -> None:
-    # 100,000 outer steps, and a budget that is about half done by then: progress comes from the tokens.
+    # 100,000 outer steps, and a budget of which the unit trains 28,800 by then, 96 in each step: progress comes from the tokens. The other
+    # unit makes ten steps of 32 tokens in a second, so that it alone does not come to the end of the budget while ranks of this one start.
     job = a_job(tmp_path, 100_000, tokens=100_000)
     try:
         syncer = job.syncer()
-        unit, alone = RankUnit(job, "u", 3).start(RANKS_FINISH_AT_STEP="300"), RankUnit(job, "alone", 1).start()
+        unit = RankUnit(job, "u", 3).start(RANKS_FINISH_AT_STEP="300")
+        alone = RankUnit(job, "alone", 1).start(RANKS_STEP_MS="100")
         assert (unit.wait(), alone.wait()) == ([0] * 3, [0])
         assert syncer.wait() == 0
         assert unit.final() == alone.final()

@@ -36,12 +36,13 @@ def test_a_learner_whose_quorum_is_missing_rests_says_so_and_trains_on_with_the_
         early = LocalLearner(place, syncer.address, "early", step_seconds=0.01).start()
         learners.append(early)
         until(lambda: resting(syncer, "early"), "the rest")
+        # The syncer says so to the learner, which steps on until it has heard it.
+        until(lambda: "rests until a quorum of 2 learners trains" in caplog.text, "its log to say so")
         steps = early.steps
         assert MOST <= steps <= MOST + ON_THE_WAY
         ledger = syncer.syncer.engine.work.ledger
         until(lambda: syncer.call(ledger.summary).leased > 0, "its work to be leased")
         leased = syncer.call(ledger.summary).leased
-        until(lambda: "rests until a quorum of 2 learners trains" in caplog.text, "its log to say so")
 
         def heard_lately_in_a_long_rest() -> bool:
             found = syncer.unit("early")
