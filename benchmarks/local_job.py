@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from typing import Any
 
 from builders.certificates import JobCertificates
 from builders.child_processes import die_with_parent
+from builders.ports import free_port
 from diloco import contract
 
 from benchmarks import ROOT
@@ -63,7 +63,7 @@ class _LocalJob:
         job = contract.JobFile(name="bench", namespace="default", uid=str(uuid.uuid4()), training=training)
         (folder / "job.json").write_text(job.model_dump_json(by_alias=True))
         self._certificates = JobCertificates(folder / "tls", job)
-        self._port = _free_port()
+        self._port = free_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, deadline: float) -> JobResult:
@@ -148,10 +148,3 @@ class _LocalJob:
 
     def _log_end(self, name: str, lines: int = 15) -> str:
         return "\n".join((self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-lines:])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

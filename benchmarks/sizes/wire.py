@@ -7,7 +7,6 @@ many messages of the same size there and back, made before and looked at by no o
 from __future__ import annotations
 
 import queue
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import Any
 import grpc
 import numpy as np
 from builders.certificates import JobCertificates
+from builders.ports import free_port
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout
 from diloco.contract import JobFile, Training, syncer_host_name
@@ -41,7 +41,7 @@ from benchmarks.wire_syncer import BARE, JOB_UID
 LIMIT = 0.8
 MIB = 1 << 20
 UNIT = "u-0"
-TIMEOUT = 60.0
+TIMEOUT = 240.0
 JOB = JobFile(name="bench", namespace="default", uid=JOB_UID, training=Training(steps=1, fragments=1, sync_interval=1, overlap_steps=0))
 
 
@@ -112,9 +112,8 @@ class BareStream:
 def ends(directory: Path, mebibytes: int) -> Iterator[tuple[Learner, BareStream]]:
     """A learner and a bare stream, both connected to a process with the syncer's end."""
     certificates = JobCertificates(directory, JOB)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    port = free_port()
+    address = f"127.0.0.1:{port}"
     chunks = list(split(Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, steps=1, tokens=1), bytes(mebibytes * MIB)))
     size = len(to_wire(chunks[0]))
     command = ["-m", "benchmarks.wire_syncer", str(certificates.syncer().folder), address, str(mebibytes), str(len(chunks)), str(size)]

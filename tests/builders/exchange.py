@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 from builders.certificates import JobCertificates
+from builders.ports import free_port
 from diloco import contract
 from diloco.contract import JobFile, Training
 from diloco.learner.arrays import ArrayStore
@@ -291,12 +291,6 @@ def solo(session: Session) -> SoloMember:
 
 
 # --- real processes -----------------------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Program:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import IO, Self
 
 from builders.child_processes import Launcher
-from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Place, free_port
+from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Place
+from builders.ports import free_port
 
 
 class RankProcesses:
@@ -21,7 +22,8 @@ class RankProcesses:
         connect directly."""
         self.port = port or free_port()
         self._launcher = Launcher()
-        master = [str(free_port())] if gloo else []
+        self._master = free_port()
+        master = [str(self._master)] if gloo else []
         environment = os.environ | place.of_learner("127.0.0.1:1", "u")
         self.processes = [
             self._start(

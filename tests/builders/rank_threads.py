@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from builders.exchange import WAIT_TIMEOUT, Place, free_port
+from builders.exchange import WAIT_TIMEOUT, Place
+from builders.ports import free_port
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, deal
 from diloco.protocol.tls import TlsFiles
@@ -44,7 +45,8 @@ class Unit:
         self.ranks = ranks
         self.files = files or place.certificates.learner("u")
         self.ends = [Ended() for _ in range(ranks)]
-        self.port = free_port()
+        self._port = free_port()
+        self.port = int(self._port)
 
     @cached_property
     def leader(self) -> Leader:

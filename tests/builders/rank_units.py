@@ -7,7 +7,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Processes, Program, free_port, traced, until
+from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Processes, Program, traced, until
+from builders.ports import free_port
 from diloco import contract
 
 
@@ -19,13 +20,15 @@ class RankUnit:
     name: str
     ranks: int
     attempt: int = 1
+    port: int = field(default_factory=free_port)
+    """Where its leader listens."""
     programs: list[Program] = field(default_factory=list)
 
     def start(self, **environment: str) -> RankUnit:
         """All ranks. Their traces are in `trace`."""
         usual = {
             "WORLD_SIZE": str(self.ranks),
-            contract.ENV_LEADER_ADDRESS: f"127.0.0.1:{free_port()}",
+            contract.ENV_LEADER_ADDRESS: f"127.0.0.1:{self.port}",
             "RANKS_TRACE": str(self.processes.place.directory / f"{self.name}.trace"),
         }
         place, address = self.processes.place, self.processes.address

@@ -139,11 +139,10 @@ def job(tmp_path: Path) -> Iterator[Processes]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_unit_of_a_job_whose_program_keeps_its_parameters_ends_with_the_reason(job: Processes) -> None:
     job.syncer()
     command = [sys.executable, str(PROGRAMS / "unit_learner.py")]
     job._start([*command, "numpy"], job.place.of_learner(job.address, "other", 1), "other")
     unit = job._start([*command, "jax"], job.place.of_learner(job.address, "u", 1, UNIT_KEEPS="1"), "u")
-    assert unit.wait(150) == Exit.CRASHED
+    assert unit.wait(240) == Exit.CRASHED
     assert "LoopError: the program undoes what it adopts: after a step parameter" in unit.text

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from builders.exchange import PROGRAMS, Place, Processes, job_file, training
+from builders.ports import free_port
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() -> None:
     """Two processes with two devices each, in a mesh of data and model."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     processes = [
         subprocess.Popen(
@@ -36,7 +35,6 @@ def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_a_process_of_two_devices_that_donates_and_fetches_ahead_ends_with_the_bytes_of_the_other_unit(tmp_path: Path) -> None:
     processes = Processes(Place(tmp_path, job_file(training(200, sync_interval=4, quorum=2))))
     try:
@@ -47,7 +45,7 @@ def test_a_process_of_two_devices_that_donates_and_fetches_ahead_ends_with_the_b
             processes._start([*command, kind], processes.place.of_learner(processes.address, kind, 1, **environment), kind)
             for kind, environment in (("jax", more), ("numpy", {}))
         ]
-        assert [unit.wait(150) for unit in units] == [0, 0]
+        assert [unit.wait(240) for unit in units] == [0, 0]
         assert syncer.wait() == 0
         said = [json.loads(line) for unit in units for line in unit.text.splitlines() if line.startswith('{"unit"')]
         assert {line["unit"] for line in said} == {"jax", "numpy"}

@@ -12,7 +12,8 @@ from typing import cast
 import grpc
 import pytest
 from builders.certificates import JobCertificates
-from builders.exchange import free_port, job_file
+from builders.exchange import job_file
+from builders.ports import free_port
 from diloco.contract import learner_identity, syncer_host_name
 from diloco.protocol.tls import TlsError, TlsFiles, WrongIdentity, peer_identity, server_credentials
 from diloco_operator.certificates.authority import BACKDATE, Leaf
@@ -52,7 +53,7 @@ def serving(files: TlsFiles) -> Iterator[str]:
 
 def call(channel: grpc.Channel) -> bytes:
     method: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/any/thing")
-    return method(b"", timeout=10)
+    return method(b"", timeout=60)
 
 
 def ask(certificates: JobCertificates, address: str, files: TlsFiles) -> str:
@@ -164,7 +165,8 @@ def test_the_syncers_certificate_is_no_learners(certificates: JobCertificates) -
 
 
 def test_without_a_server_certificates_are_not_to_blame(certificates: JobCertificates) -> None:
-    assert certificates.learner("u").why_refused(f"127.0.0.1:{free_port()}", UNIT, HOST_NAME) == ""
+    port = free_port()
+    assert certificates.learner("u").why_refused(f"127.0.0.1:{port}", UNIT, HOST_NAME) == ""
 
 
 def test_a_renewed_certificate_serves_without_a_restart(certificates: JobCertificates, tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from builders.exchange import Place, free_port
+from builders.exchange import Place
+from builders.ports import free_port
 from builders.rank_processes import RankProcesses
 from builders.severed_link import link_to
 from diloco.contract import Exit

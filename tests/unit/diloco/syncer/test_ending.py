@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from builders.exchange import LocalLearner, LocalSyncer, Place, free_port, job_file, training, until
+from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
+from builders.ports import free_port
 from builders.raw_learner import RawLearner
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS
 from diloco.protocol.diloco_pb2 import Alive, FromLearner, UnitReport

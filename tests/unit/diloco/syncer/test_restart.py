@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, free_port, job_file, training, until, weights
+from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
+from builders.ports import free_port
 from builders.raw_learner import RawLearner
 from diloco.contract import Exit
 from diloco.syncer import snapshots
