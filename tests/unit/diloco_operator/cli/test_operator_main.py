@@ -127,7 +127,7 @@ def test_the_version() -> None:
 def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The program as it is installed."""
     program = Path(sys.executable).parent / "diloco-operator"
-    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_installed_program_shows_its_version() -> None:

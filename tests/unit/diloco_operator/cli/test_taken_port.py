@@ -53,7 +53,7 @@ def test_a_taken_port_is_one_line_that_says_what_to_do(only_network: Path, comma
         env={"TMPDIR": str(only_network), "PATH": str(DILOCO.parent)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (2, "")

@@ -87,7 +87,7 @@ async def test_programs_get_the_variables_that_the_user_names(tmp_path: Path, mo
     script = f'echo "$FROM_HERE/$GIVEN/$NOT_NAMED" > {shown}; exit 65'
     pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", script]
     job = write(tmp_path / "job.yaml", a_manifest("shows", min=1, max=1, pools=[pool], steps=10))
-    process = await Up.start(job, "--state-dir", str(tmp_path / "state"), "--env", "FROM_HERE", "--env", "GIVEN=a=b", "--timeout", "60s")
+    process = await Up.start(job, "--state-dir", str(tmp_path / "state"), "--env", "FROM_HERE", "--env", "GIVEN=a=b", "--timeout", "200s")
     status, _ = await process.end()
     assert (status, shown.read_text()) == (1, "taken over/a=b/\n")
 
@@ -120,7 +120,7 @@ class Up:
     async def until(self, holds: Callable[[Obj], bool]) -> Obj:
         """The first line for which it holds."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(4 * WAIT_SECONDS):
             while line := await self.process.stdout.readline():
                 self.lines.append(json.loads(line))
                 if holds(self.lines[-1]):
@@ -139,10 +139,10 @@ def joining(line: Obj) -> bool:
 
 @pytest.mark.slow
 async def test_time_up_says_which_condition_was_not_reached(unplaced: str, tmp_path: Path) -> None:
-    running = await Up.start(unplaced, "--state-dir", str(tmp_path / "state"), "--timeout", "500ms", "--fault", "unit=v5p-0,step=1")
+    running = await Up.start(unplaced, "--state-dir", str(tmp_path / "state"), "--timeout", "3s", "--fault", "unit=v5p-0,step=1")
     status, final = await running.end()
     assert (status, final["ending"], final["exitStatus"]) == (1, "TimedOut", 1)
-    assert "waits did not complete within 0.5 s: Placed=False InsufficientCapacity" in final["message"]
+    assert "waits did not complete within 3 s: Placed=False InsufficientCapacity" in final["message"]
     assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"]}
 
 
@@ -200,8 +200,9 @@ async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path) -> N
 async def test_nothing_outlives_a_killed_up(sleeping: str, tmp_path: Path) -> None:
     running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
-    started = below(running.process.pid)
-    assert len(started) >= 3  # the supervisor, the syncer, the learner
+    async with asyncio.timeout(WAIT_SECONDS):
+        while len(started := below(running.process.pid)) < 3:  # noqa: ASYNC110 - the supervisor, the syncer, the learner
+            await asyncio.sleep(0.01)
     running.process.kill()
     await running.process.wait()
     async with asyncio.timeout(WAIT_SECONDS):

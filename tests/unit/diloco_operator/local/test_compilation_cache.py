@@ -21,13 +21,13 @@ print(found.count("/jax/compilation_cache/cache_hits"), found.count("/jax/compil
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_a_later_pod_compiles_nothing_again_and_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")  # that of these tests
     async with local_nodes(tmp_path) as local:
         for name in ("first", "second"):
             await local.create(PODS, a_pod(name, "python", "-c", PROGRAM))
-            await local.pod(name, has_phase("Succeeded"), timeout=120)
+            await local.pod(name, has_phase("Succeeded"), timeout=240)
         first, second = (local.log(name).split() for name in ("first", "second"))
     value, found, compiled = first
     assert int(found) == 0 < int(compiled)
