@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -17,6 +16,7 @@ from typing import Any, Self
 
 from builders.certificates import JobCertificates
 from builders.child_processes import die_with_parent
+from builders.ports import Port, free_port
 from diloco import contract
 from diloco.contract import JobFile, Training
 
@@ -32,8 +32,9 @@ class Workload:
     step_seconds: float
 
     def timeout(self, steps: int) -> float:
-        """How long processes may take to come up and take so many steps, seconds. A busy machine moves at least 4 MiB/s to each learner."""
-        return 60.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
+        """How long processes may take to come up and take so many steps, seconds. Some import torch and transformers; a busy machine
+        moves at least 4 MiB/s to each learner."""
+        return 240.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
 
 
 class ExchangeRig:
@@ -48,7 +49,8 @@ class ExchangeRig:
         self.job = JobFile(name="bench", namespace="default", uid="bench", training=Training(**(usual | dict(training))))
         (directory / "job.json").write_text(self.job.model_dump_json(by_alias=True))
         self.certificates = JobCertificates(directory / "tls", self.job)
-        self._port = _free_port()
+        self._port = free_port()
+        self._ports_of_ranks: list[Port] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -88,7 +90,8 @@ class ExchangeRig:
 
     def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:
         """A unit of so many torch processes, which note the steps of rank 0 in its times."""
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(ranks), **self._of_learner(unit)}
+        self._ports_of_ranks.append(port := free_port())
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **self._of_learner(unit)}
         command = ["-m", "benchmarks.rank_learner", str(self.times(unit))]
         command += ["--mebibytes", str(self.workload.mebibytes), "--step-seconds", str(self.workload.step_seconds)]
         command += ["--alone"] if alone else []
@@ -116,13 +119,25 @@ class ExchangeRig:
                 raise RuntimeError(f"the learners do not take {count} steps in {timeout:.0f} s\n{self.logs()}")
             time.sleep(0.1)
 
+    def steps_until(self, units: Collection[str], end: float) -> list[list[float]]:
+        """The `step_ends` of each unit, with those of all steps that have begun before `end`: waits for the last of them, which a busy
+        machine stretches. Raises RuntimeError with the logs when it takes too long."""
+        timeout = self.workload.timeout(1)
+        deadline = time.monotonic() + timeout
+        while not all((found := self.step_ends(unit)) and found[-1] >= end for unit in units):
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"a step takes longer than {timeout:.0f} s\n{self.logs()}")
+            time.sleep(0.05)
+        return [self.step_ends(unit) for unit in units]
+
     def with_over_without(self, warm_up_steps: int, seconds: float) -> float:
         """The median step of the program `with` over that of the program `without`, which run side by side, in so many seconds."""
         self.wait_for_steps(["with", "without"], warm_up_steps)
         start = time.monotonic()
         time.sleep(seconds)
         end = time.monotonic()
-        return median(durations(self.step_ends("with"), start, end)) / median(durations(self.step_ends("without"), start, end))
+        with_, without = (median(durations(steps, start, end)) for steps in self.steps_until(["with", "without"], end))
+        return with_ / without
 
     def snapshots(self) -> list[Path]:
         """Folders of the syncer's complete snapshots."""
@@ -155,12 +170,6 @@ class ExchangeRig:
             )
         self._processes.append(process)
         return process
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def durations(step_ends: list[float], start: float, end: float) -> list[float]:

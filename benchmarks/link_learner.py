@@ -3,7 +3,7 @@
     python -m benchmarks.link_learner STEPS PAUSE --mebibytes 24 --step-seconds 0.05
 
 STEPS gets one line a step: seconds of CLOCK_MONOTONIC, pushes that wait or are under way, and how often the parameters of a fragment were
-overwritten in this step. While a file PAUSE exists no step is taken.
+overwritten in this step. While a file PAUSE exists no step is taken; there is another file from then on, see `paused`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from diloco.learner.solo import SoloMember
 from benchmarks.fixed_step_learner import BATCH, model, steps
 
 POLL = 0.01
+
+
+def paused(pause: Path) -> Path:
+    """The file that the program makes as soon as it pauses."""
+    return pause.with_suffix(".paused")
 
 
 def main() -> None:
@@ -41,6 +46,7 @@ def main() -> None:
         assert isinstance(connection, Connection)
         for _ in steps(weights, session.batches(lambda numbers: numbers, BATCH), given.step_seconds):
             while given.pause.exists():
+                paused(given.pause).touch()
                 time.sleep(POLL)
             written.clear()
             session.step(tokens=BATCH * 128)

@@ -17,6 +17,8 @@ PIECE = 16 << 10
 BUFFER = 64 << 10
 """Bytes that the kernel keeps for the relay: what a link keeps on its way must not hide how narrow it is."""
 
+TIMEOUT = 120.0
+"""For what the thread of the relay does at once, seconds."""
 LATE = 0.05
 """Seconds that the relay may be late, because the machine is busy, and catches up."""
 
@@ -56,12 +58,12 @@ class NarrowLink:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self._port.result(10)
+        self._port.result(TIMEOUT)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(10)
+        self._thread.join(TIMEOUT)
 
     @property
     def address(self) -> str:
@@ -77,7 +79,7 @@ class NarrowLink:
         self._cut = False
 
     def _call(self, what: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(what, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(what, self._loop).result(TIMEOUT)
 
     async def _cut_now(self) -> None:
         self._cut = True

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.exchange_rig import Workload
 from benchmarks.figure import Figure
+from benchmarks.link_learner import paused
 from benchmarks.link_rig import LinkRig, unit_of
 
 PAUSED, OTHERS = "u-0", ("u-1", "u-2")
@@ -48,6 +49,7 @@ def measured(directory: Path, size: Size) -> tuple[float, int, int]:
         reports = rig.reports()
         rig.report(reports, lambda report: report.t > 2 * interval and all(unit_of(report, u).contributions for u in OTHERS), 3 * interval)
         rig.pause_file(PAUSED).touch()
+        rig.report(reports, lambda _: paused(rig.pause_file(PAUSED)).exists(), 2)
         began = next(reports).t
         rig.report(reports, lambda report: report.t >= began + 2, 2)
         steps = len(rig.lines(PAUSED))

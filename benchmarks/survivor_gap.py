@@ -48,8 +48,8 @@ def worst_ratio(directory: Path, size: Size) -> float:
         victim.wait()
         time.sleep(size.window)
         end = time.monotonic()
-        steps = {unit: rig.step_ends(unit) for unit in SURVIVORS}
-    return max(max(durations(ends, killed, end)) / max(durations(ends, killed - size.window, killed)) for ends in steps.values())
+        steps = rig.steps_until(SURVIVORS, end)
+    return max(max(durations(ends, killed, end)) / max(durations(ends, killed - size.window, killed)) for ends in steps)
 
 
 def figure(name: str, size: Size) -> Figure:

@@ -58,7 +58,7 @@ async def until_all_train(bench: Rig, namespace: str, units: int) -> None:
     async with AsyncExitStack() as syncers:
         for index in range(JOBS):
             await syncers.enter_async_context(simulated_syncer(bench, namespace, f"rate-{index}", f"127.77.0.{index + 1}"))
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(240):
             training = 0
             while training < JOBS * units:
                 await asyncio.sleep(0.5)

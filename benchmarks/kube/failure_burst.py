@@ -99,7 +99,7 @@ def _base64(text: str) -> str:
 def send(etcd: str, requests: bytes, count: int) -> None:
     """One behind the other on one connection, without waiting for answers in between."""
     host, _, port = etcd.removeprefix("http://").partition("/")[0].partition(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
+    with socket.create_connection((host, int(port)), timeout=240) as connection:
         sending = threading.Thread(target=connection.sendall, args=(requests,))
         sending.start()
         answers = b""

@@ -169,7 +169,7 @@ async def rig() -> AsyncIterator[Rig]:
         untainted = ("--disable-admission-plugins=TaintNodesByCondition",)
         with start(folder, controllers=False, scheduler=False, api_server_args=untainted) as plane:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-            plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=30s")
+            plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=240s")
             async with RestClient.connect(load_config(str(plane.kubeconfig))) as client:
                 yield Rig(plane, client, folder)
     finally:
