@@ -14,7 +14,6 @@ from builders.ports import free_port
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() -> None:
     """Two processes with two devices each, in a mesh of data and model."""
     port = free_port()

@@ -15,7 +15,7 @@ from diloco.data.sampling import sample_indices
 from diloco.protocol.diloco_pb2 import Report, UnitReport
 from programs.loader_learner import BATCH, BATCHES_PER_UPDATE, SAMPLES, SEED, TOKENS_PER_SAMPLE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 IMPORTING = 200.0
 """A program that imports torch may need so long on a busy machine, seconds."""

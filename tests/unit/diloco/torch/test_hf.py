@@ -59,7 +59,6 @@ def arguments(folder: Path, **more: Any) -> TrainingArguments:
     )
 
 
-@pytest.mark.timeout(300)
 def test_a_trainer_trains_on_leased_samples_until_the_job_is_done(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(40)))
     net = model()
@@ -83,7 +82,6 @@ def test_a_trainer_trains_on_leased_samples_until_the_job_is_done(tmp_path: Path
     assert np.array_equal(held, np.sort(np.concatenate(final))), "the final parameters are the job's"
 
 
-@pytest.mark.timeout(300)
 def test_a_drain_in_the_middle_of_an_update_ends_the_training(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(1_000_000)))
     net = model()
@@ -129,7 +127,6 @@ def test_tokens_are_those_with_a_label_else_those_that_are_no_padding() -> None:
         labelled_tokens({"pixels": torch.ones(3)})
 
 
-@pytest.mark.timeout(300)
 def test_a_loop_with_accelerate_accumulates_over_a_loader_that_is_one_batch_ahead(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(40)))
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=ACCUMULATION)

@@ -120,7 +120,7 @@ class Up:
     async def until(self, holds: Callable[[Obj], bool]) -> Obj:
         """The first line for which it holds."""
         assert self.process.stdout is not None
-        async with asyncio.timeout(4 * WAIT_SECONDS):
+        async with asyncio.timeout(2 * WAIT_SECONDS):
             while line := await self.process.stdout.readline():
                 self.lines.append(json.loads(line))
                 if holds(self.lines[-1]):

@@ -21,7 +21,6 @@ print(found.count("/jax/compilation_cache/cache_hits"), found.count("/jax/compil
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 async def test_a_later_pod_compiles_nothing_again_and_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")  # that of these tests
     async with local_nodes(tmp_path) as local:
