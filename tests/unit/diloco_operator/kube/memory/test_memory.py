@@ -21,6 +21,7 @@ from builders.kube_objects import (
     widget_definition,
 )
 from builders.pods import a_bare_pod
+from builders.virtual_time import run_virtual
 from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, NotFound, PatchType, Resource, Unavailable, WatchEvent
 from diloco_operator.kube.memory import WRITE_VERBS, MemoryApi
 
@@ -69,19 +70,25 @@ async def test_same_seed_makes_the_same_server() -> None:
     assert await run() == await run()
 
 
-async def test_idle_watch_gets_bookmarks_on_the_way() -> None:
-    api = await _with_widgets(bookmark_seconds=0.05)
-    version = (await api.list(WIDGETS)).resource_version
-    await api.create(PODS, a_bare_pod("default", "a"))
-    found = [each async for each in api.watch(WIDGETS, resource_version=version, timeout_seconds=0.3)]
-    assert len(found) >= 2
+def test_idle_watch_gets_bookmarks_on_the_way() -> None:
+    async def scenario() -> list[WatchEvent]:
+        api = await _with_widgets(bookmark_seconds=60)
+        version = (await api.list(WIDGETS)).resource_version
+        await api.create(PODS, a_bare_pod("default", "a"))
+        return [each async for each in api.watch(WIDGETS, resource_version=version, timeout_seconds=300)]
+
+    found = run_virtual(scenario())
+    assert len(found) == 5, "each minute, and at the end"
     assert {each.type for each in found} == {EventType.BOOKMARK}
 
 
-async def test_bookmark_only_comes_for_versions_newer_than_the_start_of_the_watch() -> None:
-    api = await _with_widgets(bookmark_seconds=0.05)
-    version = (await api.list(WIDGETS)).resource_version
-    assert [each async for each in api.watch(WIDGETS, resource_version=version, timeout_seconds=0.2)] == []
+def test_bookmark_only_comes_for_versions_newer_than_the_start_of_the_watch() -> None:
+    async def scenario() -> list[WatchEvent]:
+        api = await _with_widgets(bookmark_seconds=60)
+        version = (await api.list(WIDGETS)).resource_version
+        return [each async for each in api.watch(WIDGETS, resource_version=version, timeout_seconds=300)]
+
+    assert run_virtual(scenario()) == []
 
 
 async def test_error_from_before_rejects_the_request() -> None:
@@ -150,7 +157,7 @@ async def test_watcher_that_falls_behind_gets_an_error() -> None:
     api = MemoryApi(window=4)
     version = (await api.list(CONFIG_MAPS)).resource_version
     await api.create(CONFIG_MAPS, config_map("default", "first"))
-    stream = aiter(api.watch(CONFIG_MAPS, resource_version=version, timeout_seconds=1))
+    stream = aiter(api.watch(CONFIG_MAPS, resource_version=version, timeout_seconds=60))
     assert (await anext(stream)).object["metadata"]["name"] == "first"
     for index in range(10):
         await api.create(CONFIG_MAPS, config_map("default", f"c{index}"))
@@ -171,7 +178,7 @@ async def test_interrupted_watches_break_and_later_ones_work() -> None:
     api = MemoryApi()
     version = (await api.list(PODS)).resource_version
     await api.create(PODS, a_bare_pod("default", "a"))
-    stream = aiter(api.watch(PODS, resource_version=version, timeout_seconds=5))
+    stream = aiter(api.watch(PODS, resource_version=version, timeout_seconds=60))
     assert (await anext(stream)).type is EventType.ADDED
     api.interrupt_watches()
     with pytest.raises(Unavailable):
