@@ -132,7 +132,8 @@ class LocalSyncer:
             state_dir=place.state,
             termination_log=place.directory / "termination-log",
             # A session is not forgotten because a busy machine was slow to connect again; a test of that brings a window of its own.
-            timeouts=timeouts or Timeouts(reconnect_window=WAIT_TIMEOUT, farewell=WAIT_TIMEOUT, linger=0.2, final_retry=0.1),
+            # And that of a job that is done waits for a learner that was cut at the very end.
+            timeouts=timeouts or Timeouts(reconnect_window=WAIT_TIMEOUT, farewell=WAIT_TIMEOUT, final_retry=0.1),
         )
         self._started: Future[SyncerServer] = Future()
         self._loop = asyncio.new_event_loop()

@@ -14,6 +14,7 @@ from builders.raw_learner import RawLearner
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS
 from diloco.protocol.diloco_pb2 import Alive, FromLearner, UnitReport
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage
+from diloco.syncer.config import Timeouts
 from diloco.syncer.ending import FILE, EndError, Ending, JobEnding, is_over, load_ending
 from diloco.syncer.engine import RunOutcome
 
@@ -88,7 +89,7 @@ def test_the_end_survives_the_syncers_process(tmp_path: Path) -> None:
         learner.say(FromLearner(alive=Alive(finish="enough")))
         until(lambda: syncer.report().ending.cause == EndingMessage.PROGRAM, "the end to be decided")
         assert json.loads((place.state / FILE).read_bytes())["reason"] == "enough"
-    with LocalSyncer(place, port=port) as syncer:
+    with LocalSyncer(place, Timeouts(linger=0.1), port=port) as syncer:
         report = syncer.report()
         assert (report.ending.unit, report.ending.reason) == ("u", "enough")
         assert syncer.wait() is RunOutcome.COMPLETE
@@ -170,7 +171,7 @@ def test_a_job_ends_once_its_token_budget_is_committed(tmp_path: Path) -> None:
     # 16 tokens a step: what is under way at the end, a few exchanges of at most 1.5 H steps each, comes on top.
     assert 2_000 <= result.tokens < 4_000
     # The same job again finds itself done, and takes no further step.
-    with LocalSyncer(place) as syncer:
+    with LocalSyncer(place, Timeouts(linger=0.1)) as syncer:
         assert syncer.wait() is RunOutcome.COMPLETE
         assert syncer.syncer.engine.report().t == result.step
     # With a larger budget it goes on.

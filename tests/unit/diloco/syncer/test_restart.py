@@ -27,6 +27,8 @@ from diloco.syncer.tensor_file import TensorParts, write_tensors
 LONG = 100_000
 LINGERING = Timeouts(farewell=WAIT_TIMEOUT, linger=WAIT_TIMEOUT)
 """The syncer of a finished job is there however late a learner connects; `stop` ends it before its time."""
+AT_ONCE = Timeouts(linger=0.1)
+"""The syncer of a finished job waits for nobody."""
 
 
 def place_for(path: Path, steps: int = LONG, every: int = 5, **changes: object) -> Place:
@@ -290,7 +292,7 @@ def test_a_syncer_that_starts_on_a_finished_job_completes_at_once(tmp_path: Path
         assert syncer.wait() is RunOutcome.COMPLETE
     first = place.result
     (place.directory / "termination-log").unlink()
-    with LocalSyncer(place) as syncer:
+    with LocalSyncer(place, AT_ONCE) as syncer:
         assert syncer.wait() is RunOutcome.COMPLETE
     assert first is not None
     assert place.result is not None
@@ -324,7 +326,7 @@ def test_a_restart_after_the_end_and_another_evaluation_leave_one_snapshot_of_th
         LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
     (name,) = final_snapshots(place, 10)
-    with LocalSyncer(place, port=port) as syncer:
+    with LocalSyncer(place, AT_ONCE, port=port) as syncer:
         assert syncer.wait() is RunOutcome.COMPLETE
     late = LocalLearner(place, f"127.0.0.1:{port}", "late", arrays=weights(-3.0)).start()
     until(lambda: late._thread.is_alive(), "the learner to try to connect")
@@ -348,7 +350,7 @@ def test_a_restart_removes_what_a_crash_left_of_the_last_step(tmp_path: Path, mo
         assert loaded is not None
         stored(place).save(10, TensorParts([loaded.tensors]), loaded.meta)
     assert len(final_snapshots(place, 10)) == 2
-    with LocalSyncer(place) as syncer:
+    with LocalSyncer(place, AT_ONCE) as syncer:
         assert syncer.wait() is RunOutcome.COMPLETE
     assert len(final_snapshots(place, 10)) == 1
 
