@@ -4,7 +4,7 @@ Measured twice, without any node and with the nodes there, so that the differenc
 Karpenter and kube-scheduler need for copies of the same pods without an operator, from the first POST until all run, from no node as well.
 
 [scale-to-zero] From the suspension of that job until Karpenter has none of its machines left, divided by the same from the deletion of the
-copies, which are on machines of another node pool. Both begin at the same moment: Karpenter looks for nodes that nobody uses every 10 s and
+copies, which are on machines of another node pool. Both begin at the same moment: Karpenter looks for unused nodes every 10 s and
 looks again 15 s later, so apart from each other they would differ by chance. What comes too late for one look waits for the next one.
 """
 

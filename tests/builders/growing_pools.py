@@ -101,7 +101,7 @@ class GrowingPools:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            with contextlib.suppress(ApiError):  # somebody else wrote at the same time: look again
+            with contextlib.suppress(ApiError):  # another client wrote at the same time: look again
                 await self.step()
             await asyncio.sleep(_POLL_SECONDS)
 

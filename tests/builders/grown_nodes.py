@@ -1,4 +1,4 @@
-"""Nodes that somebody else makes, taken on by a kubelet here: they get Ready, and their pods are processes of this machine."""
+"""Nodes that another program makes, taken on by a kubelet here: they get Ready, and their pods are processes of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from diloco_operator.local.nodes import set_ready
 
 
 class GrownNodes:
-    """Every node that `selector` (of labels) selects. Without a kubelet they get Ready, and somebody else runs their pods."""
+    """Every node that `selector` (of labels) selects. Without a kubelet they get Ready, and another program runs their pods."""
 
     def __init__(self, client: Client, kubelet: Kubelet | None, selector: str) -> None:
         self._client, self._kubelet = client, kubelet

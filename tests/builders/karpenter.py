@@ -103,7 +103,7 @@ class Karpenter:
         self.plane.request("PATCH", f"{NODE_POOLS}/{pool}", patch, content_type="application/merge-patch+json")
 
     def give_back(self) -> None:
-        """Delete all machines, without the wait for what nobody uses, and return when they are gone."""
+        """Delete all machines, without the wait for unused ones, and return when they are gone."""
         self.plane.kubectl("delete", "nodeclaims", "--all", "--wait=false")
         self.wait_empty()
 

@@ -70,7 +70,7 @@ class Kueue:
         self.plane.request("PATCH", path, {"spec": {"resourceGroups": groups}}, content_type="application/merge-patch+json")
 
     def stop(self, cluster_queue: str, policy: str) -> None:
-        """Hold admits nobody any more, HoldAndDrain evicts what is admitted as well, None goes on."""
+        """Hold admits no workload any more, HoldAndDrain evicts what is admitted as well, None goes on."""
         path = f"{_GROUP}/clusterqueues/{cluster_queue}"
         self.plane.request("PATCH", path, {"spec": {"stopPolicy": policy}}, content_type="application/merge-patch+json")
 
@@ -124,7 +124,7 @@ def kueue(plane: ControlPlane, folder: Path) -> Iterator[Kueue]:
         try:
             yield Kueue(plane, process)
         finally:
-            # Nobody answers at their address any more: with them, no pod could be made.
+            # Nothing answers at their address any more: with them, no pod could be made.
             plane.kubectl("delete", "--ignore-not-found", "-f", "-", input=yaml.safe_dump_all(hooks))
     finally:
         process.close()

@@ -16,7 +16,7 @@ from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Welco
 from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import new_unit, plan_boundary
 from diloco.learner.work import LeasedWork
-from diloco.ranks.arrivals import Dropped, Shelf
+from diloco.ranks.arrivals import Dropped, ReceivedVersions
 from diloco.ranks.counts import Counted
 from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Last, Order, Version
 from diloco.ranks.samples import Ranges
@@ -35,7 +35,7 @@ def tokens(rank: int, step: int) -> int:
 class SimulatedRank:
     rank: int
     cursor: Cursor = field(default_factory=Cursor)
-    shelf: Shelf[Version] = field(default_factory=Shelf)
+    versions: ReceivedVersions[Version] = field(default_factory=ReceivedVersions)
     stream: deque[tuple[int, Version]] = field(default_factory=deque)
     """What the syncer has sent and this rank has not received."""
     received: dict[int, Version] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class SimulatedUnit:
     def receive(self, rank: SimulatedRank) -> None:
         fragment, version = rank.stream.popleft()
         rank.received[fragment] = version
-        self._tell(rank, fragment, rank.shelf.came(fragment, version, version))
+        self._tell(rank, fragment, rank.versions.came(fragment, version, version))
         if rank.rank == 0 and self.t == self.steps and not rank.stream:
             self.inbox.append(Finished(self.t))
 
@@ -147,7 +147,7 @@ class SimulatedUnit:
         while (action := rank.cursor.due()) is not None:
             rank.done.append((rank.cursor.step, action))
             if isinstance(action, Adopt):
-                value, told = rank.shelf.adopt(action.fragment, action.version)
+                value, told = rank.versions.adopt(action.fragment, action.version)
                 assert value == (action.version if rank.rank in self.owners[action.fragment] else None)
                 self._tell(rank, action.fragment, told)
         if rank.cursor.released:
@@ -175,7 +175,7 @@ class SimulatedUnit:
     def _decide(self) -> None:
         leader = self.ranks[0]
         events, self.inbox = self.inbox, []
-        said = self.schedule.boundary(events, leader.shelf.waiting(self.schedule.ordered))
+        said = self.schedule.boundary(events, leader.versions.waiting(self.schedule.ordered))
         if said.work.restart:
             self.work.forget()
         for start, end in said.work.leases:
@@ -198,7 +198,7 @@ class SimulatedUnit:
 
     def _drop(self, drop: Dropped) -> None:
         rank = self.ranks[drop.rank]
-        self._tell(rank, drop.fragment, rank.shelf.drop(drop.fragment, drop.version))
+        self._tell(rank, drop.fragment, rank.versions.drop(drop.fragment, drop.version))
 
     def _tell(self, rank: SimulatedRank, fragment: int, version: Version | None) -> None:
         if version is not None:

@@ -42,7 +42,7 @@ class Scene:
         return self._stack.enter_context(replica(self._folder, namespace, self.plane.kubeconfig, *options))
 
     def occupy(self, node: str, namespace: str, **requests: str) -> None:
-        """Somebody else's pod runs on the node."""
+        """A stranger's pod runs on the node."""
         spec = {
             "nodeName": node,
             "containers": [{"name": "main", "image": "image:1", "resources": {"requests": requests, "limits": requests}}],

@@ -36,7 +36,7 @@ def of_kind(kind: str) -> list[Obj]:
 
 
 def fresh(obj: Obj, namespace: str) -> Obj:
-    """The object as somebody else would create it."""
+    """The object as another client would create it."""
     meta = {key: value for key, value in obj["metadata"].items() if key not in _SERVERS_OWN}
     return {**{key: value for key, value in obj.items() if key != "status"}, "metadata": {**meta, "namespace": namespace}}
 

@@ -241,7 +241,7 @@ def test_notes_follow_the_values(plane: ControlPlane, space: str) -> None:
 
 
 def test_an_upgrade_does_not_take_namespaces_from_a_release_that_watched_all(plane: ControlPlane, space: str) -> None:
-    """Before, empty watchNamespaces meant all. The jobs elsewhere would train on without an operator, and nobody would be told."""
+    """Before, empty watchNamespaces meant all. The jobs elsewhere would train on without an operator, without a word."""
     install(plane, space, "--set", "watchAnyNamespace=true")
     with pytest.raises(CommandFailed, match=rf"this release watched all namespaces until now.*{space} alone.*watchAnyNamespace=true"):
         install(plane, space, "--set", "watchAnyNamespace=false")

@@ -90,3 +90,15 @@ def test_what_cannot_be_wrapped_may_be_long() -> None:
     word = "x" * WIDTH
     assert _long_lines(f"```\n{word} code\n```\n| {word} | table |\nsee [this]({word}) and https://example.com/{word}\n") == []
     assert _long_lines(f"short\n{word} long\n") == [2]
+
+
+_VAGUE = re.compile(r"\b(?:nobody|somebody|whoever)\b", re.IGNORECASE)
+"""Words that hide who acts: a sentence names the program, the object or the person."""
+
+
+@pytest.mark.parametrize("folder", ["controller", "runtimes", "benchmarks", "hack", "docs"])
+def test_sentences_name_who_acts(folder: str) -> None:
+    files = sorted(path for suffix in ("py", "md", "sh", "c", "proto") for path in (ROOT / folder).rglob(f"*.{suffix}"))
+    assert files
+    lines = ((path, number, line) for path in files for number, line in enumerate(path.read_text().splitlines(), 1))
+    assert [f"{path.relative_to(ROOT)}:{number}" for path, number, line in lines if _VAGUE.search(line)] == []

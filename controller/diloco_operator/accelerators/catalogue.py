@@ -33,8 +33,8 @@ type _Index = dict[str, dict[str, list[tuple[Accelerator, NodeLabels]]]]
 
 
 def _index(kinds: Iterable[Accelerator]) -> _Index:
-    """Label key -> value -> rows, in the order in which the dialects decide. Labels that only a catalogue file has come first: whoever runs
-    the cluster knows its nodes best."""
+    """Label key -> value -> rows, in the order in which the dialects decide. Labels that only a catalogue file has come first: the
+    cluster's administrator knows its nodes best."""
     found: _Index = {}
     entries = [(accelerator, labels) for accelerator in kinds for labels in accelerator.labels]
     order = {dialect: position for position, dialect in enumerate(DIALECTS)}

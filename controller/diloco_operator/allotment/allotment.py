@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from diloco_operator.allotment.classes import SliceClass, SliceClasses
 from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit, PoolDemand
-from diloco_operator.allotment.shared import SharedHosts, seats_of
+from diloco_operator.allotment.shared import SharedHosts, shares_of
 from diloco_operator.allotment.solve import Applicant, allot
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.fleet.inventory import Inventory, Location
@@ -67,7 +67,7 @@ class Allotment:
         else:
             self._active.pop(request.job, None)
         self._hold(request.job, _nodes(old) if old is not None else frozenset(), _nodes(request))
-        self._read(self._shared.seat(request.job, seats_of(old), seats_of(request)))
+        self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
 
     def remove(self, job: str) -> None:
         """The job is gone. What its last pods have is free when they have ended."""

@@ -17,7 +17,7 @@ from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import Resources, amount_of, left
 from diloco_operator.fleet.slices import Slice
 
-type Seat = tuple[str, str]
+type UnitKey = tuple[str, str]
 """Job and unit."""
 type Division = Mapping[Location, Resources]
 """Part -> what each unit needs for which it is divided."""
@@ -30,7 +30,7 @@ class Part(NamedTuple):
     free: bool = False
     leaving: bool = False
     """It will be free: processes on it have not ended."""
-    seat: Seat | None = None
+    unit: UnitKey | None = None
     """Who has it."""
 
 
@@ -41,7 +41,7 @@ class HostUse:
     location: Location
     whole: Slice
     """Its room: what other pods leave."""
-    seats: Mapping[Seat, Resources]
+    units: Mapping[UnitKey, Resources]
     """What units that are there to stay need. Together they fit."""
     now: Resources
     """What other pods and all units leave, those that are leaving included."""
@@ -60,30 +60,38 @@ class HostUse:
         return {(kind, (pool, f"{node}/all")): Part(replace(self.whole, part="all")), **found}
 
     def _parts(self, division: Division) -> Iterator[tuple[Location, Part]]:
-        rest = left(self.whole.room, self.seats.values())
-        for (job, unit), needs in sorted(self.seats.items()):
+        rest = left(self.whole.room, self.units.values())
+        for (job, unit), needs in sorted(self.units.items()):
             size = amount_of(needs, self.resource)
             if size:
-                alone = len(self.seats) == 1 and amount_of(rest, self.resource) <= 0
+                alone = len(self.units) == 1 and amount_of(rest, self.resource) <= 0
                 room = Resources(
                     needs.cpu + max(0, rest.cpu), needs.memory + max(0, rest.memory), needs.pods + max(0, rest.pods), needs.devices
                 )
-                yield from self._divided(*self._part(f"{job}/{unit}", size, room, in_part=not alone, seat=(job, unit)), division)
+                yield from self._divided(*self._part(f"{job}/{unit}", size, room, in_part=not alone, unit=(job, unit)), division)
         size = amount_of(rest, self.resource)
         if size <= 0:
             return
-        name = f"{zlib.crc32(repr(sorted(self.seats)).encode()):08x}" if self.seats else ""
+        name = f"{zlib.crc32(repr(sorted(self.units)).encode()):08x}" if self.units else ""
         is_free = rest.fits(self.now)
-        found = self._part(name, size, rest, in_part=self.whole.in_part or bool(self.seats), free=is_free, leaving=not is_free)
+        found = self._part(name, size, rest, in_part=self.whole.in_part or bool(self.units), free=is_free, leaving=not is_free)
         yield from self._divided(*found, division)
 
     def _part(
-        self, name: str, size: int, room: Resources, *, in_part: bool, free: bool = False, leaving: bool = False, seat: Seat | None = None
+        self,
+        name: str,
+        size: int,
+        room: Resources,
+        *,
+        in_part: bool,
+        free: bool = False,
+        leaving: bool = False,
+        unit: UnitKey | None = None,
     ) -> tuple[Location, Part]:
         kind, (pool, _) = self.location
         smaller = kind._replace(chips_per_host=min(size, kind.chips_per_host)) if in_part else kind
         slice_ = replace(self.whole, kind=smaller, room=room, part=name, in_part=in_part)
-        return (smaller, (pool, slice_.key)), Part(slice_, free, leaving, seat)
+        return (smaller, (pool, slice_.key)), Part(slice_, free, leaving, unit)
 
     def _divided(self, location: Location, part: Part, division: Division) -> Iterator[tuple[Location, Part]]:
         needs = division.get(location)
@@ -94,9 +102,9 @@ class HostUse:
         size = amount_of(needs, self.resource)
         room = _share(part.slice_.room, count, self.resource, size)
         for index in range(count):
-            is_free = part.seat is None and times(needs, index + 1).fits(self.now)
+            is_free = part.unit is None and times(needs, index + 1).fits(self.now)
             name = f"{part.slice_.part}#{index}"
-            each = self._part(name, size, room, in_part=True, free=is_free, leaving=part.seat is None and not is_free, seat=part.seat)
+            each = self._part(name, size, room, in_part=True, free=is_free, leaving=part.unit is None and not is_free, unit=part.unit)
             yield from self._divided(*each, division)
 
 

@@ -14,14 +14,14 @@ from itertools import chain, islice
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.allotment.classes import SliceClass, SliceClasses
-from diloco_operator.allotment.parts import HostUse, Part, Seat, how_many, worth_dividing
+from diloco_operator.allotment.parts import HostUse, Part, UnitKey, how_many, worth_dividing
 from diloco_operator.allotment.request import AllotmentRequest
 from diloco_operator.allotment.solve import HostInParts, Outcome
 from diloco_operator.fleet.inventory import Inventory, Location, Shares
 from diloco_operator.fleet.resources import Resources, amount_of, left
 
 
-def seats_of(request: AllotmentRequest | None) -> Shares:
+def shares_of(request: AllotmentRequest | None) -> Shares:
     """What the units of a job need that share hosts."""
     if request is None:
         return {}
@@ -38,7 +38,7 @@ class SharedHosts:
     def __init__(self, fleet: Inventory, classes: SliceClasses) -> None:
         self._fleet = fleet
         self._classes = classes
-        self._seats: dict[str, dict[Seat, Resources]] = {}
+        self._units: dict[str, dict[UnitKey, Resources]] = {}
         """Node -> who has parts of it."""
         self._parts: dict[Location, dict[Location, Part]] = {}
         """Host -> its parts."""
@@ -47,17 +47,17 @@ class SharedHosts:
         self._divisions: dict[Location, dict[Location, Resources]] = {}
         """Host -> its parts that are divided."""
 
-    def seat(self, job: str, before: Shares, now: Shares) -> set[str]:
+    def assign(self, job: str, before: Shares, now: Shares) -> set[str]:
         """The units of a job have these parts now. Returns the nodes that this changes."""
         changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
         for node, unit in changed:
-            seats = self._seats.setdefault(node, {})
+            units = self._units.setdefault(node, {})
             if (needs := now.get((node, unit))) is not None:
-                seats[job, unit] = needs
+                units[job, unit] = needs
             else:
-                del seats[job, unit]
-            if not seats:
-                del self._seats[node]
+                del units[job, unit]
+            if not units:
+                del self._units[node]
         return {node for node, _ in changed}
 
     def read(self, location: Location, *, whole: bool) -> int:
@@ -81,17 +81,17 @@ class SharedHosts:
             return {}
         if whole:
             return {location: Part(slice_)}
-        seats = self._seats.get(slice_.hosts[0].node, {})
-        return HostUse(location, slice_, seats, self._fleet.room_left(slice_)).parts(self._divisions.get(location, {}))
+        units = self._units.get(slice_.hosts[0].node, {})
+        return HostUse(location, slice_, units, self._fleet.room_left(slice_)).parts(self._divisions.get(location, {}))
 
     def has_parts(self, node: str) -> bool:
         """Whether units have parts of it."""
-        return node in self._seats
+        return node in self._units
 
     def classes_of(self, job: str, unit: str, nodes: Iterable[str]) -> list[SliceClass]:
         """Of the parts that a unit has, one for each."""
         locations = (self._fleet.location(node) for node in nodes)
-        mine = (part for at in locations if at is not None for part, each in self._parts.get(at, {}).items() if each.seat == (job, unit))
+        mine = (part for at in locations if at is not None for part, each in self._parts.get(at, {}).items() if each.unit == (job, unit))
         return [class_ for part in mine if (class_ := self._classes.class_at(part)) is not None]
 
     def in_parts(self, component: int) -> list[HostInParts]:
@@ -100,19 +100,19 @@ class SharedHosts:
         for host, parts in self._parts.items():
             whole = next(iter(parts)) if len(parts) > 1 else None
             class_ = self._classes.class_at(whole) if whole is not None else None
-            seats = self._seats.get(host[1][1])
-            if class_ is None or not class_.mask & component or not seats:
+            units = self._units.get(host[1][1])
+            if class_ is None or not class_.mask & component or not units:
                 continue
-            rest = [part for part, each in parts.items() if each.seat is None and part != whole]
+            rest = [part for part, each in parts.items() if each.unit is None and part != whole]
             slice_ = self._fleet.slice_at(host)
             if slice_ is not None and len(rest) <= 1:
                 rest_class = self._classes.class_at(rest[0]) if rest else None
-                resource, room = CATALOGUE[host[0].accelerator].resource, left(slice_.room, seats.values())
-                sizes = sorted((amount_of(needs, resource) for needs in seats.values()), reverse=True)
+                resource, room = CATALOGUE[host[0].accelerator].resource, left(slice_.room, units.values())
+                sizes = sorted((amount_of(needs, resource) for needs in units.values()), reverse=True)
                 found.append(
                     HostInParts(
                         class_.mask,
-                        seats,
+                        units,
                         room,
                         rest_class,
                         amount_of(room, resource),
@@ -149,9 +149,9 @@ class SharedHosts:
             self.read(host, whole=False)
         return bool(changed)
 
-    def _worth(self, class_: SliceClass, count: int, revoked: Collection[Seat], needs: Resources) -> Iterator[tuple[Location, int]]:
+    def _worth(self, class_: SliceClass, count: int, revoked: Collection[UnitKey], needs: Resources) -> Iterator[tuple[Location, int]]:
         """Parts of this class that units took and that are worth dividing, each with the units that it has room for."""
-        held = (part for part in class_.members if revoked and self._part(part).seat in revoked)
+        held = (part for part in class_.members if revoked and self._part(part).unit in revoked)
         for part in islice(chain(class_.free, sorted(class_.leaving), held), count):
             found = self._part(part)
             if worth_dividing(found, needs, self._fleet.room_left(found.slice_)):

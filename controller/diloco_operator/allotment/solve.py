@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from diloco_operator.allotment.classes import SliceClass
 from diloco_operator.allotment.request import AllotmentRequest, Allotted, HeldUnit, PoolDemand
-from diloco_operator.allotment.supply import Supply, Want
+from diloco_operator.allotment.supply import SliceDemand, Supply
 from diloco_operator.api.job import Locality
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import Resources, total
@@ -50,7 +50,7 @@ class HostInParts(NamedTuple):
 
     mask: int
     """The bits of the requirements that the host would meet if all its units left."""
-    seats: Mapping[tuple[str, str], Resources]
+    units: Mapping[tuple[str, str], Resources]
     """Job and unit -> what the unit has."""
     rest: Resources
     """What they leave."""
@@ -112,7 +112,7 @@ class _Surplus:
 class _Grant(NamedTuple):
     job: str
     shape: Shape
-    want: Want
+    demand: SliceDemand
 
 
 class _Revocation(NamedTuple):
@@ -220,7 +220,7 @@ class Outcome(NamedTuple):
     """The allotment, and what it says about hosts that should be divided."""
 
     allotted: dict[str, Allotted]
-    taken: Mapping[Want, Mapping[SliceClass, int]]
+    taken: Mapping[SliceDemand, Mapping[SliceClass, int]]
     """Slices of each class that were taken, free or not."""
     refused: Mapping[int, int]
     """Requirements -> units that found nothing."""
@@ -241,7 +241,7 @@ def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass], hosts:
         for pool in job.pools:
             if (missing := min(pool.wanted, pool.room, job.room)) > 0:
                 refused[pool.number] = refused.get(pool.number, 0) + missing
-    taken = {want: {stock.class_: count for stock, count in given.items()} for want, given in round_.supply.given.items()}
+    taken = {demand: {stock.class_: count for stock, count in given.items()} for demand, given in round_.supply.given.items()}
     return Outcome(round_.result(), taken, refused)
 
 
@@ -315,9 +315,9 @@ class _Round:
             return False
         shape = pool.demand.requirements.shape
         for take in (self._take_left, self._take_from_others):
-            for want in self._wants(pool, shape.slots):
-                if take(job, want, shape, rank):
-                    self.grants.append(_Grant(job.key, shape, want))
+            for demand in self._demands(pool, shape.slots):
+                if take(job, demand, shape, rank):
+                    self.grants.append(_Grant(job.key, shape, demand))
                     self._count(job, pool)
                     return True
         if shape.slots == 1 and self._hosts and self._take_parts_from_others(job, pool, rank):
@@ -332,7 +332,7 @@ class _Round:
         pool.counted += 1
         job.room -= 1
 
-    def _wants(self, pool: _Pool, slots: int) -> Iterator[Want]:
+    def _demands(self, pool: _Pool, slots: int) -> Iterator[SliceDemand]:
         """What a unit of the pool may take, the best first."""
         for number in dict.fromkeys((pool.preferred, pool.number)):
             domains: Sequence[Hashable] = (None,) if slots == 1 else self.supply.domains(number, slots)
@@ -343,21 +343,21 @@ class _Round:
         for pool in job.pools:
             shape = pool.demand.requirements.shape
             for _ in range(pool.demand.moving):
-                want = next((want for want in self._wants(pool, shape.slots) if self.supply.take(want, shape.slots)), None)
-                if want is None:
+                demand = next((demand for demand in self._demands(pool, shape.slots) if self.supply.take(demand, shape.slots)), None)
+                if demand is None:
                     break
-                self.grants.append(_Grant(job.key, shape, want))
+                self.grants.append(_Grant(job.key, shape, demand))
 
-    def _take_left(self, _job: _Job, want: Want, shape: Shape, _rank: _Rank) -> bool:
-        return self.supply.take(want, shape.slots)
+    def _take_left(self, _job: _Job, demand: SliceDemand, shape: Shape, _rank: _Rank) -> bool:
+        return self.supply.take(demand, shape.slots)
 
-    def _take_from_others(self, job: _Job, want: Want, shape: Shape, rank: _Rank) -> bool:
+    def _take_from_others(self, job: _Job, demand: SliceDemand, shape: Shape, rank: _Rank) -> bool:
         slots, size = shape.slots, shape.size
         restore: Callable[[], None] | None = None
         before = len(self._revoked)
         for _ in range(slots):
-            while restore is None or not self.supply.take_one(want):
-                leaver = self._leaver(job, self.supply.reach(want), size, rank)
+            while restore is None or not self.supply.take_one(demand):
+                leaver = self._leaver(job, self.supply.reach(demand), size, rank)
                 if leaver is None:
                     self._restore_revoked(before)
                     if restore is not None:
@@ -394,22 +394,22 @@ class _Round:
 
     def _clear(self, job: _Job, pool: _Pool, rank: _Rank, host: HostInParts) -> bool:
         """Revoke units on this host until there is room for one of the pool. False: too few may be revoked; those that were stay so."""
-        rest, needs, seats = host.rest, pool.demand.requirements.needs, dict(host.seats)
+        rest, needs, units = host.rest, pool.demand.requirements.needs, dict(host.units)
         while not needs.fits(rest):
-            found = max(self._leavers(job, pool, rank, seats), key=lambda each: each[0], default=None)
+            found = max(self._leavers(job, pool, rank, units), key=lambda each: each[0], default=None)
             if found is None:
                 return False
             leaver = found[1]
             leaver.job.revoke(leaver.band, leaver.pool, leaver.unit, job.key)
             self._revoked.append(leaver)
-            rest = total((rest, seats.pop((leaver.job.key, leaver.unit.name))))
+            rest = total((rest, units.pop((leaver.job.key, leaver.unit.name))))
         return True
 
     def _leavers(
-        self, job: _Job, pool: _Pool, rank: _Rank, seats: Iterable[tuple[str, str]]
+        self, job: _Job, pool: _Pool, rank: _Rank, units: Iterable[tuple[str, str]]
     ) -> Iterator[tuple[tuple[object, ...], _Revocation]]:
         """Of these units those that leave for one of this rank; the first to leave has the largest key."""
-        for key, name in seats:
+        for key, name in units:
             other = self._by_key.get(key)
             found = other.unit(name) if other is not None and other is not job else None
             if other is None or found is None or name in other.revoked:
@@ -488,12 +488,12 @@ class _Round:
     # --- the slices ------------------------------------------------------------------------------------------------------
     def result(self) -> dict[str, Allotted]:
         """Which slices: in the order of the grants, free ones first."""
-        stocks = {class_: _Shelf(class_) for given in self.supply.given.values() for class_ in (stock.class_ for stock in given)}
-        left = {want: {stock.class_: count for stock, count in given.items()} for want, given in self.supply.given.items()}
+        stocks = {class_: _FreeSlices(class_) for given in self.supply.given.values() for class_ in (stock.class_ for stock in given)}
+        left = {demand: {stock.class_: count for stock, count in given.items()} for demand, given in self.supply.given.items()}
         granted: dict[str, dict[Shape, list[Slice]]] = {}
         coming = dict(self.coming)
         for grant in self.grants:
-            for slice_ in _chosen(grant.shape.slots, left[grant.want], stocks):
+            for slice_ in _chosen(grant.shape.slots, left[grant.demand], stocks):
                 if slice_ is None:
                     coming[grant.job] = coming.get(grant.job, 0) + 1
                 else:
@@ -506,7 +506,7 @@ class _Round:
         }
 
 
-class _Shelf:
+class _FreeSlices:
     """The free slices of one class, in the order in which the inventory offers them."""
 
     def __init__(self, class_: SliceClass) -> None:
@@ -537,24 +537,24 @@ class _Shelf:
         return found
 
 
-def _chosen(slots: int, counts: dict[SliceClass, int], shelves: Mapping[SliceClass, _Shelf]) -> Iterable[Slice | None]:
+def _chosen(slots: int, counts: dict[SliceClass, int], free: Mapping[SliceClass, _FreeSlices]) -> Iterable[Slice | None]:
     """Slices for one unit, None for each that is not free yet. `counts`: how many slices of each class its requirements have got."""
     if slots > 1:
         for class_, count in counts.items():
-            if count >= slots and shelves[class_].left >= slots:
+            if count >= slots and free[class_].left >= slots:
                 counts[class_] -= slots
-                return shelves[class_].near(slots)
+                return free[class_].near(slots)
     if slots == 1:
-        class_ = next((class_ for class_, count in counts.items() if count and shelves[class_].left), None) or next(
+        class_ = next((class_ for class_, count in counts.items() if count and free[class_].left), None) or next(
             class_ for class_, count in counts.items() if count
         )
         counts[class_] -= 1
-        return (shelves[class_].next(),)
+        return (free[class_].next(),)
     found: list[Slice | None] = []
-    for class_ in sorted((class_ for class_, count in counts.items() if count), key=lambda class_: not shelves[class_].left):
-        while counts[class_] and len(found) < slots and shelves[class_].left:
+    for class_ in sorted((class_ for class_, count in counts.items() if count), key=lambda class_: not free[class_].left):
+        while counts[class_] and len(found) < slots and free[class_].left:
             counts[class_] -= 1
-            found.append(shelves[class_].next())
+            found.append(free[class_].next())
     for class_ in counts:
         while counts[class_] and len(found) < slots:
             counts[class_] -= 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from diloco_operator.allotment.classes import SliceClass
 
-type Want = tuple[int, Hashable]
+type SliceDemand = tuple[int, Hashable]
 """The number of requirements, and for units of several slices the domain in which the unit stays; None for one slice."""
 
 
@@ -29,13 +29,13 @@ class Supply:
     def __init__(self, classes: Iterable[SliceClass]) -> None:
         self._stocks = {class_: _Stock(class_, len(class_.free), len(class_.free) + len(class_.leaving)) for class_ in classes}
         self._order = sorted(self._stocks, key=lambda class_: class_.rank)
-        self._fitting: dict[Want, list[_Stock]] = {}
-        self._open: dict[Want, list[_Stock]] = {}
+        self._fitting: dict[SliceDemand, list[_Stock]] = {}
+        self._open: dict[SliceDemand, list[_Stock]] = {}
         """Of these, stocks that may have something left."""
-        self.given: dict[Want, dict[_Stock, int]] = {}
-        self._takers: dict[_Stock, dict[Want, None]] = {}
-        self._exhausted: dict[Want, frozenset[SliceClass]] = {}
-        """Wants that found no path, each with the classes that it could reach."""
+        self.given: dict[SliceDemand, dict[_Stock, int]] = {}
+        self._takers: dict[_Stock, dict[SliceDemand, None]] = {}
+        self._exhausted: dict[SliceDemand, frozenset[SliceClass]] = {}
+        """Demands that found no path, each with the classes that it could reach."""
 
     # --- what there is -------------------------------------------------------------------------------------------------
     def domains(self, number: int, slots: int) -> Sequence[Hashable]:
@@ -48,19 +48,19 @@ class Supply:
                 left[domain] = left.get(domain, 0) + self._stocks[class_].left
         return sorted(left, key=lambda domain: (left[domain] < slots, left[domain] if left[domain] >= slots else -left[domain]))
 
-    def reach(self, want: Want) -> frozenset[SliceClass]:
-        """Classes of which one more slice would help a want that `take` has just refused."""
-        return self._exhausted.get(want, frozenset())
+    def reach(self, demand: SliceDemand) -> frozenset[SliceClass]:
+        """Classes of which one more slice would help a demand that `take` has just refused."""
+        return self._exhausted.get(demand, frozenset())
 
     # --- give and take -------------------------------------------------------------------------------------------------
-    def take(self, want: Want, slots: int) -> bool:
+    def take(self, demand: SliceDemand, slots: int) -> bool:
         """Give so many slices, or none. Others that have got slices may get other ones instead."""
-        if want in self._exhausted:
+        if demand in self._exhausted:
             return False
         for done in range(slots):
-            if not self.take_one(want):
+            if not self.take_one(demand):
                 for _ in range(done):
-                    self._put_back(want)
+                    self._put_back(demand)
                 return False
         return True
 
@@ -68,12 +68,12 @@ class Supply:
         """One more slice of this class will be free, as the unit on it must leave."""
         self._stocks[class_].left += 1
         self._open.clear()
-        self._exhausted = {want: reached for want, reached in self._exhausted.items() if class_ not in reached}
+        self._exhausted = {demand: reached for demand, reached in self._exhausted.items() if class_ not in reached}
 
     def withdraw(self, class_: SliceClass, *, leaving: bool) -> bool:
         """Take one slice of this class out of the supply, a free one or one that units are leaving. False: all have been given."""
         stock = self._stocks.get(class_)
-        if stock is None:  # nobody here can use it
+        if stock is None:  # no applicant can use it
             return True
         if (stock.left if leaving else min(stock.free, stock.left)) <= 0:
             return False
@@ -84,8 +84,8 @@ class Supply:
     def snapshot(self) -> Callable[[], None]:
         """A function that restores the present state."""
         counts = [(stock, stock.free, stock.left) for stock in self._stocks.values()]
-        given = {want: dict(stocks) for want, stocks in self.given.items()}
-        takers = {stock: dict(wants) for stock, wants in self._takers.items()}
+        given = {demand: dict(stocks) for demand, stocks in self.given.items()}
+        takers = {stock: dict(demands) for stock, demands in self._takers.items()}
         exhausted = dict(self._exhausted)
 
         def restore() -> None:
@@ -96,32 +96,32 @@ class Supply:
 
         return restore
 
-    def _put_back(self, want: Want) -> None:
-        stock = next(iter(self.given[want]))
-        self._count(want, stock, -1)
+    def _put_back(self, demand: SliceDemand) -> None:
+        stock = next(iter(self.given[demand]))
+        self._count(demand, stock, -1)
         stock.left += 1
         stock.free = min(stock.free + 1, len(stock.class_.free))
         self._open.clear()
 
-    def _stocks_for(self, want: Want) -> list[_Stock]:
-        found = self._fitting.get(want)
+    def _stocks_for(self, demand: SliceDemand) -> list[_Stock]:
+        found = self._fitting.get(demand)
         if found is None:
-            number, domain = want
+            number, domain = demand
             found = [
                 self._stocks[class_]
                 for class_ in self._order
                 if class_.mask >> number & 1 and (domain is None or class_.domains[number] == domain)
             ]
-            self._fitting[want] = found
+            self._fitting[demand] = found
         return found
 
-    def take_one(self, want: Want) -> bool:
+    def take_one(self, demand: SliceDemand) -> bool:
         """Directly, or along a shortest path on which each takes a slice of the next and the last takes one that is left."""
-        if (left := self._left(want)) is not None:
-            self._give(want, left)
+        if (left := self._left(demand)) is not None:
+            self._give(demand, left)
             return True
-        before: dict[Want, tuple[Want, _Stock]] = {}
-        queue = [want]
+        before: dict[SliceDemand, tuple[SliceDemand, _Stock]] = {}
+        queue = [demand]
         reached: set[_Stock] = set()
         for here in queue:
             for stock in self._stocks_for(here):
@@ -129,21 +129,21 @@ class Supply:
                     continue
                 reached.add(stock)
                 for other in self._takers.get(stock, ()):
-                    if other in before or other == want:
+                    if other in before or other == demand:
                         continue
                     before[other] = (here, stock)
                     if (left := self._left(other)) is not None:
-                        self._shift(before, want, other, left)
+                        self._shift(before, demand, other, left)
                         return True
                     queue.append(other)
-        self._exhausted[want] = frozenset(stock.class_ for stock in reached)
+        self._exhausted[demand] = frozenset(stock.class_ for stock in reached)
         return False
 
-    def _left(self, want: Want) -> _Stock | None:
+    def _left(self, demand: SliceDemand) -> _Stock | None:
         """A stock that fits and has something left, one with free slices if there is any."""
-        stocks = self._open.get(want)
+        stocks = self._open.get(demand)
         if stocks is None:
-            self._open[want] = stocks = [stock for stock in self._stocks_for(want) if stock.left]
+            self._open[demand] = stocks = [stock for stock in self._stocks_for(demand) if stock.left]
         while stocks and not stocks[0].left:
             del stocks[0]
         for stock in stocks:
@@ -151,13 +151,13 @@ class Supply:
                 return stock
         return next((stock for stock in stocks if stock.left), None)
 
-    def _give(self, want: Want, stock: _Stock) -> None:
+    def _give(self, demand: SliceDemand, stock: _Stock) -> None:
         stock.left -= 1
         stock.free -= stock.free > 0
-        self._count(want, stock, 1)
+        self._count(demand, stock, 1)
 
-    def _shift(self, before: dict[Want, tuple[Want, _Stock]], start: Want, end: Want, left: _Stock) -> None:
-        """The last want of a path takes what is left, and each other one what the next had."""
+    def _shift(self, before: dict[SliceDemand, tuple[SliceDemand, _Stock]], start: SliceDemand, end: SliceDemand, left: _Stock) -> None:
+        """The last demand of a path takes what is left, and each other one what the next had."""
         self._give(end, left)
         while end != start:
             here, stock = before[end]
@@ -165,11 +165,11 @@ class Supply:
             self._count(here, stock, 1)
             end = here
 
-    def _count(self, want: Want, stock: _Stock, change: int) -> None:
-        given = self.given.setdefault(want, {})
+    def _count(self, demand: SliceDemand, stock: _Stock, change: int) -> None:
+        given = self.given.setdefault(demand, {})
         given[stock] = given.get(stock, 0) + change
         if given[stock]:
-            self._takers.setdefault(stock, {})[want] = None
+            self._takers.setdefault(stock, {})[demand] = None
         else:
             del given[stock]
-            del self._takers[stock][want]
+            del self._takers[stock][demand]

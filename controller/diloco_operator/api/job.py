@@ -284,7 +284,8 @@ class Pool(_Api):
         "network block is preferred. Hosts of a TPU slice are always together.",
     )
     provisioning: Provisioning = Field(
-        default_factory=Provisioning, description="Who brings nodes for units for which no slice is free. Default: nobody."
+        default_factory=Provisioning,
+        description="Who brings nodes for units for which no slice is free. Default: no one, units take the nodes that exist.",
     )
     template: PodTemplate = Field(description='Pod template; its container named "learner" is the training program.')
 

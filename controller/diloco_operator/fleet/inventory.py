@@ -83,7 +83,7 @@ class Inventory:
         self._reservations: dict[str, frozenset[str]] = {}
         self._shares: dict[str, Shares] = {}
         """Job -> the parts of nodes that its units take."""
-        self._seats: dict[str, dict[tuple[str, str], Resources]] = {}
+        self._units: dict[str, dict[tuple[str, str], Resources]] = {}
         """Node -> job and unit -> the part that it takes."""
         self._changes: dict[Location, None] | None = None
         """Slices that changed since `take_changes`; None: no allotment asks for them."""
@@ -105,7 +105,7 @@ class Inventory:
         found._reserved_by = {node: set(jobs) for node, jobs in self._reserved_by.items()}
         found._reservations = dict(self._reservations)
         found._shares = dict(self._shares)
-        found._seats = {node: dict(seats) for node, seats in self._seats.items()}
+        found._units = {node: dict(units) for node, units in self._units.items()}
         return found
 
     # --- time --------------------------------------------------------------------------------------------------------
@@ -313,17 +313,17 @@ class Inventory:
             gone.setdefault(node, []).append(unit)
         for name in (old ^ new) | parts.keys() | gone.keys():
             was_reserved = name in self._reserved_by
-            jobs, seats = self._reserved_by.setdefault(name, set()), self._seats.setdefault(name, {})
+            jobs, units = self._reserved_by.setdefault(name, set()), self._units.setdefault(name, {})
             (jobs.add if name in new else jobs.discard)(job)
-            seats.update(parts.get(name, NONE))
+            units.update(parts.get(name, NONE))
             for unit in gone.get(name, ()):
-                del seats[job, unit]
+                del units[job, unit]
             _put(self._reserved_by, name, jobs)
-            _put(self._seats, name, seats)
+            _put(self._units, name, units)
             if (entry := self._locations.get(name)) is not None:
                 entry.reserved += bool(jobs) - was_reserved
                 self._file(entry)
-        return bool(old - new) or any(now.get(seat) != part for seat, part in before.items())
+        return bool(old - new) or any(now.get(key) != part for key, part in before.items())
 
     def has_reserved(self, job: str, node: str, unit: str) -> bool:
         """Whether this unit of the job has reserved a part of the node."""
@@ -370,15 +370,15 @@ class Inventory:
     def room_left(self, slice_: Slice) -> Resources:
         """What other pods and units leave of a divisible host; nothing if a unit has reserved all of it."""
         node = slice_.hosts[0].node
-        room, seats = self._room(node), self._seats.get(node, NONE)
+        room, units = self._room(node), self._units.get(node, NONE)
         if self._is_taken(node):
             return Resources()
-        return left(room, seats.values()) if seats else room
+        return left(room, units.values()) if units else room
 
     def _is_taken(self, node: str) -> bool:
         """Whether a job has reserved all of it."""
         jobs = self._reserved_by.get(node)
-        return jobs is not None and not jobs <= {job for job, _ in self._seats.get(node, ())}
+        return jobs is not None and not jobs <= {job for job, _ in self._units.get(node, ())}
 
     def _devices_left(self, entry: Entry) -> int:
         """Accelerators; less than 0 where the host has lost some that units have."""
@@ -386,7 +386,7 @@ class Inventory:
         if node not in self._nodes or self._is_taken(node):
             return 0
         resource = CATALOGUE[entry.kind.accelerator].resource
-        return amount_of(self._room(node), resource) - sum(amount_of(part, resource) for part in self._seats.get(node, NONE).values())
+        return amount_of(self._room(node), resource) - sum(amount_of(part, resource) for part in self._units.get(node, NONE).values())
 
     def _remainder(self, entry: Entry) -> Slice:
         """What is left of a divisible host, or all of it."""
@@ -528,7 +528,7 @@ class Inventory:
             node = entry.key[1]
             has = amount_of(self._nodes[node].allocatable, resource)
             taken = Counter(dict.fromkeys(self._reserved_by.get(node, ()), 0))
-            for (each, _), part in self._seats.get(node, NONE).items():
+            for (each, _), part in self._units.get(node, NONE).items():
                 taken[each] += amount_of(part, resource)
             others = sum(amount_of(use.requests, resource) for use in self._uses.get(node, ()))
             for each in taken:

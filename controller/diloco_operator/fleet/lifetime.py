@@ -29,7 +29,7 @@ class LifetimeSignals:
 
 
 def end_of_life(node: NodeView, signals: LifetimeSignals) -> float | None:
-    """When the node ends at the latest, in seconds since the epoch; None: nobody knows. What is announced for this node outweighs what
+    """When the node ends at the latest, in seconds since the epoch; None: not known. What is announced for this node outweighs what
     holds for all of its kind."""
     ends = [] if node.announced_end is None else [node.announced_end]
     if node.created is not None:

@@ -108,7 +108,7 @@ def _announced_end(annotations: Fields, keys: Sequence[str]) -> float | None:
         try:
             found.append(moment(annotations, key, "metadata.annotations"))
         except MalformedField:
-            continue  # whoever writes it, the node itself is good
+            continue  # a bad annotation does not make the node bad
     return min((end for end in found if end is not None), default=None)
 
 

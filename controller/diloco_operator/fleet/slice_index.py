@@ -78,7 +78,7 @@ class Entry:
 
 
 NONE: dict[Any, Any] = {}
-"""Where nothing is noted, and in copies: nobody changes it."""
+"""Where nothing is noted, and in copies: it never changes."""
 
 
 @dataclass(slots=True)

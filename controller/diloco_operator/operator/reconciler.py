@@ -230,7 +230,7 @@ class Reconciler:
         self._inventory.advance(now)
         fleet, signals = self._inventory, self._config.disruption_signals
         patches = orphan_releases(pods, lambda node: bool(node) and is_unreachable(fleet.node(node), signals, now, fleet.not_ready))
-        if not patches:  # a node that is lost later wakes nobody
+        if not patches:  # a node that is lost later starts no reconcile of this key
             return ReconcileResult(requeue_after=RECONCILE.stuck_deletion if any(map(counts_on, pods)) else None)
         executed = await self._executor.execute(Subject(*key, ""), Plan(patches=tuple(patches)))
         for failure in executed.failures:

@@ -48,13 +48,13 @@ _BY_MODE = {
 
 
 def grantor_of(spec: Spec, pool: Pool) -> Grantor | None:
-    """Who brings nodes for units of the pool for which no slice is free; None: nobody. Kueue gives quota to each unit of a job, whether
+    """Who brings nodes for units of the pool for which no slice is free; None: no grantor. Kueue gives quota to each unit of a job, whether
     a slice is free or not."""
     return Grantor.KUEUE if spec.queue_name else _BY_MODE.get(pool.provisioning.mode)
 
 
 def cannot_ask(spec: Spec, pool: Pool, without: Mapping[Resource, str]) -> str:
-    """Why nobody can be asked for nodes of this pool; "": somebody can, or nobody is to be. `without`: what cannot be read, and why."""
+    """Why no grantor can be asked for nodes of this pool; "": one can, or none is to be. `without`: what cannot be read, and why."""
     if grantor_of(spec, pool) is not Grantor.PROVISIONING_REQUEST:
         return ""
     why = without.get(names.PROVISIONING_REQUESTS) or without.get(names.POD_TEMPLATES)

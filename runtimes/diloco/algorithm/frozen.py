@@ -2,7 +2,7 @@
 
 A digest is a sum over the elements, each mixed with its place in the canonical tensor. So it can be taken block by block and piece by
 piece, on any device and by any number of processes, and does not depend on how the tensor is sharded. It tells different bases from each
-other; it is no protection against somebody who wants two bases to look alike.
+other; it is no protection against an attacker who wants two bases to look alike.
 
 See docs/decisions/0161-parameters-of-a-unit.md.
 """

@@ -4,7 +4,7 @@ No decisions are made here: `Coordinator` says what is merged, when, and with wh
 give the same bytes.
 
 Arrays are never written to once they are in place; a merge makes new ones. So `decode` and `compute` may run in any thread, and a snapshot
-shares the arrays. The other methods are for one thread. New arrays lie in the memory of former ones that nobody refers to any more.
+shares the arrays. The other methods are for one thread. New arrays lie in the memory of former ones that have no reference any more.
 
 See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0157-spare-memory.md.
 """

@@ -1,7 +1,7 @@
 """Memory of large arrays that is used again. The kernel clears every page that it gives to a process, which takes as long as decoding into
 it; so the arrays of one merge are those of the next.
 
-Nobody gives memory back: it is spare again when the last array or memoryview that lies in it is gone, whoever held that, a thread, a queue
+No code gives memory back: it is spare again when the last array or memoryview that lies in it is gone, held by a thread, a queue
 or a snapshot. So memory is never used again too early.
 
 See docs/decisions/0157-spare-memory.md.

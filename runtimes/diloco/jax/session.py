@@ -74,7 +74,7 @@ class Session[Tree, State]:
         LoopError where the program has donated them to a step whose result `step` has not got."""
         self._hand_out_once()
         params = self._store.held()
-        if _is_deleted(params):  # at the end of the job those that are frozen still may be: nobody else has them
+        if _is_deleted(params):  # at the end of the job those that are frozen still may be: the store has no copy
             raise _donated("session.params", "the parameters")
         return params
 

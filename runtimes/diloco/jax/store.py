@@ -72,7 +72,7 @@ class TreeStore[Tree]:
         self._applied: list[Ready] = []
         """What was applied since the tree was handed out last."""
         self.adoptions: Adoptions | None = None
-        """Looks at what is applied; None: nobody does."""
+        """Looks at what is applied; None: no check."""
         self._handed_out = False
         """The program holds the tree."""
         self.updates = 0

@@ -25,7 +25,7 @@ EMPTY_STEPS = 16
 UPDATES_WINDOW = 64
 """Steps after which they are compared with the optimizer's updates."""
 _LONGEST_GAP = 16
-"""Steps in a row without an update after which nothing can be said: the updates are a captured graph's, which nobody counts."""
+"""Steps in a row without an update after which nothing can be said: the updates are a captured graph's, which no hook counts."""
 _FEWEST = 48
 """Updates in such a window. A GradScaler that begins at 2^16 leaves out 16 updates at most."""
 _MOST = 96

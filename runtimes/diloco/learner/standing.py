@@ -22,7 +22,7 @@ def check_reason(of: str, reason: str, example: str) -> None:
 
 
 def check_pause(reason: str, at_most: float) -> None:
-    """Raises ValueError for a pause that nobody could be told of."""
+    """Raises ValueError for a pause that cannot be reported."""
     check_reason("a pause", reason, "evaluation")
     if not 0 < at_most <= MOST_PAUSE:
         raise ValueError(f"at_most must be a number of seconds above 0 and at most {MOST_PAUSE:.0f}, a day, not {at_most}")

@@ -41,7 +41,7 @@ class Timetable:
         return min(self.next_exchange(fragment, t) for fragment in range(len(self.offsets)))
 
     @property
-    def patience(self) -> float:
+    def longest_wait(self) -> float:
         """Outer steps from a pull to a boundary at which its answer is not late: one less than the overlap, for its way to the syncer.
         At least 1, so that a unit whose steps are as long as outer steps answers at its boundaries whatever the overlap is."""
         return max(1.0, self.overlap - 1.0)
@@ -94,4 +94,4 @@ class Pace:
         coming = sorted((table.next_exchange(fragment, self.t), fragment) for fragment in range(len(table.offsets)))
         # The clock may have moved on since it was heard of, but not to the next exchange, of which the unit would have heard.
         now = min(self.t + self.per_step * (step - self.step + 1), coming[0][0] - 1)
-        return {fragment: t for t, fragment in coming if now + self.per_step - t > table.patience}
+        return {fragment: t for t, fragment in coming if now + self.per_step - t > table.longest_wait}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from diloco.ranks.orders import Version
 
 
-class Shelf[V]:
+class ReceivedVersions[V]:
     """What one rank has received and not adopted yet."""
 
     def __init__(self) -> None:

@@ -208,7 +208,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._main())
         except Exception as error:  # noqa: BLE001 - a mistake of any kind ends the unit
-            # Without this thread nobody would hear of a lost rank any more, and the program's thread might wait for ever.
+            # Without this thread a lost rank would go unnoticed, and the program's thread might wait for ever.
             _log.exception("the side channel of %s has failed", self.me.name(self.me.rank))
             if not self._over:
                 why = f"{self.me.name(self.me.rank)} ends, as its side channel has failed: {reason(error)}"

@@ -82,7 +82,7 @@ class Follower(SideChannel[FromLeader]):
             except (StreamError, TlsError) as error:
                 failures += 1
                 if time.monotonic() > self._deadline:
-                    self._lost(f"{self.me.name(self.me.rank)} found nobody at {host}:{port} ({error})")
+                    self._lost(f"{self.me.name(self.me.rank)} found no leader at {host}:{port} ({error})")
                     return None
             await asyncio.sleep(exponential(_FIRST_DELAY, _LONGEST_DELAY, failures))
 

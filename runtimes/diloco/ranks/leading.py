@@ -35,7 +35,7 @@ from diloco.wording import plural
 _log = logging.getLogger(__name__)
 
 FIRST_BATCHES = 8
-"""Before the first step nobody knows how many batches a step takes, so that they are dealt out for one of so many."""
+"""Before the first step it is not known how many batches a step takes, so they are dealt out for one of so many."""
 
 
 class LeaderMember(RankMember[Leader]):
@@ -106,7 +106,7 @@ class LeaderMember(RankMember[Leader]):
     def _decide(self) -> None:
         events, self._events = self._events, []
         generation = self._schedule.state.generation
-        said = self._schedule.boundary(events, self._shelf.waiting(self._schedule.ordered))
+        said = self._schedule.boundary(events, self._received.waiting(self._schedule.ordered))
         if generation not in (0, self._schedule.state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
         self._dealing.follow(said.work, self._schedule.state.generation, over=self._schedule.last is not None)

@@ -23,7 +23,7 @@ from diloco.learner.leave import leave
 from diloco.learner.progress import JobProgress
 from diloco.learner.store import Float32Array, ParameterStore, Ready
 from diloco.learner.timetable import Timetable
-from diloco.ranks.arrivals import Shelf
+from diloco.ranks.arrivals import ReceivedVersions
 from diloco.ranks.channel import SideChannel
 from diloco.ranks.orders import LAST, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, Version
 from diloco.ranks.read_outs import ReadOuts
@@ -89,7 +89,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._names = [[tensor.name for tensor in portion.fragment.tensors] for portion in parts.portions]
         self._progress = JobProgress(parts.table, parts.budget)
         self._cursor = Cursor()
-        self._shelf: Shelf[_Arrived] = Shelf()
+        self._received: ReceivedVersions[_Arrived] = ReceivedVersions()
         self._read_outs = ReadOuts(parts.coding)
         self._to_seed: _ToSeed | None = None
         self._dealt: deque[Ranges] = deque()
@@ -263,7 +263,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         for event in self._parts.inbox.drain():
             match event:
                 case Received(fragment, t, ready, epoch, tokens):
-                    self._tell(fragment, self._shelf.came(fragment, Version(epoch, t), _Arrived(ready, tokens)))
+                    self._tell(fragment, self._received.came(fragment, Version(epoch, t), _Arrived(ready, tokens)))
                 case RefusedForGood():
                     self._hear_refusal(event)
                 case Welcomed(generation=generation, epoch=epoch):
@@ -275,12 +275,12 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._hear_ranks()
 
     def _drop(self, fragment: int, version: Version) -> None:
-        self._tell(fragment, self._shelf.drop(fragment, version))
+        self._tell(fragment, self._received.drop(fragment, version))
 
     def _carry_out(self, action: Adopt | ReadOut | Seed | Begin | Last | Release) -> None:
         match action:
             case Adopt(fragment, version):
-                arrived, told = self._shelf.adopt(fragment, version)
+                arrived, told = self._received.adopt(fragment, version)
                 if arrived is None:
                     raise RuntimeError(f"the leader orders to adopt {version} of fragment {fragment}, of which this rank has not told it")
                 self._adopt(fragment, arrived.ready)

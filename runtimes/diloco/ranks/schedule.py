@@ -99,7 +99,7 @@ class Schedule:
 
     def boundary(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> Said:
         """Decide at a boundary of the leader. `events`: what the syncer said to the leader; received values count once `told`. `waiting`:
-        fragments of which the leader has received a value whose adoption is not ordered yet (`Shelf.waiting(ordered)`)."""
+        fragments of which the leader has received a value whose adoption is not ordered yet (`ReceivedVersions.waiting(ordered)`)."""
         ripe, dropped = self._arrivals.settle()
         self._ripe |= dict(ripe)
         heard: list[InboxEvent] = [Received(fragment, version.t, Ready((), ())) for fragment, version in ripe]

@@ -73,7 +73,7 @@ class Stream:
         shown = identities(writer.get_extra_info("peercert") or {})
         if shown != [identity]:
             writer.transport.abort()
-            raise StreamError(f"the other end is {', '.join(shown) or 'nobody'}, not {identity}")
+            raise StreamError(f"the other end is {', '.join(shown) or 'without a name'}, not {identity}")
         return cls(reader, writer)
 
     async def read(self, most: int = MOST_BYTES) -> bytes:

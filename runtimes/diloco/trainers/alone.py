@@ -69,7 +69,7 @@ class AloneSession:
 
     @contextlib.contextmanager
     def paused(self, reason: str, at_most: float) -> Iterator[None]:
-        """Nobody waits."""
+        """Nothing: no syncer waits."""
         yield
 
     def finish(self, reason: str) -> None:

@@ -8,7 +8,7 @@ from diloco.algorithm.spare import Bytes, SpareMemory
 
 @pytest.fixture(autouse=True)
 def _poison() -> Iterator[None]:
-    """Memory that is given back is overwritten at once, with NaN for float32: whoever still reads it gets wrong numbers."""
+    """Memory that is given back is overwritten at once, with NaN for float32: code that still reads it gets wrong numbers."""
     back = SpareMemory._back
 
     def poison(memory: SpareMemory, whole: Bytes) -> None:

@@ -1,7 +1,7 @@
 """What a pod needs so that Kueue gives it quota: it belongs to the pod group of its unit, and no scheduler may bind it before. Pure.
 
 The operator sets the scheduling gate itself. Kueue's webhook would set it, too, but where Kueue does not manage pods, or not those of the
-namespace, nobody would hold the pods back, and they would run past every quota.
+namespace, nothing would hold the pods back, and they would run past every quota.
 
 See docs/decisions/0174-kueue.md.
 """

@@ -210,7 +210,7 @@ class _Asking:
 
 
 ASK = "an autoscaler, which provisioning.mode of the pool asks"
-"""What would help a pool for which nobody is asked for nodes."""
+"""What would help a pool for which no grantor is asked for nodes."""
 
 
 # --- in words ----------------------------------------------------------------------------------------------------------

@@ -118,8 +118,8 @@ def _tell(
 ) -> list[Patch]:
     """Marks of groups that nothing follows in, `unneeded`, and pods that are called Failed, as Kubernetes' garbage collector does it with
     pods of nodes that are gone: those of `pods` that Kueue counts, that were asked to go, and whose node does not answer. Their kubelet
-    cannot, and until somebody does, Kueue takes no successor in their place, and their group is not over. It is safe, since the syncer
-    refuses what an old attempt sends. What the API server rejects is tried again later, and nothing waits for it."""
+    cannot, and until they are marked as ended, Kueue takes no successor in their place, and their group is not over. It is safe, since the
+    syncer refuses what an old attempt sends. What the API server rejects is tried again later, and nothing waits for it."""
     ended = [_failed(pod) for pod in pods if pod.deletion is not None and counts_on(pod) and unreachable(pod.node)]
     told = {patch.name for patch in ended}
     marks = (_mark(group) for group in unneeded if not _is_over(group))
@@ -128,7 +128,7 @@ def _tell(
 
 
 def counts_on(pod: PodView) -> bool:
-    """Whether Kueue counts the pod until somebody says that it has ended."""
+    """Whether Kueue counts the pod until its status says that it has ended."""
     return pod.group is not None and pod.group.held and not pod.ended and not pod.never_runs
 
 
@@ -205,7 +205,7 @@ def _said(workload: Workload | None) -> str:
 
 
 def without_kueue(context: ReconcileContext) -> str:
-    """Why nobody can give quota to units of the job; "": Kueue is there, or the job does not want it."""
+    """Why no quota can be given to units of the job; "": Kueue is there, or the job does not want it."""
     missing = context.observed.without.get(names.WORKLOADS)
     if missing is None or not context.spec.queue_name:
         return ""

@@ -51,7 +51,7 @@ def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Seque
     if pool is None or not by_request:
         return None if pods or request is None else Answer(f"provisioning.mode of pool {record.pool} was changed")
     if request is None:
-        # Its pods may still find the nodes; without any, nobody works on it any more.
+        # Its pods may still find the nodes; without any, no autoscaler works on it any more.
         return (
             None
             if pods

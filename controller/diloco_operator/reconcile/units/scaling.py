@@ -132,7 +132,7 @@ def _assign(
     if record.running:
         return record
     record = record._replace(slice=assignment.slice)
-    if record.reason == UnitReason.NOT_PROVISIONED:  # it pauses before it asks again, and asks nobody for this slice
+    if record.reason == UnitReason.NOT_PROVISIONED:  # it pauses before it asks again, and does not ask for this slice
         record = record._replace(not_before=None)
     if record.not_before is not None and context.now < record.not_before:
         scaling.deadlines.append(record.not_before)

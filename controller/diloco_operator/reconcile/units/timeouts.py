@@ -327,7 +327,7 @@ def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[flo
     stall = learners.stall_timeout
     stall_words = f"{format_duration(stall)} (learners.stallTimeout)"
     alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard
-    if alive is None:  # a learner of an earlier release: nobody can tell a busy process from one that is gone
+    if alive is None:  # a learner of an earlier release: a busy process looks like one that is gone
         yield quiet, stall, f"the syncer has not heard from it for {stall_words}"
         return
     yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), f"the syncer has not heard from it for {stall_words}"

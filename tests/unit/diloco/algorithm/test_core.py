@@ -137,7 +137,7 @@ def test_nobody_rests_who_could_be_the_one_that_the_quorum_waits_for() -> None:
     assert core.advance(2.0) == [Rest("a", rests=True)]
     core.progress("b", metadata(core, 1), 3.0)
     assert Rest("a", rests=False) in core.advance(3.0)
-    # Of the next step nobody has reported: what "a" is ahead is no reason to rest now.
+    # Of the next step no learner has reported: what "a" is ahead is no reason to rest now.
     assert core.t > 0
     assert not any(isinstance(action, Rest) for action in core.advance(3.5))
 

@@ -46,7 +46,7 @@ def test_batches_are_dealt_in_order_as_long_as_there_are_too_few() -> None:
 def test_a_rank_gets_what_it_wants_at_once_and_the_rest_with_the_next_lease() -> None:
     unit = Unit()
     unit.dealing.want(3)
-    assert unit.given == [], "nobody knows how large a batch is"
+    assert unit.given == [], "it is not known how large a batch is"
     unit.deal_until(0)
     assert unit.dealing.dealt == 3
     unit.dealing.want(12)

@@ -51,7 +51,7 @@ def test_all_learn_the_session_and_who_owns_what(unit: Unit) -> None:
 
 
 def test_a_side_channel_that_fails_ends_its_process_with_the_reason(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise the program would wait for ever in the meeting, and after it for a rank whose loss nobody notices."""
+    """Otherwise the program would wait for ever in the meeting, and after it for a rank whose loss goes unnoticed."""
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a mistake")
@@ -95,7 +95,7 @@ def test_a_leader_that_does_not_come_is_named_with_its_address(place: Place) -> 
     error = unit.meets(unit.follower(1), timeout=0.5).exception(WAIT_TIMEOUT)
     assert isinstance(error, Leave)
     assert error.status == Exit.RANK_LOST
-    assert f"found nobody at 127.0.0.1:{unit.port}" in error.message
+    assert f"found no leader at 127.0.0.1:{unit.port}" in error.message
 
 
 @pytest.mark.parametrize(

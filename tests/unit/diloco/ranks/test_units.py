@@ -140,7 +140,7 @@ def test_a_rank_that_wants_more_batches_than_the_others_gets_them_while_its_lead
 
 
 def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(tmp_path: Path) -> None:
-    """Its leader has done all steps and is gone, so that nobody deals it another batch."""
+    """Its leader has done all steps and is gone, so that it gets no other batch."""
     job = a_job(tmp_path, 100_000)
     try:
         syncer = job.syncer()

@@ -65,7 +65,7 @@ def test_a_lost_ranks_portions_may_come_again() -> None:
     assert gathering.has(0, offer())
     assert not gathering.has(1, offer())
     gathering.forget(0)
-    assert gathering.disagreement(0, offer(tokens=9)) == "", "nobody has said anything"
+    assert gathering.disagreement(0, offer(tokens=9)) == "", "no unit has said anything"
 
 
 def test_nothing_is_left_of_an_exchange_that_is_over() -> None:

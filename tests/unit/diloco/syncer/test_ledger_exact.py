@@ -61,7 +61,7 @@ def test_units_ten_times_slower_are_in_every_merge_and_their_work_is_committed_w
     # All fragments are pulled within H outer steps of the end of a step, and merged at most tau + 1 steps later.
     assert world.account.longest_open <= 24 + 2 + 1
     for unit in world.units[1:]:
-        # An outer step takes 1.5 s, so 6.7 pulls come during a step. Those of the last patience of one outer step wait for its end.
+        # An outer step takes 1.5 s, so 6.7 pulls come during a step. Those of the last outer step wait for its end.
         assert 4 <= world.learner(unit).most_ahead <= 7
     assert world.learner("u-0").most_ahead == 0
 

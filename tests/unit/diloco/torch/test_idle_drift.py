@@ -1,4 +1,4 @@
-"""Parameters of a job that nobody trains stay what they are, to the bit, although short types cannot hold them."""
+"""Parameters of a job without training stay what they are, to the bit, although short types cannot hold them."""
 
 from pathlib import Path
 

@@ -362,7 +362,7 @@ def test_optional_resource_that_the_server_does_not_know_is_followed_once_its_de
     seen: list[tuple[bool, str]] = []
 
     def followed() -> Followed:
-        it = Followed(api, without="nobody is told")
+        it = Followed(api, without="no one is told")
         it.reflector.on_rights_change(lambda: seen.append((it.reflector.synced, it.reflector.missing)))
         return it
 
@@ -375,7 +375,7 @@ def test_optional_resource_whose_definition_goes_is_empty_and_comes_again() -> N
     it: list[Followed] = []
 
     def followed() -> Followed:
-        it.append(Followed(api, without="nobody is told"))
+        it.append(Followed(api, without="no one is told"))
         return it[0]
 
     follow(followed, lambda it: it.rights[1:] == [""])

@@ -1,4 +1,4 @@
-"""Units for which somebody brings nodes, through the API: a scheduler binds their pods, and the running operator learns where they are."""
+"""Units for which a grantor brings nodes, through the API: a scheduler binds their pods, and the running operator learns where they are."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_nodes_of_two_autoscalers_for_one_unit_cost_the_job_nothing() -> None:
             await scene.cluster.add([*SLICES[0], *SLICES[1]])
             (slice_,) = await scene.trains("one")
             assert scene.nodes_of("one") == {f"{slice_}-0", f"{slice_}-1"}
-            await asyncio.sleep(600)  # whoever made the other slice takes it back: nothing of the job is there
+            await asyncio.sleep(600)  # the other slice is taken back: nothing of the job is there
             assert len(scene.cluster.pods(("default", "one"))) == 3
 
     play(scenario)

@@ -38,7 +38,7 @@ WATCHED: list[tuple[Resource, str]] = [
     (names.DILOCO_JOBS, "lm"),
 ]
 OWN = {"lm-v6e-0-a1-0", "lm-syncer", "lm-ca", "lm-syncer-tls", "lm-job"}
-"""Objects of job lm: what is wrong with them may cost lm its slice or one slice more, and nobody else anything."""
+"""Objects of job lm: what is wrong with them may cost lm its slice or one slice more, and other jobs nothing."""
 
 NASTY: st.SearchStrategy[Any] = st.sampled_from(
     [

@@ -1,4 +1,4 @@
-"""Whatever an autoscaler answers to a ProvisioningRequest, or does not: the job trains elsewhere, and nobody is asked without end."""
+"""Whatever an autoscaler answers to a ProvisioningRequest, or does not: the job trains elsewhere, and the asking has an end."""
 
 from __future__ import annotations
 

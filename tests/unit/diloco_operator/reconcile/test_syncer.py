@@ -49,7 +49,7 @@ def test_last_report_of_a_replaced_syncer_says_nothing_of_the_one_that_starts() 
 
 
 def test_while_the_syncer_is_replaced_its_learners_reconnect_and_the_state_names_the_syncer() -> None:
-    """Nobody contributes, so the job is degraded; but no event blames the learners, for they wait unharmed."""
+    """No unit contributes, so the job is degraded; but no event blames the learners, for they wait unharmed."""
     stage = trained()
     stage.plans.clear()
     replace_syncer(stage)
