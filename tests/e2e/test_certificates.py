@@ -53,7 +53,7 @@ async def complete_after_everybody_connects_anew(cluster: Cluster) -> None:
     await cluster.kill("quad", "syncer")
     await cluster.job("quad", lambda job: connected_since(cluster) == {"v5p-0", "v5p-1", "h100-0"} and all_contribute(job))
     now = (await cluster.job("quad"))["status"]["progress"]
-    await cluster.change("quad", {"training": {"steps": now["step"] + 10}})
+    await cluster.change("quad", {"training": {"steps": now["step"] + 50}})
     job = await cluster.job("quad", is_true("Complete"))
     assert {unit["name"]: unit["attempt"] for unit in job["status"]["units"]} == {"v5p-0": 1, "v5p-1": 1, "h100-0": 1}
     trained = re.findall(r"ledger: (\d+) samples", cluster.log("quad-syncer"))

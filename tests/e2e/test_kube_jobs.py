@@ -227,7 +227,7 @@ async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_coun
         with operator(plane, tmp_path, "third"):
             after = (await cluster.step("quad", before["progress"]["step"] + OUTAGE_STEPS // 2))["status"]
             assert attempts(after) == attempts(before), "nothing was restarted for the API server's sake"
-            await cluster.change("quad", {"training": {"steps": after["progress"]["step"] + 20}})
+            await cluster.change("quad", {"training": {"steps": after["progress"]["step"] + 50}})
             job = await cluster.job("quad", COMPLETE)
             assert [unit["failures"] for unit in job["status"]["units"]] == [[], [], []], "disruptions are not the units' fault"
             check_tokens(cluster, job, trace)
@@ -372,7 +372,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
             await cluster.unit("quad", "h100-0", lambda unit: trains(unit, 2))
             now = await cluster.job("quad", lambda job: all_train(job, 2))
-            steps = {"training": {"steps": now["status"]["progress"]["step"] + 20}}
+            steps = {"training": {"steps": now["status"]["progress"]["step"] + 50}}
             await cluster.change("quad", {**steps, "syncer": {"storage": {"retain": "Keep"}}})
             await wait_for(cluster.client, DILOCO_JOBS, "default", "quad", is_gone)
             await wait_for(cluster.client, SERVICES, "default", "quad", is_gone)  # the garbage collector has been there

@@ -145,7 +145,7 @@ class Container:
         self._update_state(restarts=self.state.restarts + 1)
         return True
 
-    async def _until_launched(self) -> tuple[Process, Path, int] | None:
+    async def _until_launched(self) -> tuple[Process, int] | None:
         """Start it once all that it needs exists. None: it was stopped; or the program cannot be started, and `state` is Terminated."""
         retry = _CONFIG_RETRY_FIRST
         while not self._stopping.is_set():
@@ -183,7 +183,7 @@ class Container:
             shorten=lambda folder: str(self._context.short_paths.of(Path(folder))),
         )
 
-    async def _launch(self, configured: Command) -> tuple[Process, Path, int] | None:
+    async def _launch(self, configured: Command) -> tuple[Process, int] | None:
         self._folder.fresh_termination_file(self._spec["name"])
         output = self._folder.log(self._spec["name"], self.state.restarts)
         self.logs.append((output, output.stat().st_size if output.exists() else 0))
@@ -203,9 +203,9 @@ class Container:
             await self._context.supervisor.end(process)
         elif self._stopping.is_set():
             await self._context.supervisor.signal(process, signal.SIGTERM)
-        return process, output, memory_kills
+        return process, memory_kills
 
-    async def _until_gone(self, process: Process, output: Path, memory_kills: int) -> None:
+    async def _until_gone(self, process: Process, memory_kills: int) -> None:
         running = self.state.now
         assert isinstance(running, Running)
         exited = await process.wait()
@@ -217,7 +217,7 @@ class Container:
             ended_reason(exited.code, out_of_memory=self._ran_out_of_memory(exited, memory_kills)),
             running.started_at,
             finished,
-            message=self._folder.termination_message(self._spec, output, exited.code),
+            message=self._folder.termination_message(self._spec, *self.logs[-1], exited.code),
             signal=exited.signal,
             container_id=running.container_id,
         )

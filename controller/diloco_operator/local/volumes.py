@@ -89,15 +89,15 @@ class PodFolder:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"")
 
-    def termination_message(self, container: Mapping[str, Any], log: Path, exit_code: int) -> str:
-        """At most 4096 bytes of the container's termination message, or the end of its log if it asks for that."""
+    def termination_message(self, container: Mapping[str, Any], log: Path, start: int, exit_code: int) -> str:
+        """At most 4096 bytes of the container's termination message, or the end of its log, from `start` on, if it asks for that."""
         try:
             with self._termination_file(container["name"]).open("rb") as file:
                 message = file.read(MESSAGE_BYTES)
         except FileNotFoundError:
             message = b""
         if not message and exit_code != 0 and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-            message = b"\n".join(tail(log, _FALLBACK_BYTES).splitlines()[-_FALLBACK_LINES:])
+            message = b"\n".join(tail(log, _FALLBACK_BYTES, start).splitlines()[-_FALLBACK_LINES:])
         return message.decode(errors="replace")
 
     def remove(self) -> None:
@@ -203,12 +203,12 @@ def _read(folder: Path) -> dict[str, File]:
     return {str(path.relative_to(folder)): File(path.read_bytes(), path.stat().st_mode & 0o777) for path in found}
 
 
-def tail(file: Path, limit: int) -> bytes:
-    """The last `limit` bytes of a file; empty if there is no file."""
+def tail(file: Path, limit: int, start: int = 0) -> bytes:
+    """The last `limit` bytes of a file, of those from `start` on; empty if there is no file."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, os.SEEK_END)
-            opened.seek(max(0, size - limit))
+            opened.seek(max(start, size - limit))
             return opened.read()
     except FileNotFoundError:
         return b""

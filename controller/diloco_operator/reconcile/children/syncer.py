@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diloco.error_line import error_line
 from diloco.wording import plural
 
 from diloco_operator.api import names
@@ -110,8 +111,6 @@ def _why_down(pod: PodView) -> str:
     if pod.running_since is not None and not pod.ended:
         return ""
     if pod.restarts and pod.termination is not None:
-        detail = pod.termination.message.strip().splitlines()
-        return f"it has restarted {plural(pod.restarts, 'time')}, last after {pod.termination.text}" + (
-            f": {detail[0][:300]}" if detail else ""
-        )
+        cause = error_line(pod.termination.message)
+        return f"it has restarted {plural(pod.restarts, 'time')}, last after {pod.termination.text}" + (f": {cause[:300]}" if cause else "")
     return f"its pod is {pod.phase}" + (f": {waits}" if (waits := pod.unschedulable or pod.waiting) else "")

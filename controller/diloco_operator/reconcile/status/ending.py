@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Exit, Result
+from diloco.error_line import error_line
 from diloco.wording import plural
 from pydantic import ValidationError
 
@@ -77,7 +78,9 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
         return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), _summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
-    detail = f": {clip(end.message.strip())}" if end.message.strip() else ""
+    # Its last words may be the end of its log, in which the cause comes last.
+    cause = error_line(end.message)
+    detail = f": {clip(cause)}" if cause else ""
     if end.exit_code == Exit.BAD_STATE:
         message = (
             f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "

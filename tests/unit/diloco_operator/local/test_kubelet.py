@@ -175,6 +175,11 @@ async def test_termination_message_is_cut_at_4096_bytes(local: LocalNodes) -> No
 async def test_fallback_message_is_the_end_of_the_log(local: LocalNodes) -> None:
     pod = await local.run(sh("echo why; exit 1", container={"terminationMessagePolicy": "FallbackToLogsOnError"}))
     assert ended(pod)["message"] == "why"
+    seen: list[Obj] = []
+    await local.client.delete(PODS, "default", "pod")
+    await local.pod("pod", is_gone_after(seen))
+    pod = await local.run(sh("exit 1", container={"terminationMessagePolicy": "FallbackToLogsOnError"}))
+    assert ended(pod).get("message", "") == "", "what the pod before of this name wrote is not its log"
 
 
 async def test_pod_waits_for_a_config_map_and_then_starts(tmp_path: Path) -> None:

@@ -190,10 +190,10 @@ def test_unusable_state_fails_the_job_and_reports_that_nothing_was_overwritten()
     stage = trained()
     container = stage.syncer["status"]["containerStatuses"][0]
     container["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    container["lastState"] = {"terminated": {"exitCode": 69, "message": "step-240: checksum of fragment 3 differs"}}
+    log = "INFO diloco.syncer.main: looks for snapshots\n" * 40 + "diloco syncer: step-240: checksum of fragment 3 differs\n"
+    container["lastState"] = {"terminated": {"exitCode": 69, "message": log}}
     container["restartCount"] = 1
     stage.step()
     failed = stage.condition("Failed")
     assert failed["reason"] == "StateUnusable"
-    assert "checksum of fragment 3 differs" in failed["message"]
-    assert "Nothing was overwritten" in failed["message"]
+    assert "cannot be used: diloco syncer: step-240: checksum of fragment 3 differs. Nothing was overwritten" in failed["message"]

@@ -155,7 +155,9 @@ def test_crash_looping_syncer_reports_how_it_ends() -> None:
     stage = trained()
     container = stage.syncer["status"]["containerStatuses"][0]
     container["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
-    container["lastState"] = {"terminated": {"exitCode": 1, "message": "OSError: No space left on device"}}
+    container["lastState"] = {
+        "terminated": {"exitCode": 1, "message": 'Traceback (most recent call last):\n  File "x.py"\nOSError: No space left on device\n'}
+    }
     container["restartCount"] = 4
     stage.step()
     message = stage.condition("Training")["message"]
