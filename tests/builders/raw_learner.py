@@ -90,12 +90,18 @@ class RawLearner:
             self.say(FromLearner(chunk=chunk_of(piece)))
         return self
 
-    def step(self, local_step: int, tokens: int = 8) -> RawLearner:
+    def step(self, local_step: int, tokens: int = 8, step_seconds: float = 20.0) -> RawLearner:
+        """`step_seconds`: three of them without a report, or a second if that is more, and the learner is silent: it is not pulled. On
+        a slow machine more than a second may lie between the reports of two learners."""
         counters = [local_step] * len(self.fragments)
         return self.say(
             FromLearner(
                 progress=Progress(
-                    local_step=local_step, steps=counters, tokens=[tokens * n for n in counters], step_seconds=0.01, loss=float("nan")
+                    local_step=local_step,
+                    steps=counters,
+                    tokens=[tokens * n for n in counters],
+                    step_seconds=step_seconds,
+                    loss=float("nan"),
                 )
             )
         )

@@ -144,9 +144,10 @@ class RawUnit:
 
     # --- exchanging ---------------------------------------------------------------------------------------------------
 
-    def step(self, number: int) -> None:
+    def step(self, number: int, step_seconds: float = 20.0) -> None:
+        """See `RawLearner.step`."""
         self.steps = number
-        self.leader.step(number)
+        self.leader.step(number, step_seconds=step_seconds)
 
     def pulled(self) -> Pull:
         return self.leader.hear("pull").pull

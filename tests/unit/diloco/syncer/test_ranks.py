@@ -209,7 +209,7 @@ def test_an_answer_that_is_not_whole_when_its_exchange_closes_is_forgotten_and_r
         one.join().seed()
         until(lambda: syncer.report().seeded, "the seed")
         two.join().receive(count=2)
-        two.step(1)
+        two.step(1, step_seconds=0.01)  # so that it is silent after a second
         pull = two.pulled()
         two.push(0, pull, two.trained(pull), Coding.FLOAT32)
         until(lambda: gathered(syncer, "u-1") == 1, "the portion")
