@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from builders.certificates import JobCertificates
 from builders.child_processes import die_with_parent
-from builders.ports import Port, free_port
+from builders.ports import Port, held_port
 from diloco import contract
 from diloco.contract import JobFile, Training
 
@@ -49,7 +49,7 @@ class ExchangeRig:
         self.job = JobFile(name="bench", namespace="default", uid="bench", training=Training(**(usual | dict(training))))
         (directory / "job.json").write_text(self.job.model_dump_json(by_alias=True))
         self.certificates = JobCertificates(directory / "tls", self.job)
-        self._port = free_port()
+        self._port = held_port()
         self._ports_of_ranks: list[Port] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -90,7 +90,7 @@ class ExchangeRig:
 
     def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:
         """A unit of so many torch processes, which note the steps of rank 0 in its times."""
-        self._ports_of_ranks.append(port := free_port())
+        self._ports_of_ranks.append(port := held_port())
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **self._of_learner(unit)}
         command = ["-m", "benchmarks.rank_learner", str(self.times(unit))]
         command += ["--mebibytes", str(self.workload.mebibytes), "--step-seconds", str(self.workload.step_seconds)]

@@ -19,7 +19,7 @@ from typing import Any
 
 from builders.certificates import JobCertificates
 from builders.child_processes import die_with_parent
-from builders.ports import free_port
+from builders.ports import held_port
 from diloco import contract
 
 from benchmarks import ROOT
@@ -63,7 +63,7 @@ class _LocalJob:
         job = contract.JobFile(name="bench", namespace="default", uid=str(uuid.uuid4()), training=training)
         (folder / "job.json").write_text(job.model_dump_json(by_alias=True))
         self._certificates = JobCertificates(folder / "tls", job)
-        self._port = free_port()
+        self._port = held_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self, deadline: float) -> JobResult:

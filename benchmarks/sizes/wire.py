@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import numpy as np
 from builders.certificates import JobCertificates
-from builders.ports import free_port
+from builders.ports import held_port
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout
 from diloco.contract import JobFile, Training, syncer_host_name
@@ -112,7 +112,7 @@ class BareStream:
 def ends(directory: Path, mebibytes: int) -> Iterator[tuple[Learner, BareStream]]:
     """A learner and a bare stream, both connected to a process with the syncer's end."""
     certificates = JobCertificates(directory, JOB)
-    port = free_port()
+    port = held_port()
     address = f"127.0.0.1:{port}"
     chunks = list(split(Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, steps=1, tokens=1), bytes(mebibytes * MIB)))
     size = len(to_wire(chunks[0]))

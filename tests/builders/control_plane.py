@@ -421,7 +421,7 @@ class ControlPlane:
     def forget_history(self) -> None:
         """Compact, and restart the API server: every watch breaks, and continuing from a version of before is refused with 410.
 
-        Controllers and scheduler stand still meanwhile. Otherwise they would find nobody there, and wait longer each time they look again:
+        Controllers and scheduler stand still meanwhile. Otherwise they would find no API server, and wait longer each time they look again:
         up to a minute after a slow start.
         """
         self.compact()

@@ -20,7 +20,7 @@ from typing import Any, Self
 import grpc
 import numpy as np
 from builders.certificates import JobCertificates
-from builders.ports import free_port
+from builders.ports import held_port
 from diloco import contract
 from diloco.contract import JobFile, Training
 from diloco.learner.arrays import ArrayStore
@@ -325,7 +325,7 @@ class Processes:
     """The processes of one job."""
 
     place: Place
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=held_port)
     started: list[Program] = field(default_factory=list)
 
     @property

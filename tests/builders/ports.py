@@ -7,7 +7,7 @@ from typing import Self
 
 
 class Port(int):
-    """A port of 127.0.0.1 that the kernel gives to nobody else as long as this object lives.
+    """A port of 127.0.0.1 that the kernel gives to no other socket as long as this object lives.
 
     A port that was looked up and closed again is free, and any socket that asks for a free one may get it before the program is there: with
     hundreds of connections a second beside it that happens. So a socket holds it, and does not listen: connections are refused, and who
@@ -30,6 +30,6 @@ class Port(int):
             self._holder.close()
 
 
-def free_port() -> Port:
+def held_port() -> Port:
     """Keep it as what it is until the program has ended: its text, or an `int` of it as `getaddrinfo` wants it, holds nothing."""
     return Port.hold()

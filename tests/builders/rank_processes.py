@@ -11,7 +11,7 @@ from typing import IO, Self
 
 from builders.child_processes import Launcher
 from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Place
-from builders.ports import free_port
+from builders.ports import held_port
 
 
 class RankProcesses:
@@ -20,9 +20,9 @@ class RankProcesses:
     def __init__(self, place: Place, ranks: int, *, gloo: bool = False, port: int = 0, ports: dict[int, int] | None = None) -> None:
         """`gloo`: they are a process group of torch, too. `port`: where the leader listens. `ports`: where ranks find it that do not
         connect directly."""
-        self.port = port or free_port()
+        self.port = port or held_port()
         self._launcher = Launcher()
-        self._master = free_port()
+        self._master = held_port()
         master = [str(self._master)] if gloo else []
         environment = os.environ | place.of_learner("127.0.0.1:1", "u")
         self.processes = [

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from builders.exchange import WAIT_TIMEOUT, Place
-from builders.ports import free_port
+from builders.ports import held_port
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, deal
 from diloco.protocol.tls import TlsFiles
@@ -45,7 +45,7 @@ class Unit:
         self.ranks = ranks
         self.files = files or place.certificates.learner("u")
         self.ends = [Ended() for _ in range(ranks)]
-        self._port = free_port()
+        self._port = held_port()
         self.port = int(self._port)
 
     @cached_property

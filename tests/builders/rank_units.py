@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Processes, Program, traced, until
-from builders.ports import free_port
+from builders.ports import held_port
 from diloco import contract
 
 
@@ -20,7 +20,7 @@ class RankUnit:
     name: str
     ranks: int
     attempt: int = 1
-    port: int = field(default_factory=free_port)
+    port: int = field(default_factory=held_port)
     """Where its leader listens."""
     programs: list[Program] = field(default_factory=list)
 

@@ -24,7 +24,7 @@ from diloco_operator.allotment.classes import SliceClass
 from diloco_operator.allotment.request import AllotmentRequest, Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.supply import SliceDemand, Supply
 from diloco_operator.api.job import Locality
-from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.inventory import Location, UnitKey
 from diloco_operator.fleet.resources import Resources, total
 from diloco_operator.fleet.slices import Shape, Slice
 from diloco_operator.placement.domains import DomainRooms
@@ -50,7 +50,7 @@ class HostInParts(NamedTuple):
 
     mask: int
     """The bits of the requirements that the host would meet if all its units left."""
-    units: Mapping[tuple[str, str], Resources]
+    units: Mapping[UnitKey, Resources]
     """Job and unit -> what the unit has."""
     rest: Resources
     """What they leave."""
@@ -405,9 +405,7 @@ class _Round:
             rest = total((rest, units.pop((leaver.job.key, leaver.unit.name))))
         return True
 
-    def _leavers(
-        self, job: _Job, pool: _Pool, rank: _Rank, units: Iterable[tuple[str, str]]
-    ) -> Iterator[tuple[tuple[object, ...], _Revocation]]:
+    def _leavers(self, job: _Job, pool: _Pool, rank: _Rank, units: Iterable[UnitKey]) -> Iterator[tuple[tuple[object, ...], _Revocation]]:
         """Of these units those that leave for one of this rank; the first to leave has the largest key."""
         for key, name in units:
             other = self._by_key.get(key)

@@ -41,6 +41,8 @@ from diloco_operator.fleet.use import PodUse, shortage
 REASONS = 3
 """How many unusable slices `SliceCounts` explains one by one."""
 
+type UnitKey = tuple[str, str]
+"""Job and unit."""
 type Shares = Mapping[tuple[str, str], Resources]
 """Node and unit -> what the unit takes of the node."""
 
@@ -83,7 +85,7 @@ class Inventory:
         self._reservations: dict[str, frozenset[str]] = {}
         self._shares: dict[str, Shares] = {}
         """Job -> the parts of nodes that its units take."""
-        self._units: dict[str, dict[tuple[str, str], Resources]] = {}
+        self._units: dict[str, dict[UnitKey, Resources]] = {}
         """Node -> job and unit -> the part that it takes."""
         self._changes: dict[Location, None] | None = None
         """Slices that changed since `take_changes`; None: no allotment asks for them."""
@@ -304,7 +306,7 @@ class Inventory:
             return False
         _put(self._reservations, job, new)
         _put(self._shares, job, now)
-        parts: dict[str, dict[tuple[str, str], Resources]] = {}
+        parts: dict[str, dict[UnitKey, Resources]] = {}
         for (node, unit), part in now.items():
             if before.get((node, unit)) != part:
                 parts.setdefault(node, {})[job, unit] = part

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from builders.exchange import PROGRAMS, Place, Processes, job_file, training
-from builders.ports import free_port
+from builders.ports import held_port
 
 
 @pytest.mark.slow
 def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() -> None:
     """Two processes with two devices each, in a mesh of data and model."""
-    port = free_port()
+    port = held_port()
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     processes = [
         subprocess.Popen(

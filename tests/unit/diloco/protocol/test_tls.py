@@ -13,7 +13,7 @@ import grpc
 import pytest
 from builders.certificates import JobCertificates
 from builders.exchange import job_file
-from builders.ports import free_port
+from builders.ports import held_port
 from diloco.contract import learner_identity, syncer_host_name
 from diloco.protocol.tls import TlsError, TlsFiles, WrongIdentity, peer_identity, server_credentials
 from diloco_operator.certificates.authority import BACKDATE, Leaf
@@ -165,7 +165,7 @@ def test_the_syncers_certificate_is_no_learners(certificates: JobCertificates) -
 
 
 def test_without_a_server_certificates_are_not_to_blame(certificates: JobCertificates) -> None:
-    port = free_port()
+    port = held_port()
     assert certificates.learner("u").why_refused(f"127.0.0.1:{port}", UNIT, HOST_NAME) == ""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders.exchange import Place
-from builders.ports import free_port
+from builders.ports import held_port
 from builders.rank_processes import RankProcesses
 from builders.severed_link import link_to
 from diloco.contract import Exit
@@ -117,7 +117,7 @@ def test_ranks_that_wait_in_a_barrier_of_gloo_name_the_one_that_was_killed(lost:
 
 async def test_a_rank_that_is_cut_off_ends_and_so_do_the_others(place: Place) -> None:
     # The relay needs to know the leader's port, and the ranks the relay's.
-    port = free_port()
+    port = held_port()
     async with link_to("127.0.0.1", port) as link:
         with RankProcesses(place, 3, port=port, ports={2: link.port}) as unit:
             await asyncio.to_thread(unit.meet)

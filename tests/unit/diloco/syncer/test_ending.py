@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
-from builders.ports import free_port
+from builders.ports import held_port
 from builders.raw_learner import RawLearner
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS
 from diloco.protocol.diloco_pb2 import Alive, FromLearner, UnitReport
@@ -79,7 +79,7 @@ def test_a_program_that_leaves_its_loop_after_it_has_ended_the_job_gets_the_fina
 
 
 def test_the_end_survives_the_syncers_process(tmp_path: Path) -> None:
-    place, port = place_for(tmp_path, every=1000), free_port()
+    place, port = place_for(tmp_path, every=1000), held_port()
     with LocalSyncer(place, port=port) as syncer, RawLearner(syncer, unit="u") as learner:
         learner.hello().hear("welcome")
         learner.seed().step(1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
-from builders.ports import free_port
+from builders.ports import held_port
 from builders.raw_learner import RawLearner
 from diloco.contract import Exit
 from diloco.syncer import snapshots
@@ -28,7 +28,7 @@ LONG = 100_000
 LINGERING = Timeouts(farewell=WAIT_TIMEOUT, linger=WAIT_TIMEOUT)
 """The syncer of a finished job is there however late a learner connects; `stop` ends it before its time."""
 AT_ONCE = Timeouts(linger=0.1)
-"""The syncer of a finished job waits for nobody."""
+"""The syncer of a finished job waits for no learner."""
 
 
 def place_for(path: Path, steps: int = LONG, every: int = 5, **changes: object) -> Place:
@@ -68,7 +68,7 @@ def test_sigterm_leaves_the_current_step_and_the_next_process_goes_on_from_it(tm
 
 @pytest.mark.slow
 def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) -> None:
-    place, port = place_for(tmp_path), free_port()
+    place, port = place_for(tmp_path), held_port()
     units = [LocalLearner(place, f"127.0.0.1:{port}", f"u-{i}").start() for i in range(2)]
     with LocalSyncer(place, port=port) as syncer:
         until(lambda: syncer.report().t >= 20 and all(learner.steps for learner in units), "20 outer steps of both")
@@ -321,7 +321,7 @@ def test_the_last_step_has_one_snapshot_and_the_result_names_it(tmp_path: Path, 
 
 @pytest.mark.slow
 def test_a_restart_after_the_end_and_another_evaluation_leave_one_snapshot_of_the_last_step(tmp_path: Path) -> None:
-    place, port = place_for(tmp_path, steps=10), free_port()
+    place, port = place_for(tmp_path, steps=10), held_port()
     with LocalSyncer(place, port=port) as syncer:
         LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
@@ -418,7 +418,7 @@ def test_a_complete_job_goes_on_with_more_steps_from_its_final_parameters(tmp_pa
 
 @pytest.mark.slow
 def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_complete(tmp_path: Path) -> None:
-    place, port = place_for(tmp_path, steps=10), free_port()
+    place, port = place_for(tmp_path, steps=10), held_port()
     with LocalSyncer(place, port=port) as syncer:
         other = LocalLearner(place, syncer.address, "u").start().wait()
         assert syncer.wait() is RunOutcome.COMPLETE
