@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test e2e-nodes e2e-growth check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs clean
+.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -30,14 +30,11 @@ demo: setup  ## train one model on four simulated nodes; kill one unit on the wa
 quick: setup  ## run fast checks and the unit tests, without a cluster
 	@hack/quick.sh
 
-test: setup  ## run every test, as CI does
+test: setup  ## run every test that needs no cluster
 	@hack/test.sh
 
-e2e-nodes: setup  ## train in containers on real kubelets (root, Debian)
-	@hack/nodes/e2e.sh
-
-e2e-growth: setup  ## let a real autoscaler and the real Kueue bring nodes and quota to jobs
-	@hack/growth.sh
+test-cluster: setup  ## run the tests with a real API server, Helm, nodes, Karpenter and Kueue
+	@hack/test-cluster.sh
 
 check: setup  ## check formatting, lints, types and import rules
 	@hack/check.sh
@@ -62,7 +59,7 @@ bench-quality: setup  ## measure what models learn; trains for an hour or more
 	@$(BIN)/python -m benchmarks --quality
 
 bench-smoke: setup  ## run every benchmark in a small size, without limits, as CI does
-	@hack/kube/assets.sh etcd kube-apiserver kubectl
+	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubectl karpenter kueue
 	@$(BIN)/python -m benchmarks --smoke
 
 proto: setup  ## regenerate the wire's Python from diloco.proto

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Finds or builds the programs of a Kubernetes control plane, and what grows and shares its nodes in tests, and links them into
-# .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those that `make test` needs). Looked for in KUBEBUILDER_ASSETS (envtest's
+# .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those of a control plane, kubectl and Helm). Looked for in KUBEBUILDER_ASSETS (envtest's
 # convention), then in the cache; what is in neither is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores
 # for the default set, 7 more for Karpenter and Kueue, seconds from Go's build cache).
 # See docs/decisions/0082-test-control-plane.md.

@@ -12,6 +12,7 @@ from builders.control_plane import PROGRAMS, CommandFailed, ControlPlane
 from builders.jobs import Obj, a_manifest
 from builders.pods import a_learner_pod
 from builders.simulated_kubelet import SimulatedKubelet, serve_logs
+from builders.statuses import a_state
 from click.testing import CliRunner, Result
 from diloco_operator.cli import kubectl
 
@@ -54,7 +55,7 @@ class Team:
             {"type": each, "status": value, "reason": f"{each}Reason", "message": f"about {each}", **when}
             for each, value in conditions.items()
         ]
-        body = {"status": {"conditions": shown, "units": [{"name": "v5p-0", "pool": "v5p", **unit}]}}
+        body = {"status": {**a_state(conditions), "conditions": shown, "units": [{"name": "v5p-0", "pool": "v5p", **unit}]}}
         path = f"/apis/diloco.dev/v1alpha1/namespaces/{self.namespace}/dilocojobs/bytes-lm/status"
         self.plane.request("PATCH", path, body, content_type="application/merge-patch+json")
 

@@ -22,7 +22,7 @@ type Rules = dict[tuple[str, ...], str]
 """Verbs by (group, resource) or (group, resource, name)."""
 
 ALL = "get list watch"
-# Verbs on namespaced objects, by (API group, resource). delete of jobs: ttlSecondsAfterFinished. That each is needed: e2e/test_kube_jobs.
+# Verbs on namespaced objects, by (API group, resource). delete of jobs: ttlSecondsAfterFinished. That each is needed: test_kube_jobs.
 NAMESPACED: Rules = {
     ("diloco.dev", "dilocojobs"): "list watch delete",
     ("diloco.dev", "dilocojobs/status"): "patch",

@@ -98,7 +98,7 @@ def alerts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def samples() -> list[tuple[str, dict[str, str]]]:
     """Series of a leader with one job that trains and has a snapshot, and with the labels that Prometheus gives by the target."""
     job = a_job("lm").in_namespace("team-a").with_learners(1, 1).with_pool(max=1)
-    obj = job.with_status(conditions=EVERY_CONDITION, progress={"step": 700}, model={"step": 480}).build()
+    obj = job.with_status(state="Training", conditions=EVERY_CONDITION, progress={"step": 700}, model={"step": 480}).build()
     metrics = Metrics()
     metrics.watch_leading("diloco-operator", lambda: True)
     metrics.jobs.follow(lambda: [parse_job(obj)], lambda _: Report(received_at=0.0, t=700, steps=2400), lambda: 10.0)

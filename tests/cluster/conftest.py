@@ -1,0 +1,18 @@
+"""A control plane with the chart in it, on which jobs train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from builders.control_plane import ControlPlane, start
+from builders.kube_jobs import install_chart
+
+
+@pytest.fixture(scope="session")
+def jobs_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Of its own: the chart is in it, its API server is stopped, and nodes fail. These count as lost after 25 s, which is half of the usual
+    time and more than two heartbeats. Tests that use it are in the xdist group "many-learners", so one process has it."""
+    with start(tmp_path_factory.mktemp("jobs-plane"), audit=True, node_grace="25s") as running:
+        install_chart(running, progressInterval="500ms", deadNodeForceDelete="1s")
+        yield running

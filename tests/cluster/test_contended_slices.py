@@ -1,0 +1,140 @@
+"""Jobs, other operators and strangers that want the same slices, on a real control plane with its scheduler."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders.control_plane import ControlPlane
+from builders.jobs import a_manifest, tpu_pool
+from builders.nodes import a_tpu_node
+from builders.operator_process import OperatorReplica, replica, wait_for
+from diloco_operator.api import names
+
+
+@pytest.fixture
+def slices(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """The nodes of five slices of one kind. No kubelet runs there, so a pod stays on its node beyond its test: each test has its own."""
+    control_plane.install_crd()
+    nodes = [f"contended-{zlib.crc32(request.node.name.encode()):08x}-{index}" for index in range(5)]
+    for name in nodes:
+        node = a_tpu_node(name, kind="tpu-v6e-slice", topology="2x2")
+        control_plane.add_node(name, node["metadata"]["labels"], node["status"]["capacity"], wait=False)
+    yield nodes
+    control_plane.kubectl("delete", "node", *nodes)
+
+
+@pytest.fixture
+def namespaces(control_plane: ControlPlane) -> Iterator[list[str]]:
+    """Three of them."""
+    plane = control_plane
+    made = [plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "contended-"}}) for _ in range(3)]
+    found = [each["metadata"]["name"] for each in made]
+    for name in found:
+        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
+    yield found
+    plane.kubectl("delete", "namespace", *found, "--wait=false")
+
+
+def an_operator(plane: ControlPlane, folder: Path, where: str) -> Any:
+    """One that watches a single namespace."""
+    return replica(folder, where, plane.kubeconfig, "--watch-namespace", where, "--leader-elect-namespace", where)
+
+
+def stranger(plane: ControlPlane, where: str, node: str) -> None:
+    """A pod that kube-scheduler puts on the node."""
+    container = {"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}
+    spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": node}, "automountServiceAccountToken": False}
+    plane.request("POST", f"/api/v1/namespaces/{where}/pods", {"metadata": {"name": f"on-{node}"}, "spec": spec})
+    path = f"/api/v1/namespaces/{where}/pods/on-{node}"
+    wait_for(lambda: plane.request("GET", path)["spec"].get("nodeName") == node, f"kube-scheduler to bind the pod to {node}")
+
+
+def end(plane: ControlPlane, where: str, pod: str) -> None:
+    """As a kubelet does in the end."""
+    plane.kubectl("delete", "pod", pod, "-n", where, "--grace-period=0", "--force")
+
+
+def apply(plane: ControlPlane, where: str, count: int, job: str = "lm") -> None:
+    manifest = a_manifest(job, min=1, max=count, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=count)], spec={"syncer": {}})
+    plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(manifest))
+
+
+def learners(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, dict[str, Any]]:
+    """Learner pods that kube-scheduler has bound, by name."""
+    selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER},{names.LABEL_JOB}={job}"
+    pods = json.loads(plane.kubectl("get", "pods", "-n", where, "-l", selector, "-o", "json").stdout)["items"]
+    return {pod["metadata"]["name"]: pod for pod in pods if "nodeName" in pod["spec"]}
+
+
+def nodes(plane: ControlPlane, where: str) -> dict[str, str]:
+    """Learner pod -> its node."""
+    return {name: pod["spec"]["nodeName"] for name, pod in learners(plane, where).items()}
+
+
+def status(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(plane.kubectl("get", "dilocojob", job, "-n", where, "-o", "json").stdout).get("status", {})
+    return found
+
+
+def listed(plane: ControlPlane, where: str) -> dict[str, list[str]]:
+    """The rows of the namespace's jobs as kubectl prints them: state, reason, learners that contribute, and of how many, by name."""
+    rows = (line.split() for line in plane.kubectl("get", "dlj", "-n", where, "--no-headers").stdout.splitlines())
+    return {row[0]: row[1:5] for row in rows}
+
+
+def test_units_of_two_operators_and_a_strangers_pods_take_different_slices(
+    control_plane: ControlPlane, slices: list[str], namespaces: list[str], tmp_path: Path
+) -> None:
+    plane = control_plane
+    others, first, second = namespaces
+    for node in slices[:2]:
+        stranger(plane, others, node)
+
+    def wait_bound(where: str, count: int, operator: OperatorReplica) -> None:
+        wait_for(lambda: len(nodes(plane, where)) == count, f"{count} learners in {where} to be bound", operator)
+
+    with an_operator(plane, tmp_path, first) as one, an_operator(plane, tmp_path, second) as two:
+        apply(plane, first, 2)
+        wait_bound(first, 2, one)
+        apply(plane, second, 2)
+        wait_bound(second, 1, two)
+        text = f"4 used by other pods: {others}/on-{slices[0]} and 3 more"
+        wait_for(lambda: text in status(plane, second).get("pools", [{}])[0].get("message", ""), f"the pool to say {text!r}", two)
+        bound = [*nodes(plane, first).items(), *nodes(plane, second).items()]
+        assert sorted(node for _, node in bound) == slices[2:]
+        assert {name.rsplit("-", 2)[1] for name, _ in bound} == {"a1"}  # no unit needed a second attempt
+        end(plane, others, f"on-{slices[1]}")
+        wait_bound(second, 2, two)
+        assert nodes(plane, second)["lm-v6e-1-a1-0"] == slices[1]
+
+
+def test_a_job_with_every_slice_leaves_one_for_the_minimum_of_a_younger_job(
+    control_plane: ControlPlane, slices: list[str], namespaces: list[str], tmp_path: Path
+) -> None:
+    plane = control_plane
+    where = namespaces[0]
+    with an_operator(plane, tmp_path, where) as operator:
+        apply(plane, where, 10, "old")
+        wait_for(lambda: len(learners(plane, where, "old")) == len(slices), "old to have every slice", operator)
+        apply(plane, where, 1, "young")
+
+        def leaving() -> list[dict[str, Any]]:
+            return [pod for pod in learners(plane, where, "old").values() if "deletionTimestamp" in pod["metadata"]]
+
+        wait_for(leaving, "a unit of old to leave its slice", operator)
+        assert [unit["reason"] for unit in status(plane, where, "old")["units"] if unit["state"] == "Draining"] == ["GaveWay"]
+        queued = {"old": ["Starting", "SyncerStarting", "0", "10"], "young": ["Queued", "WaitingForHardware", "0", "1"]}
+        wait_for(lambda: listed(plane, where) == queued, f"kubectl to list {queued}, not {listed(plane, where)}", operator)
+        [pod] = leaving()
+        end(plane, where, pod["metadata"]["name"])
+        wait_for(lambda: learners(plane, where, "young"), "young to get the slice", operator)
+        wait_for(lambda: listed(plane, where)["young"][0] == "Starting", "young to start", operator)
+        [successor] = learners(plane, where, "young").values()
+        assert successor["spec"]["nodeName"] == pod["spec"]["nodeName"]
+        assert len(learners(plane, where, "old")) == len(slices) - 1
+        assert all(unit.get("restarts", 0) == 0 for unit in status(plane, where, "old")["units"])
