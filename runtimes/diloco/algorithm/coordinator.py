@@ -49,7 +49,7 @@ from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
 from diloco.algorithm.guards import Guard, Measured
 from diloco.algorithm.members import Member, mean_step_seconds, outer_step_seconds
-from diloco.algorithm.pacing import OuterStepBudget
+from diloco.algorithm.pacing import OuterStepBudget, countable_steps
 from diloco.algorithm.quarantine import Quarantine
 from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
 from diloco.algorithm.state import ContributionStats
@@ -237,7 +237,10 @@ class Coordinator:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
         member = self._members[unit]
         measured = Measured(unit, norm, offer.steps, offer.tokens, member.loss)
-        exchange.contributions[unit] = Contribution(weight(offer.tokens, offer.steps), offer.steps, offer.marks, measured, member)
+        countable = countable_steps(self._t - self._versions[offer.fragment], self.training.sync_interval)
+        # Steps beyond the bound leave the weight as it is at the bound; the factor is 1.0, which changes no bit, for all others.
+        weighed = weight(offer.tokens, offer.steps) * min(1.0, countable / offer.steps)
+        exchange.contributions[unit] = Contribution(weighed, offer.steps, offer.marks, measured, member)
         exchange.answered(unit, self.training.quorum, now)
         return None
 

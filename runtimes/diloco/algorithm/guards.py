@@ -48,6 +48,8 @@ RECENT: Final = 64
 """Merges whose losses are recent."""
 MOST_TOKENS_PER_STEP: Final = 1 << 32
 """No learner takes so many tokens in one local step; the largest batches known have some 10^8."""
+MOST_STEPS: Final = 1 << 32
+"""No learner takes so many local steps between two adoptions: at a thousand a second they last 50 days."""
 FORGET_AFTER: Final = 16
 """After so many merges in a row of which nothing was accepted, the job has changed, and its levels are learnt anew."""
 
@@ -159,6 +161,8 @@ class Guard:
         if tokens > MOST_TOKENS_PER_STEP * steps:
             claim = f"{plural(tokens, 'token')} in {plural(steps, 'step')}"
             return f"it claims {claim}; more than {MOST_TOKENS_PER_STEP} tokens in a step cannot be"
+        if steps > MOST_STEPS:
+            return f"it claims {steps} steps since it adopted the fragment; more than {MOST_STEPS} cannot be"
         if steps > reported + self._interval:
             return f"it claims {steps} steps since it adopted the fragment, and the learner has reported {reported} in all"
         return ""
@@ -237,10 +241,7 @@ class Guard:
         }
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """The inverse of `to_json`; an empty mapping is a state from before there were guards. Raises KeyError, TypeError or ValueError for
-        anything else."""
-        if not stored:
-            return
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         norms = [Level(int(merges), float(value)) for merges, value in stored["norms"]]
         if len(norms) != len(self._sizes):
             raise ValueError(f"the stored levels are of {len(norms)} fragments, not {len(self._sizes)}")

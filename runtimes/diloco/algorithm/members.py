@@ -18,6 +18,9 @@ SILENT_STEPS: Final = 3.0
 """A learner without a report for so many of its own steps is silent: neither pulled nor waited for until it reports again."""
 SILENT_SECONDS: Final = 1.0
 """No learner is silent before so many seconds: a shared machine has pauses of that length."""
+SHORTEST_STEP: Final = 1e-6
+LONGEST_STEP: Final = 1e8
+"""Seconds between which the duration of a step lies; any other is unknown. Sums and quotients of such numbers stay finite."""
 ANSWER_TIMEOUT_FACTOR: Final = 2.0
 """Where the quorum depends on an answer, the core waits so many times the unit's average time to answer."""
 FIRST_ANSWER_SECONDS: Final = 30.0
@@ -61,7 +64,7 @@ class Member:
             return 0
         self.local_step = metadata.local_step
         self.fresh = True
-        if math.isfinite(metadata.step_seconds) and metadata.step_seconds > 0:
+        if usable_step_seconds(metadata.step_seconds):
             # A moving average of speed, not of duration: one long pause (compilation, evaluation) counts as one slow step.
             self.speed.add(1 / metadata.step_seconds)
         return new
@@ -93,6 +96,11 @@ class Member:
             return launched_at
         expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
         return min(launched_at + expected, self.silent_at)
+
+
+def usable_step_seconds(seconds: float) -> bool:
+    """Whether a reported duration can be that of a step."""
+    return SHORTEST_STEP <= seconds <= LONGEST_STEP
 
 
 def outer_step_seconds(members: Iterable[Member]) -> float:

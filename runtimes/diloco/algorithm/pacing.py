@@ -13,6 +13,7 @@ The clock cannot follow while it waits for the quorum. There a learner that is a
 it trained beyond that would come into the next merge all at once, and the momentum of the outer optimizer would carry it far beyond.
 
 See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0165-rest-for-the-quorum.md.
+See docs/decisions/0182-bounds-of-counters.md.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ LENIENCE: Final = 4.0
 MOST_BEHIND: Final = 0.25
 """How far the clock may fall behind the fastest learner while it waits for the answers of slower ones, in H; it catches up afterwards."""
 _ROUNDING: Final = 1e-9
+
+
+def countable_steps(outer_steps: int, sync_interval: int) -> float:
+    """Of the local steps that a learner says it has done in so many outer steps, how many may count in a weight: what the clock allows for,
+    and H with some bunched reports more. A learner that trained on while the syncer was away has more, and counts as one at the bound."""
+    return MOST_LOCAL_STEPS * outer_steps + sync_interval + 2 * LENIENCE
 
 
 class OuterStepBudget:

@@ -53,7 +53,7 @@ class CoreState:
     """Per fragment, float32 [size]: what the coding of the last updates has left out; None: nothing."""
     contributions: Mapping[str, ContributionStats] = field(default_factory=dict)
     guard: Mapping[str, Any] = field(default_factory=dict)
-    """See `guards.Guard.to_json`; empty in a state from before there were guards."""
+    """See `guards.Guard.to_json`."""
 
     @property
     def fragments(self) -> tuple[Fragment, ...]:
@@ -95,7 +95,7 @@ class CoreState:
         if meta.get("format") != FORMAT:
             raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
         try:
-            frozen = [FrozenTensor(name, tuple(shape), int(digest, 16)) for name, shape, digest in meta.get("frozen", [])]
+            frozen = [FrozenTensor(name, tuple(shape), int(digest, 16)) for name, shape, digest in meta["frozen"]]
             layout = Layout((TensorSpec(name, tuple(shape), embedding) for name, shape, embedding in meta["layout"]), frozen)
             versions = tuple(int(x) for x in meta["versions"])
             fragments = make_fragments(layout, len(versions))
@@ -104,7 +104,7 @@ class CoreState:
                 unit: ContributionStats(int(n), int(last), float(share)) for unit, (n, last, share) in meta["accounts"].items()
             }
             t = int(meta["t"])
-            guard = dict(meta.get("guard", {}))
+            guard = dict(meta["guard"])
         except LayoutError as e:
             raise StateError(f"the state does not fit its own layout: {e}") from e
         except (KeyError, TypeError, ValueError) as e:

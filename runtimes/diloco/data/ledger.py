@@ -4,7 +4,7 @@ Every number below the frontier is in exactly one of three states: committed, le
 committed numbers become free and are leased again first. So no number is lost, and none is committed twice. A number is one sample in one
 epoch of the data (`sampling`), so each sample is committed at most once per epoch.
 
-See docs/decisions/0003-work-leases-and-ledger.md.
+See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0182-bounds-of-counters.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from diloco.wording import plural
 
 FORMAT: Final = 1
 """Version of `Ledger.to_json`."""
+
+MOST_WORK: Final = 1 << 53
+"""Upper bound of the tokens of a job, and of the tokens or steps of one unit: no job comes near it, and the wire carries sums of such."""
 
 
 class LedgerError(ValueError):
@@ -90,6 +93,8 @@ class Ledger:
         self._units: dict[str, UnitWork] = {}
         self._sessions: dict[str, _WorkSession] = {}
         self._next_lease = 1
+        self.repaired: tuple[str, ...] = ()
+        """Of a restored ledger: what was stored and could not be true, for people."""
 
     # --- leases and commits -------------------------------------------------------------------------------------------
 
@@ -180,8 +185,13 @@ class Ledger:
 
     @property
     def tokens(self) -> int:
-        """Committed tokens of the whole job."""
-        return sum(work.tokens for work in self._units.values())
+        """Committed tokens of the whole job, at most MOST_WORK."""
+        return min(MOST_WORK, sum(work.tokens for work in self._units.values()))
+
+    @property
+    def sampled(self) -> UnitWork:
+        """What is committed of the units that train leased samples, over all of them."""
+        return sum((work for work in self._units.values() if work.samples), UnitWork())
 
     def committed(self) -> tuple[Range, ...]:
         """All committed numbers."""
@@ -217,7 +227,10 @@ class Ledger:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Ledger:
-        """The inverse of `to_json`; everything that was not committed is free. Raises LedgerError for malformed or contradictory data."""
+        """The inverse of `to_json`; everything that was not committed is free. Raises LedgerError for malformed or contradictory data.
+
+        Tokens and steps beyond MOST_WORK, which a hostile learner may have had stored, are replaced, see `repaired`.
+        """
         if stored.get("format") != FORMAT:
             raise LedgerError(f"the ledger has format {stored.get('format')!r}, this program reads {FORMAT}")
         ledger = cls()
@@ -240,7 +253,23 @@ class Ledger:
             )
         for start, end in ledger._committed.gaps(0, ledger._frontier):
             ledger._free.add(start, end)
+        ledger._repair()
         return ledger
+
+    def _repair(self) -> None:
+        """Replace the counts of units that cannot be true: tokens by what the samples of the others hold on average, steps by 0."""
+        wrong = {unit for unit, work in self._units.items() if work.tokens > MOST_WORK or work.steps > MOST_WORK}
+        known = sum((work for unit, work in self._units.items() if work.samples and unit not in wrong), UnitWork())
+        said: list[str] = []
+        for unit in sorted(wrong):
+            work = self._units[unit]
+            tokens = work.tokens if work.tokens <= MOST_WORK else work.samples * known.tokens // max(1, known.samples)
+            self._units[unit] = UnitWork(work.samples, tokens, work.steps if work.steps <= MOST_WORK else 0)
+            said.append(
+                f"unit {unit} cannot have trained {plural(work.tokens, 'token')} in {plural(work.steps, 'step')}: its count goes on from "
+                f"{plural(tokens, 'token')}"
+            )
+        self.repaired = tuple(said)
 
 
 def _take_first(held: _WorkSession, samples: int) -> list[Range]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 64 << 10, 4 << 20
 """Payload bytes of one chunk: large enough that framing costs nothing, small enough that metadata is never stuck behind a fragment."""
 CHUNKS = 8
 """Chunks of one payload, between these sizes: metadata, and the end of a cancelled transfer, wait for an eighth of it."""
+
+_SAME: Final = tuple(each.name for each in Chunk.DESCRIPTOR.fields if each.name not in ("offset", "data"))
+"""Fields that all chunks of a transfer have in common: what is judged by the first one is used from the last one."""
 
 OPEN_TRANSFERS = 2
 """Transfers of one stream that may be under way at a time: a peer cannot make this process reserve memory for the whole model."""
@@ -74,7 +78,7 @@ class Assembler:
         peer cannot make this process reserve memory at will. `take`: gives so many bytes to write to, of any content."""
         self._expected = expected
         self._take = take
-        self._open: dict[tuple[int, int], tuple[Bytes, int, int]] = {}
+        self._open: dict[tuple[int, int], tuple[Bytes, int, Chunk]] = {}
 
     @property
     def reserved(self) -> int:
@@ -97,24 +101,27 @@ class Assembler:
             expected = self._expected(header)
             if header.total != expected:
                 raise FramingError(f"{what} announces {plural(header.total, 'byte')}, the layout says {expected}")
-            self._open[key] = (self._take(header.total), 0, header.t)
-        buffer, received, t = self._open[key]
-        if (header.offset, header.t, header.total) != (received, t, len(buffer)):
+            self._open[key] = (self._take(header.total), 0, header)
+        buffer, received, first = self._open[key]
+        if (header.offset, header.t, header.total) != (received, first.t, len(buffer)):
             raise FramingError(
-                f"{what} goes on at offset {header.offset} of {header.total}; expected offset {received} of {len(buffer)} of outer step {t}"
+                f"{what} goes on at offset {header.offset} of {header.total}; expected offset {received} of {len(buffer)} of outer step "
+                f"{first.t}"
             )
+        if changed := [name for name in _SAME if getattr(header, name) != getattr(first, name)]:
+            raise FramingError(f"{what} has another {changed[0]} at offset {header.offset} than in its first chunk")
         end = received + len(data)
         if end > len(buffer) or (not data and len(buffer)):
             raise FramingError(f"{what} brings {plural(len(data), 'byte')} at offset {received} of {len(buffer)}")
         buffer[received:end] = np.frombuffer(data, np.uint8)  # numpy lets go of the global lock
         if end < len(buffer):
-            self._open[key] = (buffer, end, t)
+            self._open[key] = (buffer, end, first)
             return None
         del self._open[key]
         return Transfer(header, memoryview(buffer))
 
     def _cancel(self, chunk: Chunk, what: str) -> None:
         """Forget the transfer that `chunk` ends, and free its memory."""
-        _, _, t = self._open.pop((chunk.kind, chunk.fragment), (None, 0, None))
-        if t != chunk.t:
+        _, _, first = self._open.pop((chunk.kind, chunk.fragment), (None, 0, None))
+        if first is None or first.t != chunk.t:
             raise FramingError(f"{what} is cancelled, and no such transfer is under way")

@@ -10,6 +10,7 @@ See docs/decisions/0159-ranks-on-the-wire.md.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from diloco.algorithm.events import Refusal
@@ -20,6 +21,8 @@ from diloco.syncer.gathering import WholeAnswer
 from diloco.syncer.membership import Membership
 from diloco.syncer.peer import AnswerDecoded, Peer, Peers, PortionReceived, PushDecoded, PushOffered, StreamEvent
 from diloco.syncer.sessions import Rejected, UnitSession
+
+_log = logging.getLogger(__name__)
 
 
 class Answers:
@@ -73,17 +76,24 @@ class Answers:
 
     def decoded(self, event: AnswerDecoded, now: float) -> None:
         """Let a whole answer into the merge."""
-        rejected = self._exchanges.decoded(event.session, event.offer, event.decoded.result(), now)
-        _settle(event.taken, None)
         peer = next((peer for peer, joined in self._peers.joined() if joined.holder == event.session.holder), None)
-        if rejected is not None and peer is not None:
-            self._membership.refuse(peer, rejected, now)
+        try:
+            rejected = self._exchanges.decoded(event.session, event.offer, event.decoded.result(), now)
+            if rejected is not None and peer is not None:
+                self._membership.refuse(peer, rejected, now)
+        except Exception as error:  # noqa: BLE001 - a defect that one answer has shown; it is logged
+            self._exchanges.undecoded(event.session, event.offer, now)
+            if peer is None:
+                _log.exception("an answer of unit %s, which has left, could not be handled", event.session.unit)
+            else:
+                self._membership.fail(peer, "a push", error, now)
+        _settle(event.taken, None)
 
     def release(self, event: StreamEvent) -> None:
         """Let the reader go on that waits for an event which was not taken: its learner has not joined, or not any more."""
         if isinstance(event, PushOffered):
             _settle(event.admitted, None)
-        elif isinstance(event, PortionReceived) and event.peer.session is None:
+        elif isinstance(event, PortionReceived) and event.peer.session is None:  # not joined, or refused for it
             _settle(event.taken, None)
 
 

@@ -25,9 +25,12 @@ class Timeouts:
     """How long the syncer of a finished job waits for learners that are away. Longer than their longest delay before a reconnect."""
     final_retry: float = 5.0
     """Between two attempts to make the final snapshot durable."""
+    hello: float = 60.0
+    """How long a stream may take for its first message: a large model's layout on a slow link takes a few seconds. One that says nothing
+    holds a descriptor; it ends so that it is opened again."""
 
     def __post_init__(self) -> None:
-        if self.reconnect_window < 0 or self.farewell < 0 or self.linger < 0 or self.final_retry <= 0:
+        if self.reconnect_window < 0 or self.farewell < 0 or self.linger < 0 or self.final_retry <= 0 or self.hello <= 0:
             raise ValueError("time-outs cannot be negative")
 
 

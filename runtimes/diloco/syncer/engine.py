@@ -192,8 +192,22 @@ class Engine:
     async def run(self) -> RunOutcome:
         """Run until the job is complete or `stop` is called, and close the streams.
 
-        After COMPLETE the final snapshot is durable. After DRAINED the newest snapshot that the volume could take is.
+        After COMPLETE the final snapshot is durable. After DRAINED the newest snapshot that the volume could take is. What the event of a
+        stream raises ends that stream only, see `_take`; what the engine itself raises ends it, once a snapshot is written.
         """
+        try:
+            await self._serve()
+        except Exception:
+            _log.exception("the engine cannot go on; it writes a snapshot and ends")
+            await self._end_after_error()
+            raise
+        self._disconnect()
+        await self._fences.idle()
+        await self._ending.idle()
+        return await self._conclude()
+
+    async def _serve(self) -> None:
+        """Until the job is complete or `stop` is called."""
         self._advance()
         while not self._stopping.is_set() and not self._over():
             try:
@@ -211,10 +225,17 @@ class Engine:
             event = None  # its arrays may be free now, and the next one may be long in coming
             self._membership.expire(self._clock())
             self._advance()
+
+    async def _end_after_error(self) -> None:
+        """Close the streams and write down what is merged: a learner holds it, and the next process goes on from it."""
+        self._stopping.set()
         self._disconnect()
         await self._fences.idle()
         await self._ending.idle()
-        return await self._conclude()
+        await self._snapshots.idle()
+        core = self.exchanges.core
+        if core is not None and core.seeded and self._snapshots.snapshot_t != core.t:
+            await self._snapshots.save(self._snapshot_data(core))
 
     def _over(self) -> bool:
         until = self.farewell.until
@@ -267,8 +288,19 @@ class Engine:
     # --- events -------------------------------------------------------------------------------------------------------
 
     async def _take(self, event: StreamEvent) -> None:
+        """Handle the event of a stream. What it raises refuses its unit, of which nothing stays but contributions that were accepted: one
+        message can harm its sender only."""
         peer = event.peer
         now = self._clock()
+        try:
+            await self._handle_of_stream(peer, event, now)
+        except Exception as error:  # noqa: BLE001 - a defect that one message has shown; `fail` logs it
+            self._membership.fail(peer, _name(event), error, now)
+        self._answers.release(event)
+        if not isinstance(event, WITHOUT_SLOT):
+            peer.slots.release()
+
+    async def _handle_of_stream(self, peer: Peer, event: StreamEvent, now: float) -> None:
         if isinstance(event, HelloReceived):
             self._membership.join(peer, event.hello, event.owned, now)
             if peer.joining is None:
@@ -281,9 +313,8 @@ class Engine:
             rejected = not_of_rank(peer, peer.session, event) or await self._handle(peer, peer.session, event, now)
             if rejected is not None:
                 self._membership.refuse(peer, rejected, now)
-        self._answers.release(event)
-        if not isinstance(event, WITHOUT_SLOT):
-            peer.slots.release()
+        elif isinstance(event, ProtocolViolation):
+            self._membership.refuse_stream(peer, Rejected(Refused.PROTOCOL, event.why), now)
 
     async def _handle(self, peer: Peer, session: UnitSession, event: StreamEvent, now: float) -> Rejected | None:
         """Handle the event of a joined learner. Not None: the learner must be refused."""
@@ -396,3 +427,8 @@ class Engine:
         for peer, _ in self._peers.joined():
             peer.outgoing.post(ToLearner(done=Done(t=core.t)))
         self._changes.notify()
+
+
+def _name(event: StreamEvent) -> str:
+    """What the event brings, in the words of the wire."""
+    return type(event).__name__.removesuffix("Received").removesuffix("Reported").removesuffix("Requested")

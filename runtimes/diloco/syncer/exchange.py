@@ -219,11 +219,19 @@ class Exchanges:
         if not isinstance(decoded, Decoded):
             core.coordinator.rejected(session.unit, offer, now)
             return self._refused(session, decoded) if decoded is not None else None
+        # Again: another answer of the unit may have been accepted since this one was admitted.
+        if why := self._work.contradiction_of(offer):
+            core.coordinator.rejected(session.unit, offer, now)
+            return Rejected(Refused.PROTOCOL, why)
         if refusal := core.contributed(session.unit, offer, decoded, now):
             return self._refused(session, refusal)
         self._work.offered(offer)
         self._unit_stats.of(session.unit).contributed(now)
         return None
+
+    def undecoded(self, session: UnitSession, offer: Offer, now: float) -> None:
+        """An answer that was admitted could not be decoded: its exchange does not wait for it."""
+        self._core().coordinator.rejected(session.unit, offer, now)
 
     def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
         if why := self._work.contradiction(session, header):

@@ -62,7 +62,7 @@ class SyncerServer:
         )
         self.engine = Engine(config, state, self._snapshots, self._events, changes, secrets.token_bytes(16))
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
-        rpc.serve(Service(self.engine, config.job.uid, changes), self._server)
+        rpc.serve(Service(self.engine, config.job.uid, changes, config.timeouts.hello), self._server)
         try:
             port = self._server.add_secure_port(config.address, server_credentials(config.tls))
         except (RuntimeError, TlsError) as error:

@@ -99,7 +99,10 @@ class Membership:
         for peer, joining in self._peers.joining():
             if self._fences.settled(joining.session.unit, joining.session.attempt):
                 peer.joining = None
-                self._begin_session(peer, joining, now)
+                try:
+                    self._begin_session(peer, joining, now)
+                except Exception as error:  # noqa: BLE001 - a defect that one Hello has shown; `fail` logs it
+                    self.fail(peer, "Hello", error, now)
                 peer.join_decided.set()
 
     def _join_rank(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> None:
@@ -226,6 +229,27 @@ class Membership:
         last = ToLearner(refused=Refused(code=rejected.code, message=rejected.message))
         peer.outgoing.close(last, at_once=True)
         self._ranks.end(peer, last=last)
+
+    def fail(self, peer: Peer, what: str, error: Exception, now: float) -> None:
+        """What the stream has sent could not be handled. Refuse its unit; a stream that has not joined ends alone. `what`: the message."""
+        why = f"the syncer could not handle {what}: {type(error).__name__}: {error}"
+        _log.error("stream %d: %s", peer.stream, why, exc_info=error)
+        rejected = Rejected(Refused.PROTOCOL, why)
+        if peer.leader.session is not None:
+            self.refuse(peer, rejected, now)
+        else:
+            self.refuse_stream(peer, rejected, now)
+        peer.join_decided.set()
+
+    def refuse_stream(self, peer: Peer, rejected: Rejected, now: float) -> None:
+        """Refuse a stream that has not joined, or not to its end. Nothing stays of its session."""
+        peer.joining = None
+        session = self._sessions.of_stream(peer.stream)
+        if session is not None:
+            self._end_session(peer, session, now)
+        else:
+            self._find_seeder(peer.stream)  # its Hello may have given the job a layout
+        peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
 
     def distrust(self, order: Distrusted, now: float) -> None:
         """The guards refuse a contribution. Its learner takes the job's parameters anew, or is quarantined."""

@@ -157,11 +157,10 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         recover_seconds=one.recover_seconds,
         own_data=one.own_data,
         resting_seconds=now - one.resting_since if one.resting_since is not None else 0.0,
+        seconds_since_alive=one.seconds_since_alive(now),
         pause=one.pause,
         pause_left=max(0.0, (one.paused_until or now) - now) if one.pause else 0.0,
     )
-    if (since_alive := one.seconds_since_alive(now)) is not None:
-        report.seconds_since_alive = since_alive
     if one.loss is not None:
         report.loss = one.loss
     return report

@@ -171,10 +171,11 @@ def _restored(
     elif not same_job:
         message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     ledger = Ledger.from_json(meta["ledger"])
+    message = "; ".join(text for text in (message, *ledger.repaired) if text)
     # Of the final parameters. With more training.steps than before, these are no longer the final ones.
     final = is_over(training, ending, stored.t, ledger.tokens)
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items() if final}
-    losses = LossHistory(meta.get("losses"))  # a snapshot of an earlier release has none
+    losses = LossHistory(meta["losses"])
     unit_stats = UnitStatsTable(meta["accounts"])
     snapshot = DurableSnapshot(loaded.t, loaded.path, copied)
     return RestoredState(core, ledger, unit_stats, fences, evaluations, losses, snapshot, ending, message)

@@ -47,7 +47,9 @@ DEFAULT_INTERVAL = 1.0
 class Service:
     """Implements the proto's `Syncer`. TLS accepts certificates of the job's authorities only; this class checks what each may do."""
 
-    def __init__(self, engine: Engine, job_uid: str, changes: Changes) -> None:
+    def __init__(self, engine: Engine, job_uid: str, changes: Changes, hello_timeout: float) -> None:
+        """`hello_timeout`: how long a stream may take for its first message, seconds."""
+        self._hello_timeout = hello_timeout
         self._engine = engine
         self._job_uid = job_uid
         self._changes = changes
@@ -93,9 +95,11 @@ class Service:
     async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], peer: Peer, shown: str) -> None:
         assembler = peer.assembler = Assembler(functools.partial(self._engine.expected_bytes, peer), self._engine.memory)
         greeted = False
+        limit = asyncio.get_running_loop().call_later(self._hello_timeout, self._end_silent, peer)
         try:
             async for message in requests:
                 if not greeted:
+                    limit.cancel()
                     if isinstance(message, DataChunk) or not message.HasField("hello"):
                         raise FramingError("the first message must be Hello")
                     hello = message.hello
@@ -124,7 +128,20 @@ class Service:
             peer.retry_reason = str(error)
             peer.outgoing.close(at_once=True)
             return
+        except grpc.aio.UsageError:
+            return  # the call has ended meanwhile
+        except Exception as error:  # noqa: BLE001 - such as one that cannot be parsed; it is logged
+            _log.exception("stream %d: a message could not be read", peer.stream)
+            await self._submit(peer, ProtocolViolation(peer, f"a message could not be read: {type(error).__name__}: {error}"))
+            return
+        finally:
+            limit.cancel()
         self._engine.submit(StreamLost(peer, "the learner has ended its stream"))
+
+    def _end_silent(self, peer: Peer) -> None:
+        """No Hello has come in time. What the stream belongs to is to try again: its link may have been slow."""
+        peer.retry_reason = f"no Hello has come within {self._hello_timeout:.0f} s"
+        peer.outgoing.close(at_once=True)
 
     async def _submit(self, peer: Peer, event: StreamEvent) -> None:
         """Queue an event once this stream has a free slot."""

@@ -93,6 +93,10 @@ class SessionRegistry:
         """The unit's open session."""
         return self._sessions.get(unit)
 
+    def of_stream(self, stream: int) -> UnitSession | None:
+        """The open session for which the stream acts."""
+        return next((session for session in self._sessions.values() if session.stream == stream), None)
+
     def join(self, request: JoinRequest, stream: int) -> Accepted | Rejected:
         """Decide on a Hello that came on `stream`, and open or resume the session if it is accepted."""
         if rejected := self.reject(request):

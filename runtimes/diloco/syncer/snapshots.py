@@ -309,7 +309,7 @@ def parse_manifest(text: bytes) -> dict[str, Any]:
     """A manifest whose own checksum holds; its `bytes` and `sha256` are those of the tensors. Raises `Unusable`."""
     try:
         manifest = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Unusable(f"{MANIFEST_FILE} is not JSON: {error}") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("formatVersion"), int):
         raise Unusable(f"{MANIFEST_FILE} names no format version")
@@ -317,7 +317,11 @@ def parse_manifest(text: bytes) -> dict[str, Any]:
     if manifest["formatVersion"] != FORMAT_VERSION:
         raise Unusable(f"its format version is {manifest['formatVersion']}, this program reads {FORMAT_VERSION}")
     claimed = manifest.pop("manifestSha256", None)
-    if claimed != _manifest_checksum(manifest):
+    try:
+        found = _manifest_checksum(manifest)
+    except (ValueError, RecursionError) as error:  # a number beyond all floats is read as infinity, which no manifest holds
+        raise Unusable(f"{MANIFEST_FILE} does not have its own checksum: it holds what none can hold: {error}") from error
+    if claimed != found:
         raise Unusable(f"{MANIFEST_FILE} does not have its own checksum: its content has changed")
     return manifest
 

@@ -121,7 +121,7 @@ def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = N
             raise ValueError("it holds other tensors than its manifest describes")
         for name in shapes:
             hashing.fill(_bytes_of(tensors[name]))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         wrong = str(error)
     hashing.skip_rest()
     return ReadTensors(hashing.written(), tensors, wrong)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from diloco.algorithm.members import usable_step_seconds
 from diloco.contract import MOST_PAUSE
 
 RATE_WINDOW = 15.0
@@ -84,7 +85,7 @@ class UnitStats:
     heard_at: float | None = None
     """When it last did something: a step, a contribution, a join, or the end of a pause."""
     alive_at: float | None = None
-    """When its process last said that it is alive; None: not since it joined, as its version does not."""
+    """When its process last said that it is alive; None: not since it joined."""
     pause: str = ""
     """Why its program takes no steps for a while, in the program's own words; empty: it does not say so."""
     paused_until: float | None = None
@@ -123,15 +124,15 @@ class UnitStats:
         self.pause = pause
         return changed
 
-    def seconds_since_alive(self, now: float) -> float | None:
-        """Since it was heard from in any way; None: it does not say when it is merely alive."""
-        return None if self.alive_at is None else now - max(self.alive_at, self.heard_at or self.alive_at)
+    def seconds_since_alive(self, now: float) -> float:
+        """Since it was heard from in any way; 0: not yet."""
+        return now - max((at for at in (self.alive_at, self.heard_at) if at is not None), default=now)
 
     def progressed(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
         """A local step was reported. True: the unit was joining and contributes from now on."""
         self.heard_at = now
         self.local_step = max(self.local_step, local_step)
-        if math.isfinite(step_seconds) and step_seconds > 0:
+        if usable_step_seconds(step_seconds):
             self.step_seconds = step_seconds
         if usable_loss(loss):
             self.loss = loss if self.loss is None else self.loss + LOSS_ALPHA * (loss - self.loss)

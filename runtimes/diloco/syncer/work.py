@@ -1,6 +1,7 @@
 """The work of the sessions: what is leased to each, what of it the model holds, and what is sent again after a reconnect.
 
 See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0149-commit-at-the-merge.md.
+See docs/decisions/0182-bounds-of-counters.md.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from diloco.algorithm.events import Offer
-from diloco.data.ledger import Ledger, UnitWork
+from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
 from diloco.data.watermark import Watermark
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.syncer.sessions import UnitSession
@@ -20,6 +21,11 @@ MOST_SAMPLES = 1 << 24
 """Upper bound of the samples that one request for work leases."""
 MOST_LEASES = 1 << 16
 """Upper bound of the leases of one session that are not committed: with 8 batches a lease, half a million local steps."""
+
+MOST_TOKENS_RATIO = 1000
+"""A session's samples hold at most so many times as many tokens as the samples that the job has trained, on average."""
+ENOUGH_SAMPLES = 1024
+"""From so many trained samples on, their average is known."""
 
 type Lease = tuple[int, int, int]
 """(lease id, start, end) of the sequence numbers [start, end)."""
@@ -106,8 +112,32 @@ class Work:
                 f"in {done.steps} since it joined"
             )
         else:
-            why = self._sessions[session.holder].watermark.contradiction(done)
+            why = self._sessions[session.holder].watermark.contradiction(done) or self._beyond(session, done)
         return f"fragment {header.fragment} of outer step {header.t} from unit {session.unit} cannot be true: {why}" if why else ""
+
+    def _beyond(self, session: UnitSession, done: UnitWork) -> str:
+        """Why the totals are more than any program's; empty: they are not."""
+        before = self.ledger.unit(session.unit)
+        if self.ledger.tokens + done.tokens > MOST_WORK or before.steps + done.steps > MOST_WORK:
+            return f"{plural(done.tokens, 'token')} in {plural(done.steps, 'step')} with what was done before are more than {MOST_WORK}"
+        sampled = self.ledger.sampled
+        if not done.samples or sampled.samples < ENOUGH_SAMPLES:
+            return ""
+        most = MOST_TOKENS_RATIO * done.samples * sampled.tokens // sampled.samples
+        if 0 < most < done.tokens:
+            return (
+                f"{plural(done.tokens, 'token')} in {plural(done.samples, 'sample')}, of which the job has trained {sampled.samples} with "
+                f"{plural(sampled.tokens, 'token')}"
+            )
+        return ""
+
+    def contradiction_of(self, offer: Offer) -> str:
+        """Why the totals of an answer that was admitted cannot be those of its session, after what was accepted since; empty: they can, or
+        the session is over."""
+        marks = offer.marks
+        work = self._sessions.get(marks.session)
+        why = work.watermark.contradiction(UnitWork(marks.samples, marks.tokens, marks.steps)) if work is not None else ""
+        return f"fragment {offer.fragment} of outer step {offer.t} cannot be true: {why}" if why else ""
 
     def offered(self, offer: Offer) -> None:
         """The push was accepted: the merge of its exchange will contain it."""

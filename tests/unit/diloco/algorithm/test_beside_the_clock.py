@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-class SlowSimulation(Simulation):
+class SlowSimulation(Simulation[SimulatedLearner]):
     """As a real syncer: answers are decoded and merges computed in the background, each for its own time."""
 
     def __init__(self, core: Core, learners: Sequence[SimulatedLearner], durations: Sequence[float]) -> None:
@@ -66,8 +66,7 @@ class SlowSimulation(Simulation):
         outcome = self.core.installed(close, update, self.now)
         self.actions.append((self.now, outcome))
         for learner in self.learners.values():
-            learner.adopted_after[close.fragment].append(learner.steps[close.fragment])
-            learner.steps[close.fragment] = 0
+            learner.adopt(close.fragment)
 
 
 JOB = {"merge": {"method": "RDA"}, "outer_optimizer": {"learning_rate": 0.7, "momentum": 0.9}, "compression": "Int4"}
@@ -75,7 +74,7 @@ JOB = {"merge": {"method": "RDA"}, "outer_optimizer": {"learning_rate": 0.7, "mo
 
 def a_run(training: Training, durations: Sequence[float], seconds: float = 60) -> SlowSimulation:
     learners = [SimulatedLearner(f"u{i}", 1.0 + 0.3 * i, 0.1 * i, 0.2) for i in range(3)]
-    return SlowSimulation(a_seeded_core(training, a_layout(4, 300)), learners, durations).run(until=seconds)  # type: ignore[return-value]
+    return SlowSimulation(a_seeded_core(training, a_layout(4, 300)), learners, durations).run(until=seconds)
 
 
 @settings(max_examples=20, deadline=None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-def simulation(*learners: SimulatedLearner, tensors: int = 4, **job: Any) -> Simulation:
+def simulation(*learners: SimulatedLearner, tensors: int = 4, **job: Any) -> Simulation[SimulatedLearner]:
     return Simulation(a_seeded_core(a_job(**job), a_layout(tensors)), learners)
 
 

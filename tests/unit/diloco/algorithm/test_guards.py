@@ -256,13 +256,16 @@ def test_a_restored_guard_judges_as_before() -> None:
     assert restored.to_json() == guard.to_json()
 
 
-def test_a_state_from_before_there_were_guards_begins_without_levels() -> None:
-    guard = a_guard()
-    guard.restore({})
-    assert take(guard, one()) == set()
+def test_a_state_from_before_the_first_merge_begins_without_levels() -> None:
     fresh = a_guard()
     fresh.restore(a_guard().to_json())
     assert fresh.to_json() == a_guard().to_json()
+    assert take(fresh, one()) == set()
+
+
+def test_a_state_without_levels_is_an_error() -> None:
+    with pytest.raises(KeyError, match="norms"):
+        a_guard().restore({})
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ LAYOUT = Layout([TensorSpec("wte", (30, 4), True), TensorSpec("w", (7,)), Tensor
 TRAINING = a_job(compression="Int4", outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)
 
 
-def during_exchanges() -> Simulation:
+def during_exchanges() -> Simulation[SimulatedLearner]:
     core = a_seeded_core(TRAINING, LAYOUT, value=0.5)
     return Simulation(core, [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.5, answer_seconds=0.9)]).run(until=30.2)
 
@@ -57,13 +57,14 @@ def test_round_trip_during_exchanges_loses_nothing() -> None:
     assert all(np.array_equal(x, y) for x, y in zip(stored(again)[0].values(), stored(core)[0].values(), strict=True))
 
 
-def test_the_frozen_base_is_remembered_and_a_state_without_one_is_read() -> None:
+def test_the_frozen_base_is_remembered_and_a_state_that_does_not_say_it_is_refused() -> None:
     base = [FrozenTensor("base", (3, 2), 0xFEDC_0000_0000_0001)]
     core = a_seeded_core(TRAINING, Layout(LAYOUT.tensors, base), value=0.5)
     tensors, meta = stored(core)
     assert restored(tensors, meta).layout.frozen == tuple(base)
-    del meta["frozen"]  # a state of an earlier release
-    assert restored(tensors, meta).layout == LAYOUT
+    del meta["frozen"]
+    with pytest.raises(StateError, match="incomplete or malformed: KeyError: 'frozen'"):
+        restored(tensors, meta)
 
 
 def test_restored_core_makes_the_same_bytes_as_one_that_went_on() -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.algorithm.core import Core
-from diloco.algorithm.fragments import pack
-from diloco.protocol.diloco_pb2 import Chunk, Pull, UnitReport
+from diloco.protocol.diloco_pb2 import Pull, UnitReport
 from diloco.syncer.exchange import INLINE_ELEMENTS
 
 LARGE = {name: np.zeros((600, 512), np.float32) for name in ("w0", "w1")}
@@ -52,21 +51,10 @@ def held(syncer: LocalSyncer, monkeypatch: pytest.MonkeyPatch, name: str) -> Hel
     return hold
 
 
-def seeded(syncer: LocalSyncer, raw: RawLearner) -> RawLearner:
-    raw.hello().hear("welcome")
-    raw.seed()
+def seeded(syncer: LocalSyncer, learner: ScriptedLearner) -> ScriptedLearner:
+    learner.join().seed()
     until(lambda: syncer.report().seeded, "the seed")
-    return raw
-
-
-def pulled(raw: RawLearner, local_step: int) -> Pull:
-    return raw.step(local_step).hear("pull").pull
-
-
-def answer(raw: RawLearner, pull: Pull, **changes: int) -> RawLearner:
-    fields = {"fragment": pull.fragment, "t": pull.t, "steps": 1, "tokens": 8, "steps_done": 1, "tokens_done": 8} | changes
-    header = Chunk(kind=Chunk.PUSH, coding=Chunk.FLOAT32, **fields)  # type: ignore[arg-type]
-    return raw.transfer(header, pack(raw.fragments[pull.fragment], raw.arrays).tobytes())
+    return learner
 
 
 def unit(syncer: LocalSyncer, name: str) -> UnitReport:
@@ -75,65 +63,69 @@ def unit(syncer: LocalSyncer, name: str) -> UnitReport:
 
 @pytest.mark.parametrize("name", ["decode", "compute"])
 def test_reports_leases_joins_and_the_clock_go_on_beside_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, LARGE, unit="first") as first:
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, LARGE, unit="first") as first:
         seeded(syncer, first)
         hold = held(syncer, monkeypatch, name)
-        answer(first, pulled(first, 1))
+        first.push(first.step(1).pulled())
         assert hold.entered.wait(WAIT_TIMEOUT)
         assert syncer.report().t == 1
-        with RawLearner(syncer, LARGE, unit="second") as second:
-            second.hello().hear("welcome")
+        with ScriptedLearner(syncer, LARGE, unit="second") as second:
+            second.join()
             second.want(3).hear("work")
             second.step(1)
             until(lambda: unit(syncer, "second").local_step == 1, "the report of a step")
         if name == "compute":  # the unit's own stream and the clock go on as well: tau is 1
-            assert pulled(first, 3).t == 2
+            assert first.step(3).pulled().t == 2
         assert unit(syncer, "first").contributions == 0
         hold.release()
         until(lambda: unit(syncer, "first").contributions == 1, "the merge")
 
 
 def test_answer_that_was_not_asked_for_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, LARGE) as raw:
-        seeded(syncer, raw)
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, LARGE) as learner:
+        seeded(syncer, learner)
         hold = held(syncer, monkeypatch, "decode")
-        answer(raw, Pull(fragment=0, t=99))
-        until(lambda: unit(syncer, "raw-0").refused.get("NotAsked") == 1, "the refusal")
+        learner.push(Pull(fragment=0, t=99))
+        until(lambda: unit(syncer, "u-0").refused.get("NotAsked") == 1, "the refusal")
         assert not hold.entered.is_set()
-        answer(raw, pulled(raw, 1))
+        learner.push(learner.step(1).pulled())
         assert hold.entered.wait(WAIT_TIMEOUT)
         hold.release()
-        until(lambda: unit(syncer, "raw-0").contributions == 1, "the merge of the next answer")
+        until(lambda: unit(syncer, "u-0").contributions == 1, "the merge of the next answer")
 
 
 def test_what_follows_an_answer_on_the_stream_stays_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, LARGE) as raw:
-        seeded(syncer, raw)
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, LARGE) as learner:
+        seeded(syncer, learner)
         hold = held(syncer, monkeypatch, "decode")
-        answer(raw, pulled(raw, 1)).want(3)
+        learner.push(learner.step(1).pulled()).want(3)
         assert hold.entered.wait(WAIT_TIMEOUT)
         threading.Timer(0.05, hold.release).start()
-        raw.leave()
-        assert unit(syncer, "raw-0").message == "drained"
-        until(lambda: unit(syncer, "raw-0").contributions == 1, "the merge of what came before Bye")
+        learner.leave()
+        assert unit(syncer, "u-0").message == "drained"
+        until(lambda: unit(syncer, "u-0").contributions == 1, "the merge of what came before Bye")
 
 
 def test_unit_that_is_lost_while_its_answer_is_decoded_holds_up_no_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = place_for(tmp_path, quorum=2)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, LARGE, unit="lost") as lost, RawLearner(syncer, LARGE, unit="other") as other:
+    with (
+        LocalSyncer(place) as syncer,
+        ScriptedLearner(syncer, LARGE, unit="lost") as lost,
+        ScriptedLearner(syncer, LARGE, unit="other") as other,
+    ):
         seeded(syncer, lost)
-        other.hello().hear("welcome")
+        other.join()
         other.step(1)
         until(lambda: unit(syncer, "other").local_step == 1, "the other's first step")
         lost.step(1)
-        pull = lost.hear("pull").pull
-        assert other.hear("pull").pull == pull
+        pull = lost.pulled()
+        assert other.pulled() == pull
         hold = held(syncer, monkeypatch, "decode")
-        answer(lost, pull)
+        lost.push(pull)
         assert hold.entered.wait(WAIT_TIMEOUT)
         lost.cut()
         until(lambda: unit(syncer, "lost").state == UnitReport.DISCONNECTED, "the loss")
         hold.release()
-        answer(other, pull)
+        other.push(pull)
         until(lambda: unit(syncer, "other").contributions == 1, "the merge")
         assert unit(syncer, "lost").contributions == 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.algorithm.guards import ARMED_AFTER
 from diloco.algorithm.quarantine import REFUSALS
 from diloco.contract import Exit
@@ -56,7 +56,7 @@ def test_a_learner_takes_the_jobs_parameters_anew_after_a_poisoned_contribution(
         assert refused(syncer, "bad")["Outlier"] == 1
         assert "Outlier" not in refused(syncer, "good")
         assert syncer.call(largest, syncer) < 10, "training goes from 0 to 1; momentum overshoots"
-        assert np.abs(bad.store.arrays["w1"]).max() < 10
+        assert np.abs(bad.arrays["w1"]).max() < 10
 
 
 def test_a_learner_that_poisons_again_and_again_is_quarantined_and_its_next_attempt_may_join(
@@ -85,7 +85,7 @@ def test_a_learner_that_poisons_again_and_again_is_quarantined_and_its_next_atte
         assert unit.state == UnitReport.REFUSED
         assert "quarantined" in unit.message
         assert dict(unit.refused)["Outlier"] == REFUSALS
-        with RawLearner(syncer, unit="bad") as again:
+        with ScriptedLearner(syncer, unit="bad") as again:
             answer = again.hello().hear("refused").refused
             assert answer.code == Refused.QUARANTINED
             assert "attempt 1 of unit bad is quarantined" in answer.message

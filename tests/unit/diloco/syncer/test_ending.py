@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.ports import held_port
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS
 from diloco.protocol.diloco_pb2 import Alive, FromLearner, UnitReport
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage
@@ -44,7 +44,7 @@ def test_one_program_ends_the_job_for_all_units(tmp_path: Path) -> None:
             learner.wait()
             assert learner.session is not None
             assert (learner.left, learner.session.done) == (None, True)
-        assert all((goes_on.store.arrays[name] == ends.store.arrays[name]).all() for name in goes_on.store.arrays)
+        assert all((goes_on.arrays[name] == ends.arrays[name]).all() for name in goes_on.arrays)
         assert syncer.wait() is RunOutcome.COMPLETE
     result = place.result
     assert result is not None
@@ -80,9 +80,8 @@ def test_a_program_that_leaves_its_loop_after_it_has_ended_the_job_gets_the_fina
 
 def test_the_end_survives_the_syncers_process(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, every=1000), held_port()
-    with LocalSyncer(place, port=port) as syncer, RawLearner(syncer, unit="u") as learner:
-        learner.hello().hear("welcome")
-        learner.seed().step(1)
+    with LocalSyncer(place, port=port) as syncer, ScriptedLearner(syncer, unit="u") as learner:
+        learner.join().seed().step(1)
         until(lambda: syncer.report().t >= 1, "an outer step")
         until(lambda: syncer.report().snapshot_t == 0, "the seed to be durable")
         # Its next snapshot would be of outer step 1000: what is durable of outer step 1 is the word alone.

@@ -11,7 +11,7 @@ import pytest
 from builders.core import a_seeded_core
 from builders.event_files import scalars, steps_of
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, job_file, training, until
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.data.ledger import Ledger
 from diloco.syncer import event_file, snapshots
 from diloco.syncer.config import Timeouts
@@ -266,6 +266,6 @@ def test_a_syncer_that_cannot_write_event_files_says_so_and_trains_on(tmp_path: 
 
 def test_a_learner_is_needed_for_the_first_event_file(tmp_path: Path) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer) as learner:
-        learner.hello().hear("welcome")
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as learner:
+        learner.join()
     assert not (place.state / "tensorboard").exists()

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.algorithm.fragments import unpack
 from diloco.contract import Exit
 from diloco.learner import connection
-from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Refused, Taken, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Pull, Refused, Taken, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import RunOutcome
@@ -62,12 +62,12 @@ def test_a_job_completes_and_every_learner_ends_with_the_syncers_very_bytes(
         for learner in units:
             learner.wait()
         assert syncer.wait() is RunOutcome.COMPLETE
-        assert all(same_bytes(learner.store.arrays, whole(syncer)) for learner in units)
+        assert all(same_bytes(learner.arrays, whole(syncer)) for learner in units)
     assert all(learner.left is None and learner.session and learner.session.done for learner in units)
     assert place.result is not None
     # three learners evaluate 0.5 on 100 tokens each
     assert (place.result.step, place.result.held_out_loss) == (40, 0.5)
-    assert 0.1 < units[0].store.arrays["w1"].min() <= units[0].store.arrays["w1"].max() < 1.001
+    assert 0.1 < units[0].arrays["w1"].min() <= units[0].arrays["w1"].max() < 1.001
 
 
 def test_tokens_are_counted_once_and_numbers_are_trained_by_one_unit_only(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole
         for learner in units:
             learner.wait()
         assert syncer.wait() is RunOutcome.COMPLETE
-        assert all(same_bytes(learner.store.arrays, whole(syncer)) for learner in units)
+        assert all(same_bytes(learner.arrays, whole(syncer)) for learner in units)
     assert arrays[0]["w1"].min() > 0.1
 
 
@@ -106,8 +106,8 @@ def test_a_change_of_membership_is_reported_without_waiting_for_the_interval(tmp
     with LocalSyncer(place) as syncer, certificates.channel(syncer.address, certificates.operator()) as channel:
         reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600), timeout=WAIT_TIMEOUT)
         assert not next(reports).units
-        with RawLearner(syncer) as raw:
-            raw.hello().hear("welcome")
+        with ScriptedLearner(syncer) as learner:
+            learner.join()
             assert any(report.units for report in reports)
 
 
@@ -127,10 +127,10 @@ def test_a_late_joiner_has_the_current_parameters_before_its_first_step(tmp_path
 
 
 def test_only_the_first_learner_seeds_and_the_rest_start_from_its_bytes(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, weights(2.5), unit="first") as first:
-        assert first.hello().hear("welcome").welcome.seed_wanted
-        with RawLearner(syncer, weights(-1.0), unit="second") as second:
-            assert not second.hello().hear("welcome").welcome.seed_wanted
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, weights(2.5), unit="first") as first:
+        assert first.welcomed().seed_wanted
+        with ScriptedLearner(syncer, weights(-1.0), unit="second") as second:
+            assert not second.welcomed().seed_wanted
             first.seed()
             received = [second.receive() for _ in second.fragments]
         assert {transfer.header.coding for transfer in received} == {Chunk.FLOAT32}
@@ -139,10 +139,10 @@ def test_only_the_first_learner_seeds_and_the_rest_start_from_its_bytes(tmp_path
 
 
 def test_another_learner_seeds_when_the_first_one_dies_before_it_has(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, unit="second") as second:
-        with RawLearner(syncer, unit="first") as first:
-            assert first.hello().hear("welcome").welcome.seed_wanted
-            assert not second.hello().hear("welcome").welcome.seed_wanted
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, unit="second") as second:
+        with ScriptedLearner(syncer, unit="first") as first:
+            assert first.welcomed().seed_wanted
+            assert not second.welcomed().seed_wanted
         asked = second.hear("welcome").welcome
         assert (asked.seed_wanted, asked.resumed) == (True, True)
         second.seed()
@@ -151,21 +151,21 @@ def test_another_learner_seeds_when_the_first_one_dies_before_it_has(tmp_path: P
 
 def test_a_learner_whose_seed_was_not_taken_gets_the_one_that_was(tmp_path: Path) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, weights(-1.0), unit="second") as second:
-        with RawLearner(syncer, weights(2.5), unit="first") as first:
-            incarnation = first.hello().hear("welcome").welcome.incarnation
-            second.hello().hear("welcome")
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, weights(-1.0), unit="second") as second:
+        with ScriptedLearner(syncer, weights(2.5), unit="first") as first:
+            incarnation = first.welcomed().incarnation
+            second.join()
         assert second.hear("welcome").welcome.seed_wanted
         second.seed()
         until(lambda: syncer.report().seeded, "the seed")
         # The connection broke before its seed was complete. It holds a version 0, but not the job's.
-        with RawLearner(syncer, unit="first") as again:
-            assert again.hello(incarnation=incarnation, versions=[0, 0]).hear("welcome").welcome.resumed
+        with ScriptedLearner(syncer, unit="first") as again:
+            assert again.welcomed(incarnation=incarnation, versions=[0, 0]).resumed
             received = [again.receive() for _ in again.fragments]
             assert all((np.frombuffer(transfer.payload, np.float32) == -1.0).all() for transfer in received)
         # What it holds now is the job's.
         until(lambda: state(syncer, "first")(UnitReport.DISCONNECTED), "the break to be noticed")
-        with RawLearner(syncer, unit="first") as again:
+        with ScriptedLearner(syncer, unit="first") as again:
             assert again.hello(incarnation=incarnation, versions=[0, 0]).leave() == ["welcome"]
 
 
@@ -209,14 +209,14 @@ def test_a_cut_learner_reconnects_and_keeps_its_leases(tmp_path: Path, learners:
 
 def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
-        with RawLearner(syncer) as first:
-            incarnation = first.hello().hear("welcome").welcome.incarnation
+        with ScriptedLearner(syncer) as first:
+            incarnation = first.welcomed().incarnation
             first.seed().want(5).hear("work")
             first.want(7).hear("work")
-        until(lambda: state(syncer, "raw-0")(UnitReport.DISCONNECTED), "the break to be noticed")
+        until(lambda: state(syncer, "u-0")(UnitReport.DISCONNECTED), "the break to be noticed")
         # it says that only the first five samples arrived
-        with RawLearner(syncer) as again:
-            welcome = again.hello(incarnation=incarnation, versions=[0, 0], samples_leased=5).hear("welcome").welcome
+        with ScriptedLearner(syncer) as again:
+            welcome = again.welcomed(incarnation=incarnation, versions=[0, 0], samples_leased=5)
             assert welcome.resumed
             work = again.hear("work").work
             assert (work.start, work.end) == (5, 12)
@@ -224,12 +224,12 @@ def test_leases_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None
 
 def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path), Timeouts(reconnect_window=0.2)) as syncer:
-        with RawLearner(syncer) as first:
-            incarnation = first.hello().hear("welcome").welcome.incarnation
+        with ScriptedLearner(syncer) as first:
+            incarnation = first.welcomed().incarnation
             first.seed().want(5).hear("work")
         until(lambda: not syncer.call(lambda: syncer.syncer.engine.work.ledger._sessions), "its work to go back")
-        with RawLearner(syncer) as again:
-            assert not again.hello(incarnation=incarnation, versions=[0, 0], samples_leased=5).hear("welcome").welcome.resumed
+        with ScriptedLearner(syncer) as again:
+            assert not again.welcomed(incarnation=incarnation, versions=[0, 0], samples_leased=5).resumed
             assert {again.receive().header.fragment for _ in again.fragments} == {0, 1}
             work = again.want(5).hear("work").work
             assert (work.start, work.end) == (0, 5), "the same work, which is not done"
@@ -330,67 +330,57 @@ def test_a_nan_seed_is_refused_and_the_next_learner_seeds(tmp_path: Path, learne
 # --- what only a broken program does ------------------------------------------------------------------------------------
 
 
-def seeded(raw: RawLearner) -> RawLearner:
-    raw.hello().hear("welcome")
-    return raw.seed()
-
-
-def pull(raw: RawLearner, steps: int = 10) -> tuple[int, int]:
-    """Report steps until the syncer asks for a fragment: (fragment, outer step)."""
+def pull(learner: ScriptedLearner, steps: int = 10) -> Pull:
+    """Report steps until the syncer asks for a fragment."""
     for step in range(1, steps):
-        raw.step(step)
-    asked = raw.hear("pull").pull
-    return asked.fragment, asked.t
+        learner.step(step)
+    return learner.pulled()
 
 
-def walk(raw: RawLearner, syncer: LocalSyncer, first: int, last: int) -> None:
+def walk(learner: ScriptedLearner, syncer: LocalSyncer, first: int, last: int) -> None:
     """Report the steps from `first` to `last`, each once the syncer has taken the one before."""
     for step in range(first, last + 1):
-        raw.step(step)
-        until(lambda step=step: (syncer.unit("raw-0") or UnitReport()).local_step == step, f"step {step} to be reported")  # type: ignore[misc]
+        learner.step(step)
+        until(lambda step=step: (syncer.unit("u-0") or UnitReport()).local_step == step, f"step {step} to be reported")  # type: ignore[misc]
 
 
-def push(raw: RawLearner, fragment: int, t: int, **changes: object) -> tuple[Chunk, bytes]:
-    header = Chunk(kind=Chunk.PUSH, fragment=fragment, t=t, coding=Chunk.BFLOAT16_DELTA, steps=1, tokens=8, tokens_done=8 * t, steps_done=t)
-    for name, value in changes.items():
-        setattr(header, name, value)
-    return header, bytes(2 * raw.fragments[fragment].size)
-
-
-def counted(syncer: LocalSyncer, reason: str, unit: str = "raw-0") -> bool:
+def counted(syncer: LocalSyncer, reason: str, unit: str = "u-0") -> bool:
     found = syncer.unit(unit)
     return found is not None and found.refused.get(reason, 0) > 0
 
 
 def test_a_push_against_an_old_base_is_refused_and_the_right_one_accepted(tmp_path: Path) -> None:
     """As when a broadcast was under way to a learner while it coded its answer."""
-    with LocalSyncer(place_for(tmp_path, fragments=1)) as syncer, RawLearner(syncer, fragments=1) as raw:
-        seeded(raw)
+    with LocalSyncer(place_for(tmp_path, fragments=1)) as syncer, ScriptedLearner(syncer) as learner:
+        learner.join().seed()
         # H = 2: the only fragment is asked for at outer steps 2 and 4
-        walk(raw, syncer, 1, 2)
-        assert raw.hear("pull").pull.t == 2
-        raw.transfer(*push(raw, 0, 2, base=0))
-        update = raw.receive()
+        walk(learner, syncer, 1, 2)
+        asked = learner.pulled()
+        assert asked.t == 2
+        learner.push(asked, base=0)
+        update = learner.receive()
         assert (update.header.t, update.header.base, update.header.coding) == (2, 0, Chunk.BFLOAT16_DELTA)
-        walk(raw, syncer, 3, 4)
-        assert raw.hear("pull").pull.t == 4
-        raw.transfer(*push(raw, 0, 4, base=0))
+        walk(learner, syncer, 3, 4)
+        asked = learner.pulled()
+        assert asked.t == 4
+        learner.push(asked, base=0)
         until(lambda: counted(syncer, "WrongBase"), "the old base to be refused")
-        walk(raw, syncer, 5, 6)
-        assert raw.hear("pull").pull.t == 6
-        raw.transfer(*push(raw, 0, 6, base=2))
-        until(lambda: (syncer.unit("raw-0") or UnitReport()).contributions == 2, "the right base to be accepted")
+        walk(learner, syncer, 5, 6)
+        asked = learner.pulled()
+        assert asked.t == 6
+        learner.push(asked, base=2)
+        until(lambda: (syncer.unit("u-0") or UnitReport()).contributions == 2, "the right base to be accepted")
 
 
 def test_an_answer_to_a_pull_that_never_was_is_refused(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
-        seeded(raw).transfer(*push(raw, 0, 77))
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer) as learner:
+        learner.join().seed().push(Pull(fragment=0, t=77))
         until(lambda: counted(syncer, "NotAsked"), "the refusal")
 
 
 def test_an_answer_whose_stream_ended_before_it_was_judged_harms_nobody(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
-        header, _ = push(seeded(raw), 0, 77)
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer) as learner:
+        header = learner.join().seed().offer(Pull(fragment=0, t=77))
         engine = syncer.syncer.engine
 
         def offer_and_cancel() -> None:
@@ -402,52 +392,52 @@ def test_an_answer_whose_stream_ended_before_it_was_judged_harms_nobody(tmp_path
 
         syncer.call(offer_and_cancel)
         until(lambda: counted(syncer, "NotAsked"), "the refusal")
-        raw.want(1).hear("work")
+        learner.want(1).hear("work")
 
 
 @pytest.mark.parametrize(
     "break_it",
     [
-        lambda raw: raw.transfer(Chunk(kind=Chunk.PUSH, fragment=0, t=1, coding=Chunk.FLOAT32), b"short"),
-        lambda raw: raw.transfer(Chunk(kind=Chunk.PUSH, fragment=9, t=1, coding=Chunk.FLOAT32), b"none"),
-        lambda raw: raw.transfer(Chunk(kind=Chunk.BROADCAST, fragment=0, t=1, coding=Chunk.FLOAT32), b"none"),
-        lambda raw: raw.transfer(Chunk(kind=Chunk.PUSH, fragment=0, t=1), b"none"),
-        lambda raw: raw.hello(),
-        lambda raw: raw.say(FromLearner(taken=Taken(bytes=1 << 40))),
+        lambda learner: learner.transfer(Chunk(kind=Chunk.PUSH, fragment=0, t=1, coding=Chunk.FLOAT32), b"short"),
+        lambda learner: learner.transfer(Chunk(kind=Chunk.PUSH, fragment=9, t=1, coding=Chunk.FLOAT32), b"none"),
+        lambda learner: learner.transfer(Chunk(kind=Chunk.BROADCAST, fragment=0, t=1, coding=Chunk.FLOAT32), b"none"),
+        lambda learner: learner.transfer(Chunk(kind=Chunk.PUSH, fragment=0, t=1), b"none"),
+        lambda learner: learner.hello(),
+        lambda learner: learner.say(FromLearner(taken=Taken(bytes=1 << 40))),
     ],
     ids=["wrong length", "no such fragment", "a broadcast", "no coding", "hello twice", "more acknowledged than sent"],
 )
 def test_a_protocol_violation_ends_the_stream_with_a_reason_and_no_other_stream(
-    tmp_path: Path, break_it: Callable[[RawLearner], object]
+    tmp_path: Path, break_it: Callable[[ScriptedLearner], object]
 ) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
-        break_it(seeded(raw))
-        refused = raw.hear("refused").refused
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer) as learner:
+        break_it(learner.join().seed())
+        refused = learner.hear("refused").refused
         assert refused.code == Refused.PROTOCOL
         assert refused.message
-        with RawLearner(syncer, unit="other") as other:
-            other.hello().hear("welcome")
+        with ScriptedLearner(syncer, unit="other") as other:
+            other.join()
             assert {other.receive().header.fragment for _ in other.fragments} == {0, 1}
 
 
 def test_a_push_that_breaks_off_in_the_middle_is_never_used(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
-        with RawLearner(syncer) as raw:
-            fragment, t = pull(seeded(raw))
-            header, payload = push(raw, fragment, t, base=0)
-            header.total, header.data = len(payload), payload[: len(payload) // 2]
-            raw.say(FromLearner(chunk=header))
-        until(lambda: state(syncer, "raw-0")(UnitReport.DISCONNECTED), "the break to be noticed")
-        assert (syncer.unit("raw-0") or UnitReport()).contributions == 0
+        with ScriptedLearner(syncer) as learner:
+            asked = pull(learner.join().seed())
+            header, size = learner.offer(asked), 2 * learner.fragments[asked.fragment].size
+            header.total, header.data = size, bytes(size // 2)
+            learner.say(FromLearner(chunk=header))
+        until(lambda: state(syncer, "u-0")(UnitReport.DISCONNECTED), "the break to be noticed")
+        assert (syncer.unit("u-0") or UnitReport()).contributions == 0
 
 
 def test_a_seed_that_was_not_asked_for_is_refused_at_its_first_chunk(tmp_path: Path) -> None:
     """It is a whole model in memory."""
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer, unit="first") as first:
-        assert first.hello().hear("welcome").welcome.seed_wanted
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, unit="first") as first:
+        assert first.welcomed().seed_wanted
         for when in ("before the job has parameters", "afterwards"):
-            with RawLearner(syncer, unit="other") as other:
-                other.hello().hear("welcome")
+            with ScriptedLearner(syncer, unit="other") as other:
+                other.join()
                 header = Chunk(kind=Chunk.SEED, fragment=0, coding=Chunk.FLOAT32, total=4 * other.fragments[0].size, data=b"abcd")
                 refused = other.say(FromLearner(chunk=header)).hear("refused").refused
                 assert (refused.code, refused.message) == (Refused.PROTOCOL, "this learner sends a seed, and was not asked for one"), when
@@ -458,29 +448,28 @@ def test_a_seed_that_was_not_asked_for_is_refused_at_its_first_chunk(tmp_path: P
 
 def test_a_held_out_loss_that_cannot_be_one_is_not_used(tmp_path: Path) -> None:
     place = place_for(tmp_path, steps=2, fragments=1)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, fragments=1) as raw:
-        seeded(raw)
-        raw.say(FromLearner(evaluation=Evaluation(held_out_loss=9.0, tokens=10, t=2)))  # before the parameters are final
-        walk(raw, syncer, 1, 2)
-        raw.transfer(*push(raw, 0, raw.hear("pull").pull.t))
-        raw.hear("done")
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as learner:
+        learner.join().seed()
+        learner.say(FromLearner(evaluation=Evaluation(held_out_loss=9.0, tokens=10, t=2)))  # before the parameters are final
+        walk(learner, syncer, 1, 2)
+        learner.push(learner.pulled())
+        learner.hear("done")
         for loss, tokens, t in [
             (float("nan"), 10, 2), (float("inf"), 10, 2), (1e308, 10, 2), (-1e308, 10, 2), (9.0, 0, 2), (9.0, 2**64 - 1, 2), (9.0, 10, 1)
         ]:  # fmt: skip
-            raw.say(FromLearner(evaluation=Evaluation(held_out_loss=loss, tokens=tokens, t=t)))
-            raw.want(1).hear("work")  # messages keep their order
+            learner.say(FromLearner(evaluation=Evaluation(held_out_loss=loss, tokens=tokens, t=t)))
+            learner.want(1).hear("work")  # messages keep their order
             assert not syncer.report().HasField("held_out_loss")
-        raw.say(FromLearner(evaluation=Evaluation(held_out_loss=0.25, tokens=10, t=2))).leave()
+        learner.say(FromLearner(evaluation=Evaluation(held_out_loss=0.25, tokens=10, t=2))).leave()
         assert syncer.wait() is RunOutcome.COMPLETE
     assert place.result is not None
     assert place.result.held_out_loss == 0.25
 
 
 def test_more_work_than_was_leased_cannot_be_committed(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path)) as syncer, RawLearner(syncer) as raw:
-        fragment, t = pull(seeded(raw))
-        raw.transfer(*push(raw, fragment, t, base=0, samples_done=1000, tokens_done=8000))
-        assert "only 0 were leased" in raw.hear("refused").refused.message
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer) as learner:
+        learner.push(pull(learner.join().seed()), samples_done=1000, tokens_done=8000)
+        assert "only 0 were leased" in learner.hear("refused").refused.message
         assert syncer.report().tokens == 0
 
 
@@ -489,9 +478,8 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
     """An evaluation of the final parameters may take longer than the farewell."""
     place = Place(tmp_path, job_file(training(1, quorum=1)))
     timeouts = Timeouts(farewell=0.2, linger=0.1, final_retry=0.1)
-    with LocalSyncer(place, timeouts) as syncer, RawLearner(syncer, unit="u") as learner:
-        learner.hello().hear("welcome")
-        learner.seed().say(FromLearner(alive=Alive(pause="evaluation\n", pause_left=WAIT_TIMEOUT)))
+    with LocalSyncer(place, timeouts) as syncer, ScriptedLearner(syncer, unit="u") as learner:
+        learner.join().seed().say(FromLearner(alive=Alive(pause="evaluation\n", pause_left=WAIT_TIMEOUT)))
         learner.step(1, step_seconds=0.01)  # the syncer asks it for its last work, and waits a second for the answer
         learner.hear("done")
         # It was told the end; now it evaluates for longer than the farewell of 0.2 s.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.syncer import fences
 from diloco.syncer.fences import FILE, FencesError, load_fences, save_fences
 
@@ -55,8 +55,8 @@ def test_attempt_is_welcomed_once_its_fence_is_durable_and_nobody_else_waits_for
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="old") as old, RawLearner(syncer, unit="new", attempt=2) as new:
-        old.hello().hear("welcome")
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="old") as old, ScriptedLearner(syncer, unit="new", attempt=2) as new:
+        old.join()
         disk = SlowDisk(monkeypatch)
         new.hello()
         until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._peers.joining())), "the new attempt to wait for its fence")
@@ -73,10 +73,10 @@ def test_connection_that_breaks_while_its_fence_is_written_is_resumed_and_still_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u") as again:
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as again:
         disk = SlowDisk(monkeypatch)
         waiting = syncer.syncer.engine._peers.joining
-        with RawLearner(syncer, unit="u") as first:
+        with ScriptedLearner(syncer, unit="u") as first:
             first.hello()
             until(lambda: syncer.call(lambda: bool(waiting())), "the first to wait for its fence")
         until(lambda: not syncer.call(waiting), "the break to be noticed")
@@ -88,9 +88,9 @@ def test_connection_that_breaks_while_its_fence_is_written_is_resumed_and_still_
 
 def test_model_is_not_forgotten_while_a_learner_waits_for_its_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="new") as new:
-        with RawLearner(syncer, unit="seeder") as seeder:
-            assert seeder.hello().hear("welcome").welcome.seed_wanted
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="new") as new:
+        with ScriptedLearner(syncer, unit="seeder") as seeder:
+            assert seeder.welcomed().seed_wanted
             disk = SlowDisk(monkeypatch)
             new.hello()
             until(lambda: syncer.call(lambda: bool(syncer.syncer.engine._peers.joining())), "the new one to wait for its fence")
@@ -104,28 +104,26 @@ def test_model_is_not_forgotten_while_a_learner_waits_for_its_fence(tmp_path: Pa
 def test_disk_that_refuses_the_fences_keeps_no_learner_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = place_for(tmp_path)
     (place.state / f".{FILE}.tmp").mkdir(parents=True)  # in the way of the temporary file
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u") as raw:
-        raw.hello().hear("welcome")
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as learner:
+        learner.join()
     assert "the fences could not be written" in caplog.text
 
 
 def test_snapshot_with_an_older_attempt_does_not_lower_a_durable_fence(tmp_path: Path) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=2) as raw:
-        raw.hello().hear("welcome")
-        raw.seed()
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as learner:
+        learner.join().seed()
         until(lambda: syncer.report().snapshot_t == 0, "a snapshot with attempt 2")
     save_fences(place.state, place.job.uid, {"u": 3})  # attempt 3 joined after the last snapshot
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=2) as old:
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as old:
         assert "attempt 2 of unit u is fenced: attempt 3 has joined since" in old.hello().hear("refused").refused.message
 
 
 def test_snapshot_with_a_newer_attempt_than_the_file_raises_the_fence(tmp_path: Path) -> None:
     place = place_for(tmp_path)
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=2) as raw:
-        raw.hello().hear("welcome")
-        raw.seed()
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as learner:
+        learner.join().seed()
         until(lambda: syncer.report().snapshot_t == 0, "a snapshot with attempt 2")
     save_fences(place.state, place.job.uid, {"u": 1})
-    with LocalSyncer(place) as syncer, RawLearner(syncer, unit="u", attempt=1) as old:
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=1) as old:
         assert "attempt 1 of unit u is fenced" in old.hello().hear("refused").refused.message

@@ -11,7 +11,7 @@ import pytest
 from builders.certificates import JobCertificates
 from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, training, until
 from builders.exchange import job_file as a_job
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.contract import Exit, learner_identity
 from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import UnitReport, WatchRequest
@@ -52,17 +52,17 @@ def test_only_the_operator_may_watch(place: Place) -> None:
             assert (first.t, first.seeded) == (0, False)
 
 
-@pytest.mark.parametrize("claim", [{"unit": "v"}, {"attempt": 2}, {"attempt": 0}, {"job_uid": "other"}, {"unit": "raw-0/1"}])
+@pytest.mark.parametrize("claim", [{"unit": "v"}, {"attempt": 2}, {"attempt": 0}, {"job_uid": "other"}, {"unit": "u-0/1"}])
 def test_hello_must_say_what_the_certificate_says(place: Place, claim: dict[str, object]) -> None:
-    with LocalSyncer(place) as syncer, RawLearner(syncer) as raw:
-        assert raw.hello(**claim).status() is grpc.StatusCode.UNAUTHENTICATED
-        assert f"the certificate belongs to {learner_identity(JOB_UID, 'raw-0', 1)}" in raw.ending()
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as learner:
+        assert learner.hello(**claim).status() is grpc.StatusCode.UNAUTHENTICATED
+        assert f"the certificate belongs to {learner_identity(JOB_UID, 'u-0', 1)}" in learner.ending()
         assert not syncer.report().units
 
 
 def test_the_operators_certificate_trains_nothing(place: Place) -> None:
-    with LocalSyncer(place) as syncer, RawLearner(syncer, files=place.certificates.operator()) as raw:
-        assert raw.hello().status() is grpc.StatusCode.UNAUTHENTICATED
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, files=place.certificates.operator()) as learner:
+        assert learner.hello().status() is grpc.StatusCode.UNAUTHENTICATED
         assert not syncer.report().units
 
 

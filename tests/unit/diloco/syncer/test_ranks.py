@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 import pytest
 from builders.exchange import LocalSyncer, Place, job_file, training, until, weights
-from builders.raw_learner import RawLearner
-from builders.raw_unit import RawUnit, Sharding, a_round, columns, dealt, grid, rows
+from builders.scripted_learner import ScriptedLearner, a_round
+from builders.shardings import Sharding, columns, dealt, grid, rows
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, whole
@@ -30,7 +30,7 @@ SHARDINGS: dict[str, Sharding | None] = {
     "rows over 5": rows(5),  # w1 has 4 rows: one rank owns nothing of it
 }
 
-CODINGS = {"None": Coding.FLOAT32, "BFloat16": Coding.BFLOAT16_DELTA, "Int4": Coding.INT4_DELTA}
+COMPRESSIONS = ["None", "BFloat16", "Int4"]
 
 
 def place_for(path: Path, units: int, compression: str = "None") -> Place:
@@ -38,14 +38,16 @@ def place_for(path: Path, units: int, compression: str = "None") -> Place:
 
 
 @contextlib.contextmanager
-def a_job(path: Path, shardings: Sequence[Sharding | None], compression: str = "None") -> Iterator[tuple[LocalSyncer, list[RawUnit]]]:
+def a_job(
+    path: Path, shardings: Sequence[Sharding | None], compression: str = "None"
+) -> Iterator[tuple[LocalSyncer, list[ScriptedLearner]]]:
     """A job whose units are at version 0 of everything."""
     with LocalSyncer(place_for(path, len(shardings), compression)) as syncer, contextlib.ExitStack() as streams:
-        units = [streams.enter_context(RawUnit(syncer, sharding, f"u-{i}")) for i, sharding in enumerate(shardings)]
+        units = [streams.enter_context(ScriptedLearner(syncer, unit=f"u-{i}", sharding=sharding)) for i, sharding in enumerate(shardings)]
         units[0].join().seed()
         until(lambda: syncer.report().seeded, "the seed")
         for unit in units[1:]:
-            unit.join().receive(count=2)
+            unit.join().adopt(count=2)
         yield syncer, units
 
 
@@ -55,11 +57,11 @@ def merged(syncer: LocalSyncer) -> list[bytes]:
     return [core.value(fragment.index).tobytes() for fragment in core.fragments]
 
 
-@pytest.mark.parametrize("compression", CODINGS)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_units_of_every_sharding_train_one_job_and_hold_the_same_bytes(tmp_path: Path, compression: str) -> None:
     with a_job(tmp_path, list(SHARDINGS.values()), compression) as (syncer, units):
         for number in range(1, 7):
-            pull = a_round(units, number, CODINGS[compression])
+            pull = a_round(units, number)
             value = merged(syncer)[pull.fragment]
             assert [unit.value(pull.fragment).tobytes() == value for unit in units] == [True] * len(units)
         assert np.abs(np.frombuffer(value, np.float32)).max() > 0.001, "nothing was trained"
@@ -74,25 +76,25 @@ def test_the_merge_of_sharded_units_is_that_of_units_of_one_process(tmp_path: Pa
     for name, shardings in (("whole", [None, None, None]), ("sharded", [grid, rows(3), columns(4)])):
         with a_job(tmp_path / name, shardings) as (syncer, units):
             for number in range(1, 5):
-                a_round(units, number, Coding.FLOAT32)
+                a_round(units, number)
             values.append(merged(syncer))
     assert values[0] == values[1]
 
 
-@pytest.mark.parametrize("compression", CODINGS)
+@pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_a_unit_of_many_ranks_moves_as_many_bytes_as_one_process(tmp_path: Path, compression: str) -> None:
     with LocalSyncer(place_for(tmp_path, 3, compression)) as syncer, contextlib.ExitStack() as streams:
         arrays = {"w0": np.zeros((64, 1024), np.float32), "w1": np.zeros((32, 1024), np.float32)}
         shardings = (None, columns(2), dealt(4))
-        units = [streams.enter_context(RawUnit(syncer, x, f"u-{i}", arrays=arrays)) for i, x in enumerate(shardings)]
+        units = [streams.enter_context(ScriptedLearner(syncer, arrays, unit=f"u-{i}", sharding=x)) for i, x in enumerate(shardings)]
         units[0].join().seed()
         until(lambda: syncer.report().seeded, "the seed")
         for unit in units[1:]:
-            unit.join().receive(count=2)
+            unit.join().adopt(count=2)
         for unit in units:
             unit.pushed = unit.received = 0
         for number in range(1, 3):
-            a_round(units, number, CODINGS[compression])
+            a_round(units, number)
     # Pieces meet at multiples of 256 here, so that no scale of int4 goes to two ranks: the very same bytes.
     assert {(unit.pushed, unit.received) for unit in units} == {(units[0].pushed, units[0].received)}
     assert units[0].pushed > 0
@@ -103,12 +105,12 @@ def test_large_portions_are_cut_and_decoded_beside_the_event_loop(tmp_path: Path
         arrays = {name: np.zeros((700, 512), np.float32) for name in ("w0", "w1")}  # 1.4 MiB each
         assert arrays["w0"].size > INLINE_ELEMENTS
         assert arrays["w0"].nbytes > INLINE_BYTES
-        units = [streams.enter_context(RawUnit(syncer, x, f"u-{i}", arrays=arrays)) for i, x in enumerate((None, rows(3)))]
+        units = [streams.enter_context(ScriptedLearner(syncer, arrays, unit=f"u-{i}", sharding=x)) for i, x in enumerate((None, rows(3)))]
         units[0].join().seed()
         until(lambda: syncer.report().seeded, "the seed")
-        units[1].join().receive(count=2)
+        units[1].join().adopt(count=2)
         for number in range(1, 3):
-            pull = a_round(units, number, Coding.FLOAT32)
+            pull = a_round(units, number)
             assert [unit.value(pull.fragment).tobytes() for unit in units] == [merged(syncer)[pull.fragment]] * 2
 
 
@@ -119,12 +121,11 @@ def test_a_contribution_counts_when_the_portions_of_all_ranks_are_there(tmp_path
             unit.step(1)
         pull = one.pulled()
         four.pulled()
-        one.push_all(pull, one.trained(pull), Coding.BFLOAT16_DELTA)
-        for rank in range(3):
-            four.push(rank, pull, four.trained(pull), Coding.BFLOAT16_DELTA)
+        one.push(pull, one.trained(pull))
+        four.push(pull, four.trained(pull), ranks=range(3))
         until(lambda: contributions(syncer, "u-0") == 0 and gathered(syncer, "u-1") == 3, "three portions")
-        four.push(3, pull, four.trained(pull), Coding.BFLOAT16_DELTA)
-        four.receive()
+        four.push(pull, four.trained(pull), ranks=[3])
+        four.adopt()
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 1)
 
 
@@ -151,25 +152,23 @@ def state(syncer: LocalSyncer, unit: str) -> UnitReport.State | None:
 def test_a_rank_that_is_lost_sends_its_portion_again_and_the_contribution_counts(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, grid]) as (syncer, units):
         one, four = units
-        incarnation = four.leader_incarnation
+        incarnation = four.incarnation
         for unit in units:
             unit.step(1)
         pull = one.pulled()
         four.pulled()
-        for rank in range(3):
-            four.push(rank, pull, four.trained(pull), Coding.FLOAT32)
+        four.push(pull, four.trained(pull), ranks=range(3))
         until(lambda: gathered(syncer, "u-1") == 3, "three portions")
         four.reopen(2)
         until(lambda: state(syncer, "u-1") == UnitReport.DISCONNECTED, "the loss to be seen")
         assert gathered(syncer, "u-1") == 2
         assert "connection of rank 2 lost" in (syncer.unit("u-1") or UnitReport()).message
-        welcome = four.join_rank(2, incarnation=incarnation, versions=[0, 0])
+        welcome = four.welcomed_rank(2, incarnation=incarnation, versions=[0, 0])
         assert welcome.resumed, "it holds what it held"
-        for rank in (2, 3):
-            four.push(rank, pull, four.trained(pull), Coding.FLOAT32)
-        one.push_all(pull, one.trained(pull), Coding.FLOAT32)
+        four.push(pull, four.trained(pull), ranks=(2, 3))
+        one.push(pull, one.trained(pull))
         for unit in units:
-            unit.receive()
+            unit.adopt()
             assert unit.value(pull.fragment).tobytes() == merged(syncer)[pull.fragment]
         assert contributions(syncer, "u-1") == 1
         four.step(2)
@@ -178,15 +177,20 @@ def test_a_rank_that_is_lost_sends_its_portion_again_and_the_contribution_counts
 
 def test_a_unit_that_lacks_a_rank_delays_no_other(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(100_000, quorum=1)))
-    with LocalSyncer(place) as syncer, RawUnit(syncer, None, "u-0") as one, RawUnit(syncer, rows(2), "u-1") as two:
+    with (
+        LocalSyncer(place) as syncer,
+        ScriptedLearner(syncer, unit="u-0") as one,
+        ScriptedLearner(syncer, unit="u-1", sharding=rows(2)) as two,
+    ):
+        one.coding = Coding.FLOAT32  # which a job of any compression takes
         one.join().seed()
         until(lambda: syncer.report().seeded, "the seed")
-        two.join().receive(count=2)
+        two.join().adopt(count=2)
         two.streams[1].cut()
         until(lambda: state(syncer, "u-1") == UnitReport.DISCONNECTED, "the loss to be seen")
         two.step(1)
         for number in range(1, 5):
-            a_round([one], number, Coding.FLOAT32)
+            a_round([one], number)
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (4, 0)
 
 
@@ -196,97 +200,103 @@ def test_what_the_leader_reports_while_a_rank_is_away_counts_when_it_is_back(tmp
         two.reopen(1)
         until(lambda: state(syncer, "u-0") == UnitReport.DISCONNECTED, "the loss to be seen")
         two.step(1)
-        two.leader.want(1).hear("work")  # the report came before
+        two.want(1).hear("work")  # the report came before
         assert syncer.report().t == 0
-        two.join_rank(1, incarnation=two.leader_incarnation, versions=[0, 0])
+        two.welcomed_rank(1, incarnation=two.incarnation, versions=[0, 0])
         assert two.pulled().t == 1
 
 
 @pytest.mark.slow
 def test_an_answer_that_is_not_whole_when_its_exchange_closes_is_forgotten_and_refused_once(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(100_000, quorum=1)))
-    with LocalSyncer(place) as syncer, RawUnit(syncer, None, "u-0") as one, RawUnit(syncer, rows(2), "u-1") as two:
+    with (
+        LocalSyncer(place) as syncer,
+        ScriptedLearner(syncer, unit="u-0") as one,
+        ScriptedLearner(syncer, unit="u-1", sharding=rows(2)) as two,
+    ):
         one.join().seed()
         until(lambda: syncer.report().seeded, "the seed")
-        two.join().receive(count=2)
+        two.join().adopt(count=2)
         two.step(1, step_seconds=0.01)  # so that it is silent after a second
         pull = two.pulled()
-        two.push(0, pull, two.trained(pull), Coding.FLOAT32)
+        two.push(pull, two.trained(pull), ranks=[0])
         until(lambda: gathered(syncer, "u-1") == 1, "the portion")
         until(lambda: syncer.report().t >= pull.t + 2 or one_more_step(one), "the exchange to close without it")
         assert gathered(syncer, "u-1") == 0
-        for rank in range(2):
-            two.push(rank, pull, two.trained(pull), Coding.FLOAT32)
+        two.push(pull, two.trained(pull))
         until(lambda: refused(syncer, "u-1") == {"StaleRound": 1}, "the refusal")
         two.step(2)
         until(lambda: (syncer.unit("u-1") or UnitReport()).local_step == 2, "the unit to go on")
 
 
-def one_more_step(unit: RawUnit) -> bool:
+def one_more_step(unit: ScriptedLearner) -> bool:
     """It takes another local step, and nothing is known of it yet."""
-    unit.steps += 1
-    unit.step(unit.steps)
+    unit.step(unit.steps + 1)
     return False
 
 
 def test_a_rank_that_comes_back_gets_only_what_it_lacks(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (syncer, units):
-        pull = a_round(units, 1, Coding.FLOAT32)
+        pull = a_round(units, 1)
         two = units[1]
         two.reopen(1)
         until(lambda: state(syncer, "u-1") == UnitReport.DISCONNECTED, "the loss to be seen")
         # it lacks the newest version of the fragment that was merged
-        assert two.join_rank(1, incarnation=two.leader_incarnation, versions=[0, 0]).resumed
-        two.receive(ranks=[1])
+        assert two.welcomed_rank(1, incarnation=two.incarnation, versions=[0, 0]).resumed
+        two.adopt(ranks=[1])
         assert two.held[1][pull.fragment][0] == pull.t
         # and nothing at all if it is another process, which holds nothing
         two.reopen(1)
         until(lambda: state(syncer, "u-1") == UnitReport.DISCONNECTED, "the loss to be seen")
-        assert not two.join_rank(1, process=b"new", incarnation=two.leader_incarnation, versions=[0, 0]).resumed
-        two.receive(count=2, ranks=[1])
-        a_round(units, 2, Coding.FLOAT32)
+        assert not two.welcomed_rank(1, process=b"new", incarnation=two.incarnation, versions=[0, 0]).resumed
+        two.adopt(count=2, ranks=[1])
+        a_round(units, 2)
 
 
 def test_ranks_try_again_until_their_leader_has_joined_and_end_with_it(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path, 1)) as syncer, RawUnit(syncer, rows(2), "u-0") as two:
+    with LocalSyncer(place_for(tmp_path, 1)) as syncer, ScriptedLearner(syncer, unit="u-0", sharding=rows(2)) as two:
         assert two.hello_of(1).status() is grpc.StatusCode.UNAVAILABLE
         assert "rank 1 of unit u-0 waits for its leader" in two.streams[1].ending()
         two.reopen(1)
-        assert not two.join_leader().seed_wanted, "not before all of its ranks are there"
-        assert not two.join_rank(1).seed_wanted
+        assert not two.welcomed().seed_wanted, "not before all of its ranks are there"
+        assert not two.welcomed_rank(1).seed_wanted
         assert all(stream.hear("welcome").welcome.seed_wanted for stream in two.streams)
         two.seed()
         until(lambda: syncer.report().seeded, "the seed")
-        two.leader.cut()
+        two.cut()
         assert two.streams[1].status() is grpc.StatusCode.UNAVAILABLE
         assert "leader, rank 0, has ended" in two.streams[1].ending()
 
 
 def test_the_leader_says_bye_for_all_ranks(tmp_path: Path) -> None:
     with a_job(tmp_path, [rows(2)]) as (syncer, units):
-        assert units[0].leader.leave()[-1:] != ["refused"]
+        assert units[0].leave()[-1:] != ["refused"]
         assert units[0].streams[1].status() is grpc.StatusCode.OK
         until(lambda: state(syncer, "u-0") == UnitReport.DISCONNECTED, "the end")
 
 
 def test_the_seed_moves_on_when_a_rank_of_the_seeder_is_lost(tmp_path: Path) -> None:
-    with LocalSyncer(place_for(tmp_path, 2)) as syncer, RawUnit(syncer, rows(2), "u-0") as two, RawUnit(syncer, None, "u-1") as one:
+    with (
+        LocalSyncer(place_for(tmp_path, 2)) as syncer,
+        ScriptedLearner(syncer, unit="u-0", sharding=rows(2)) as two,
+        ScriptedLearner(syncer, unit="u-1") as one,
+    ):
         two.join()
-        assert two.leader.hear("welcome").welcome.seed_wanted
-        assert not one.join_leader().seed_wanted
+        assert two.hear("welcome").welcome.seed_wanted
+        assert not one.welcomed().seed_wanted
         two.streams[1].cut()
-        assert one.leader.hear("welcome").welcome.seed_wanted
+        assert one.hear("welcome").welcome.seed_wanted
         for p, own in enumerate(two.portions[0]):  # the leader does not know yet
-            two.leader.transfer(Chunk(kind=Chunk.SEED, fragment=p, coding=Chunk.FLOAT32), bytes(4 * own.size))
+            two.transfer(Chunk(kind=Chunk.SEED, fragment=p, coding=Chunk.FLOAT32), bytes(4 * own.size))
         one.seed()
         until(lambda: syncer.report().seeded, "the seed")
         # what the ranks hold is their own: they get the job's
-        two.receive(count=2, ranks=[0])
+        two.adopt(count=2, ranks=[0])
         assert two.held[0][0][0] == 0
         two.reopen(1)
-        two.join_rank(1, incarnation=two.leader_incarnation, versions=[0, 0])
-        two.receive(count=2, ranks=[1])
-        a_round([two, one], 1, Coding.FLOAT32)
+        two.welcomed_rank(1, incarnation=two.incarnation, versions=[0, 0])
+        two.adopt(count=2, ranks=[1])
+        a_round([two, one], 1)
 
 
 # --- hostile ----------------------------------------------------------------------------------------------------------
@@ -303,21 +313,21 @@ def test_the_seed_moves_on_when_a_rank_of_the_seeder_is_lost(tmp_path: Path) -> 
 def test_pieces_that_do_not_cover_the_model_once_are_refused_with_the_place(
     tmp_path: Path, pieces: list[list[Piece]], message: str
 ) -> None:
-    with a_job(tmp_path, [None]) as (syncer, units), RawLearner(syncer, unit="bad") as bad:
+    with a_job(tmp_path, [None]) as (syncer, units), ScriptedLearner(syncer, unit="bad") as bad:
         others = [whole(tensor) for tensor in bad.layout.tensors if tensor.name != "w0"]
         owned = piece_maps(bad.layout, [[*pieces[0], *others], pieces[1]])
         refused = bad.hello(ranks=2, owned=owned).hear("refused").refused
         assert refused.code == Refused.LAYOUT
         assert message in refused.message
         assert state(syncer, "bad") == UnitReport.REFUSED
-        a_round(units, 1, Coding.FLOAT32)
+        a_round(units, 1)
 
 
 def test_a_refused_first_learner_leaves_no_layout(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path, 1)) as syncer:
-        with RawLearner(syncer, unit="bad", arrays=weights(tensors=3)) as bad:
+        with ScriptedLearner(syncer, unit="bad", arrays=weights(tensors=3)) as bad:
             assert bad.hello(ranks=5000, owned=[PieceMap()] * 5000).hear("refused").refused.code == Refused.LAYOUT
-        with RawUnit(syncer, rows(2), "u-0") as two:
+        with ScriptedLearner(syncer, unit="u-0", sharding=rows(2)) as two:
             two.join().seed()
             until(lambda: syncer.report().seeded, "the seed")
 
@@ -338,7 +348,7 @@ def test_a_refused_first_learner_leaves_no_layout(tmp_path: Path) -> None:
 def test_a_rank_that_is_none_of_the_unit_is_refused_alone(
     tmp_path: Path, changes: dict[str, object], code: Refused.Code | None, message: str
 ) -> None:
-    with a_job(tmp_path, [rows(2)]) as (syncer, units), RawLearner(syncer, unit="u-0") as stranger:
+    with a_job(tmp_path, [rows(2)]) as (syncer, units), ScriptedLearner(syncer, unit="u-0") as stranger:
         usual: dict[str, object] = {"rank": 1, "ranks": 2, "process": b"p1", "tensors": [], "fingerprint": ""}
         stranger.hello(**(usual | changes))
         if code is None:
@@ -347,24 +357,24 @@ def test_a_rank_that_is_none_of_the_unit_is_refused_alone(
         else:
             refused = stranger.hear("refused").refused
             assert (refused.code, message in refused.message) == (code, True), refused.message
-        a_round(units, 1, Coding.FLOAT32)
+        a_round(units, 1)
 
 
 def test_a_rank_of_a_unit_of_one_process_is_refused(tmp_path: Path) -> None:
-    with a_job(tmp_path, [None]) as (syncer, units), RawLearner(syncer, unit="u-0") as stranger:
+    with a_job(tmp_path, [None]) as (syncer, units), ScriptedLearner(syncer, unit="u-0") as stranger:
         refused = stranger.hello(rank=1, ranks=2, process=b"p1").hear("refused").refused
         assert (refused.code, "the unit is one process" in refused.message) == (Refused.PROTOCOL, True)
-        a_round(units, 1, Coding.FLOAT32)
+        a_round(units, 1)
 
 
 def test_the_same_process_may_open_another_stream_before_the_break_was_noticed(tmp_path: Path) -> None:
     with a_job(tmp_path, [rows(2)]) as (syncer, units):
         two = units[0]
-        former, two.streams[1] = two.streams[1], RawLearner(syncer, unit="u-0")
-        assert two.join_rank(1, incarnation=two.leader_incarnation, versions=[0, 0]).resumed
+        former, two.streams[1] = two.streams[1], ScriptedLearner(syncer, unit="u-0")
+        assert two.welcomed_rank(1, incarnation=two.incarnation, versions=[0, 0]).resumed
         assert former.status() is grpc.StatusCode.UNAVAILABLE
         former.cut()
-        a_round(units, 1, Coding.FLOAT32)
+        a_round(units, 1)
 
 
 @pytest.mark.parametrize(
@@ -378,7 +388,9 @@ def test_the_same_process_may_open_another_stream_before_the_break_was_noticed(t
         (lambda rank: rank.hello(), "Hello came twice"),
     ],
 )
-def test_what_a_rank_does_wrong_ends_its_unit_and_no_other(tmp_path: Path, break_it: Callable[[RawLearner], object], message: str) -> None:
+def test_what_a_rank_does_wrong_ends_its_unit_and_no_other(
+    tmp_path: Path, break_it: Callable[[ScriptedLearner], object], message: str
+) -> None:
     with a_job(tmp_path, [None, rows(3)]) as (syncer, units):
         one, three = units
         break_it(three.streams[1])
@@ -390,7 +402,7 @@ def test_what_a_rank_does_wrong_ends_its_unit_and_no_other(tmp_path: Path, break
         assert state(syncer, "u-0") in (UnitReport.JOINING, UnitReport.CONTRIBUTING)
 
 
-def a_pull(units: Sequence[RawUnit]) -> Pull:
+def a_pull(units: Sequence[ScriptedLearner]) -> Pull:
     for unit in units:
         unit.step(1)
     pulls = [unit.pulled() for unit in units]
@@ -404,9 +416,9 @@ def refused(syncer: LocalSyncer, unit: str) -> dict[str, int]:
 def test_ranks_that_disagree_on_the_counters_end_their_unit(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (_, units):
         pull, two = a_pull(units), units[1]
-        two.push(0, pull, two.trained(pull), Coding.FLOAT32)
-        two.push(1, pull, two.trained(pull), Coding.FLOAT32, tokens=4)
-        said = two.leader.hear("refused").refused
+        two.push(pull, two.trained(pull), ranks=[0])
+        two.push(pull, two.trained(pull), ranks=[1], tokens=4)
+        said = two.hear("refused").refused
         assert said.code == Refused.PROTOCOL
         assert "the ranks disagree on fragment" in said.message
 
@@ -414,15 +426,12 @@ def test_ranks_that_disagree_on_the_counters_end_their_unit(tmp_path: Path) -> N
 def test_a_portion_with_nan_spoils_the_whole_contribution_and_ends_the_unit(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (syncer, units):
         pull, (one, two) = a_pull(units), units
-        two.push(0, pull, two.trained(pull), Coding.FLOAT32)
-        header = Chunk(
-            kind=Chunk.PUSH, fragment=pull.fragment, t=pull.t, coding=Chunk.FLOAT32, steps=1, tokens=8, tokens_done=8, steps_done=1
-        )
+        two.push(pull, two.trained(pull), ranks=[0])
         size = two.portions[1][pull.fragment].size
-        two.streams[1].transfer(header, np.full(size, np.nan, np.float32).tobytes())
+        two.streams[1].transfer(two.offer(pull, 1), np.full(size, np.nan, np.float32).tobytes())
         assert two.streams[1].hear("refused").refused.code == Refused.NONFINITE
-        one.push_all(pull, one.trained(pull), Coding.FLOAT32)
-        one.receive()
+        one.push(pull, one.trained(pull))
+        one.adopt()
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 0)
 
 
@@ -430,19 +439,16 @@ def test_portions_that_were_not_asked_for_or_come_twice_or_too_late_are_one_refu
     with a_job(tmp_path, [grid]) as (syncer, units):
         (four,) = units
         theta = np.zeros(four.fragments[0].size, np.float32)
-        for rank in range(4):
-            four.push(rank, Pull(fragment=0, t=9), theta, Coding.FLOAT32, tokens_done=8, steps_done=1)
+        four.push(Pull(fragment=0, t=9), theta, tokens_done=8, steps_done=1)
         until(lambda: refused(syncer, "u-0") == {"NotAsked": 1}, "the refusal")
         pull = a_pull(units)
         moved = four.trained(pull)
-        four.push(1, pull, moved, Coding.FLOAT32)
-        four.push(1, pull, moved, Coding.FLOAT32)
+        four.push(pull, moved, ranks=[1])
+        four.push(pull, moved, ranks=[1])
         until(lambda: refused(syncer, "u-0") == {"NotAsked": 1, "Duplicate": 1}, "the refusal")
-        for rank in (0, 2, 3):
-            four.push(rank, pull, moved, Coding.FLOAT32)
-        four.receive()
-        for rank in range(4):  # its exchange is over
-            four.push(rank, pull, moved, Coding.FLOAT32)
+        four.push(pull, moved, ranks=(0, 2, 3))
+        four.adopt()
+        four.push(pull, moved)  # its exchange is over
         until(lambda: refused(syncer, "u-0") == {"NotAsked": 1, "Duplicate": 2}, "the refusal")
         assert contributions(syncer, "u-0") == 1
         four.step(2)
@@ -456,7 +462,7 @@ def test_a_unit_has_no_more_under_way_than_one_process_could(tmp_path: Path) -> 
 
     place = Place(tmp_path, job_file(training(100_000, fragments=4, sync_interval=4)))
     arrays = {f"w{i}": np.zeros((64, 1024), np.float32) for i in range(4)}
-    with LocalSyncer(place) as syncer, RawUnit(syncer, tensors, "u-0", fragments=4, arrays=arrays) as unit:
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, arrays, unit="u-0", sharding=tensors) as unit:
         unit.join().seed()
         until(lambda: syncer.report().seeded, "the seed")
         for rank in range(3):

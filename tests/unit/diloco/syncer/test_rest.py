@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.learner import session
 from diloco.protocol.diloco_pb2 import UnitReport
 
@@ -63,10 +63,9 @@ def test_a_learner_whose_quorum_is_missing_rests_says_so_and_trains_on_with_the_
 
 def test_a_rest_ends_with_the_connection(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer:
-        with RawLearner(syncer) as first:
-            first.hello().hear("welcome")
-            first.seed()
+        with ScriptedLearner(syncer) as first:
+            first.join().seed()
             first.step(1).step(2 * MOST)
             assert first.hear("rest").rest.quorum == 2
-        until(lambda: (syncer.unit("raw-0") or UnitReport()).state == UnitReport.DISCONNECTED, "the loss to be seen")
-        assert not resting(syncer, "raw-0")
+        until(lambda: (syncer.unit("u-0") or UnitReport()).state == UnitReport.DISCONNECTED, "the loss to be seen")
+        assert not resting(syncer, "u-0")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from builders.core import a_job, a_seeded_core
 from builders.exchange import LocalSyncer, Place, job_file, training, until, weights
-from builders.raw_learner import RawLearner
+from builders.scripted_learner import ScriptedLearner
 from diloco.data.ledger import Ledger, Summary
-from diloco.protocol.diloco_pb2 import Chunk, Progress
+from diloco.protocol.diloco_pb2 import Progress
 from diloco.syncer.exchange import SKIPS_SAID_AGAIN_AFTER, Exchanges
 from diloco.syncer.peer import Peers
 from diloco.syncer.sessions import UnitSession
@@ -22,18 +22,16 @@ from diloco.syncer.work import Work
 def test_the_work_of_a_contribution_that_is_refused_at_the_merge_is_free_again(tmp_path: Path) -> None:
     """It was accepted before, and what it might have committed stayed leased until the end of its exchange, also beyond its session."""
     place = Place(tmp_path, job_file(training(1000, sync_interval=1, fragments=1, overlap_steps=0, compression="None")))
-    with LocalSyncer(place) as syncer, RawLearner(syncer, arrays=weights(1.0), fragments=1) as raw:
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, weights(1.0)) as learner:
 
         def ledger() -> Summary:
             return syncer.syncer.engine.work.ledger.summary()
 
-        raw.hello().hear("welcome")
-        raw.seed().want(40).hear("work")
+        learner.join().seed().want(40).hear("work")
         assert syncer.call(ledger).leased == 40
-        pull = raw.step(1).hear("pull").pull
-        header = Chunk(kind=Chunk.PUSH, t=pull.t, coding=Chunk.FLOAT32, steps=1, tokens=8, samples_done=8, tokens_done=8, steps_done=1)
-        raw.transfer(header, np.full(raw.fragments[0].size, 1e30, np.float32).tobytes())
-        until(lambda: (unit := syncer.unit("raw-0")) is not None and unit.refused.get("Outlier") == 1, "the refusal")
+        pull = learner.step(1).pulled()
+        learner.push(pull, np.full(learner.fragments[0].size, 1e30, np.float32), samples_done=8)
+        until(lambda: (unit := syncer.unit("u-0")) is not None and unit.refused.get("Outlier") == 1, "the refusal")
         assert (syncer.call(ledger).leased, syncer.call(ledger).free, syncer.call(ledger).committed) == (0, 40, 0)
 
 

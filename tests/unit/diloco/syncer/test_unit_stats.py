@@ -89,7 +89,7 @@ def test_what_must_outlive_the_process_does() -> None:
 def test_a_process_that_is_merely_alive_has_done_nothing() -> None:
     unit = UnitStatsTable().of("u")
     unit.joined(1, 0.0)
-    assert unit.seconds_since_alive(4.0) is None, "its version may send nothing of the kind"
+    assert unit.seconds_since_alive(4.0) == 4.0, "since it joined"
     assert not unit.alive(3, "", 0.0, 10.0)
     assert (unit.heard_at, unit.local_step, unit.seconds_since_alive(14.0)) == (0.0, 3, 4.0)
     unit.progressed(4, 0.1, math.nan, 8, 13.0)

@@ -1,0 +1,157 @@
+"""Counters that no program has: what becomes of weights, sums and stored states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from builders.exchange import LocalSyncer, Place, job_file, training, until
+from builders.scripted_learner import ScriptedLearner
+from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, UnitReport
+from diloco.syncer.sessions import UnitSession
+from diloco.syncer.work import ENOUGH_SAMPLES, MOST_TOKENS_RATIO, Work
+
+LONG = 100_000
+"""Outer steps of a job that is to last as long as its test."""
+
+
+def a_place(path: Path, **changes: object) -> Place:
+    return Place(path, job_file(training(LONG, **changes)))
+
+
+def seeded(raw: ScriptedLearner) -> ScriptedLearner:
+    raw.hello().hear("welcome")
+    return raw.seed()
+
+
+def answer(raw: ScriptedLearner, **counters: int) -> ScriptedLearner:
+    """The answer to the next pull, of one step with 8 tokens where nothing else is said."""
+    pull = raw.hear("pull").pull
+    usual = {"steps": 1, "tokens": 8, "tokens_done": 8 * pull.t, "steps_done": pull.t}
+    header = Chunk(kind=Chunk.PUSH, fragment=pull.fragment, t=pull.t, coding=Chunk.FLOAT32, **(usual | counters))  # type: ignore[arg-type]
+    return raw.transfer(header, bytes(4 * raw.fragments[pull.fragment].size))
+
+
+def says(raw: ScriptedLearner, steps: int) -> ScriptedLearner:
+    counters = [steps] * len(raw.fragments)
+    progress = Progress(local_step=steps, steps=counters, tokens=counters, step_seconds=20.0, loss=float("nan"))
+    return raw.say(FromLearner(progress=progress))
+
+
+def test_steps_beyond_the_pace_of_the_clock_do_not_raise_a_weight(tmp_path: Path) -> None:
+    """H = 2, and one outer step has two exchanges behind it: countable are 1.5 x 1 + 2 + 8 = 11.5 at t = 1, 13 at t = 2."""
+    with LocalSyncer(a_place(tmp_path, quorum=2)) as syncer, ScriptedLearner(syncer, unit="a") as a, ScriptedLearner(syncer, unit="b") as b:
+        seeded(a)
+        until(lambda: syncer.report().seeded, "the seed")
+        b.hello().hear("welcome")
+        a.step(1)
+        says(b, 1_000_000)
+        answer(a)
+        answer(b, steps=1_000_000, tokens=8_000_000, steps_done=1_000_000, tokens_done=8_000_000)
+        until(lambda: (syncer.unit("b") or UnitReport()).contributions == 1, "the merge")
+        # Both have 8 tokens per step: their weights are as their steps.
+        share = (syncer.unit("b") or UnitReport()).weight
+        assert 11 / 12 < share <= 13 / 14
+
+
+def test_a_unit_that_trained_on_during_a_pause_takes_part(tmp_path: Path) -> None:
+    """150 steps since the last adoption, where H is 2."""
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer) as raw:
+        seeded(raw)
+        says(raw, 150)
+        answer(raw, steps=150, tokens=1200, steps_done=150, tokens_done=1200)
+        until(lambda: (syncer.unit("u-0") or UnitReport()).contributions == 1, "the merge")
+
+
+def test_steps_that_no_program_takes_are_refused_and_the_unit_goes_on(tmp_path: Path) -> None:
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer) as raw:
+        says(seeded(raw), 10**15)
+        answer(raw, steps=10**15, tokens=10**15, steps_done=10**15, tokens_done=10**15)
+        until(lambda: (syncer.unit("u-0") or UnitReport()).refused.get("Impossible", 0) == 1, "the refusal")
+        assert (syncer.unit("u-0") or UnitReport()).contributions == 0
+        raw.want(1).hear("work")
+
+
+@pytest.mark.parametrize("totals", [{"tokens_done": 2**64 - 1}, {"tokens_done": MOST_WORK + 1}, {"steps_done": 2**64 - 1}])
+def test_totals_whose_sum_does_not_fit_end_their_sender_only(tmp_path: Path, totals: dict[str, int]) -> None:
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer) as raw:
+        seeded(raw).step(1)
+        refused = answer(raw, **totals).hear("refused").refused
+        assert (refused.code, f"are more than {MOST_WORK}" in refused.message) == (Refused.PROTOCOL, True), refused.message
+        with ScriptedLearner(syncer, unit="other") as other:
+            other.hello().hear("welcome")
+            assert {other.receive().header.tokens for _ in other.fragments} == {0}
+
+
+def a_session(ledger: Ledger, samples: int) -> tuple[Work, UnitSession]:
+    """Of a unit that has leased so many samples."""
+    work, session = Work(ledger, fragments=1), UnitSession("u", 1, b"s", "u/1/1", 1)
+    work.begin(session)
+    list(work.lease(session, samples))
+    return work, session
+
+
+def totals(samples: int, tokens: int) -> Chunk:
+    return Chunk(samples_done=samples, tokens_done=tokens, steps_done=1, tokens=1, steps=1)
+
+
+def trained(samples: int, tokens: int) -> Ledger:
+    """Of a job whose one unit has trained so much."""
+    ledger = Ledger()
+    ledger.begin("v/1/1", "v")
+    ledger.lease("v/1/1", samples)
+    ledger.commit("v/1/1", UnitWork(samples, tokens, 1))
+    return ledger
+
+
+def test_samples_hold_at_most_a_multiple_of_what_samples_held_before() -> None:
+    work, session = a_session(trained(ENOUGH_SAMPLES, 10 * ENOUGH_SAMPLES), samples=4)
+    most = 4 * 10 * MOST_TOKENS_RATIO
+    assert work.contradiction(session, totals(4, most)) == ""
+    assert "in 4 samples, of which the job has trained 1024 with 10240 tokens" in work.contradiction(session, totals(4, most + 1))
+
+
+def test_few_samples_of_a_job_and_programs_without_samples_say_nothing_of_others() -> None:
+    work, session = a_session(trained(ENOUGH_SAMPLES - 1, ENOUGH_SAMPLES), samples=4)
+    assert work.contradiction(session, totals(4, 10**9)) == ""
+    work, session = a_session(trained(ENOUGH_SAMPLES, ENOUGH_SAMPLES), samples=0)
+    assert work.contradiction(session, totals(0, 10**9)) == ""
+
+
+def test_sums_count_what_others_have_committed() -> None:
+    work, session = a_session(trained(1, MOST_WORK - 10), samples=4)
+    assert work.contradiction(session, totals(4, 10)) == ""
+    assert f"are more than {MOST_WORK}" in work.contradiction(session, totals(4, 11))
+
+
+def test_a_stored_count_beyond_all_bounds_is_replaced_and_named() -> None:
+    stored = trained(100, 1000).to_json()
+    stored |= {"frontier": 110, "committed": [[0, 110]]}
+    stored["units"] |= {"bad": [10, 2**70, 2**65], "own": [0, 2**64, 5]}
+    ledger = Ledger.from_json(stored)
+    # The samples of v hold 10 tokens each.
+    assert (ledger.unit("bad"), ledger.unit("own"), ledger.unit("v")) == (UnitWork(10, 100, 0), UnitWork(0, 0, 5), UnitWork(100, 1000, 1))
+    assert ledger.tokens == 1100
+    assert [text.split(" cannot")[0] for text in ledger.repaired] == ["unit bad", "unit own"]
+    assert Ledger.from_json(ledger.to_json()).repaired == ()
+
+
+def test_the_tokens_of_a_job_never_exceed_what_the_wire_carries() -> None:
+    stored = trained(1, MOST_WORK).to_json()
+    stored["units"] |= {f"u-{i}": [0, MOST_WORK, 1] for i in range(5000)}
+    assert Ledger.from_json(stored).tokens == MOST_WORK
+
+
+def test_a_job_goes_on_from_a_state_with_a_count_beyond_all_bounds(tmp_path: Path) -> None:
+    """As a hostile learner may have had it stored."""
+    place = a_place(tmp_path)
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as raw:
+        seeded(raw).step(1)
+        answer(raw)
+        until(lambda: (syncer.unit("u-0") or UnitReport()).contributions == 1, "the merge")
+        syncer.syncer.engine.work.ledger._units["bad"] = UnitWork(0, 2**70, 1)  # no door lets it in
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer) as raw:
+        assert "unit bad cannot have trained" in syncer.report().message
+        raw.hello(session=b"again").hear("welcome")
+        assert {raw.receive().header.tokens for _ in raw.fragments} == {syncer.report().tokens}

@@ -1,0 +1,211 @@
+"""One message that cannot be handled ends its sender, and nobody else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders.chunks import chunk_of
+from builders.exchange import LocalSyncer, Place, job_file, training, until
+from builders.scripted_learner import ScriptedLearner
+from builders.shardings import rows
+from diloco.algorithm.codec import Coding
+from diloco.algorithm.members import LONGEST_STEP, SHORTEST_STEP, usable_step_seconds
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Refused, UnitReport
+from diloco.protocol.framing import split
+
+LONG = 100_000
+"""Outer steps of a job that is to last as long as its test."""
+
+
+def a_place(path: Path, **changes: object) -> Place:
+    return Place(path, job_file(training(LONG, **changes)))
+
+
+def seeded(raw: ScriptedLearner) -> ScriptedLearner:
+    raw.hello().hear("welcome")
+    return raw.seed()
+
+
+def trains(syncer: LocalSyncer, raw: ScriptedLearner, first: int = 1) -> None:
+    """The learner, alone, takes the clock further."""
+    before = syncer.report().t
+    raw.step(first)
+    until(lambda: syncer.report().t > before, "an outer step")
+
+
+def asked(raw: ScriptedLearner) -> Chunk:
+    """The header of the right answer to the next pull."""
+    raw.step(1)
+    pull = raw.hear("pull").pull
+    return Chunk(kind=Chunk.PUSH, fragment=pull.fragment, t=pull.t, coding=Chunk.FLOAT32, steps=1, tokens=8, tokens_done=8, steps_done=1)
+
+
+def answer(raw: ScriptedLearner, header: Chunk) -> ScriptedLearner:
+    return raw.transfer(header, bytes(4 * raw.fragments[header.fragment].size))
+
+
+def is_refused(raw: ScriptedLearner, message: str) -> None:
+    refused = raw.hear("refused").refused
+    assert (refused.code, message in refused.message) == (Refused.PROTOCOL, True), refused.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("coding", 99), ("base", 7), ("steps", 9), ("tokens", 9), ("tokens_done", 1), ("steps_done", 9)]
+)
+def test_a_last_chunk_that_differs_from_the_first_ends_its_sender_only(tmp_path: Path, field: str, value: int) -> None:
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="bad") as bad:
+        header = asked(seeded(bad))
+        payload = bytes(4 * bad.fragments[header.fragment].size)
+        first, last = (chunk_of(piece) for piece in split(header, payload, len(payload) // 2))
+        setattr(last, field, value)
+        bad.say(FromLearner(chunk=first)).say(FromLearner(chunk=last))
+        is_refused(bad, f"has another {field} at offset {len(payload) // 2} than in its first chunk")
+        with ScriptedLearner(syncer, unit="other") as other:
+            other.hello().hear("welcome")
+            trains(syncer, other)
+
+
+def test_a_first_chunk_of_an_unknown_coding_or_kind_ends_its_sender_only(tmp_path: Path) -> None:
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="first") as first:
+        seeded(first)
+        for unit, changes in (("coding", {"kind": Chunk.PUSH, "coding": 99}), ("kind", {"kind": 99, "coding": Chunk.FLOAT32})):
+            with ScriptedLearner(syncer, unit=unit) as bad:
+                bad.hello().hear("welcome")
+                chunk = Chunk(fragment=0, t=1, total=4, data=b"abcd", **changes)  # type: ignore[arg-type]
+                is_refused(bad.say(FromLearner(chunk=chunk)), "99")
+        trains(syncer, first)
+
+
+def test_step_times_whose_sums_overflow_are_unknown(tmp_path: Path) -> None:
+    """1 / 1e-308 s is 1e308 steps per second; two of them are more than a float holds."""
+    with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="a") as a, ScriptedLearner(syncer, unit="b") as b:
+        seeded(a)
+        until(lambda: syncer.report().seeded, "the seed")
+        b.hello().hear("welcome")
+        for step, seconds in enumerate((1e-308, 5e-324, 1e308, 1e-308), 1):
+            for raw in (a, b):
+                raw.step(step, step_seconds=seconds).want(1).hear("work")
+        report = syncer.report()
+        assert report.t > 0
+        assert report.step_seconds == 0
+        assert {one.unit: one.step_seconds for one in report.units} == {"a": 0, "b": 0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "usable"),
+    [(SHORTEST_STEP, True), (LONGEST_STEP, True), (1.0, True), (SHORTEST_STEP / 2, False), (LONGEST_STEP * 2, False), (float("nan"), False),
+     (float("inf"), False), (0.0, False), (-1.0, False)],
+)  # fmt: skip
+def test_the_time_of_a_step_has_bounds(seconds: float, usable: bool) -> None:
+    assert usable_step_seconds(seconds) == usable
+
+
+def test_two_answers_of_ranks_with_contradicting_totals_end_their_unit_only(tmp_path: Path) -> None:
+    """Both are whole before the first one is in the merge, so each alone was possible when it came."""
+    place = a_place(tmp_path, overlap_steps=1, quorum=1)
+    with (
+        LocalSyncer(place) as syncer,
+        ScriptedLearner(syncer, unit="bad", sharding=rows(2)) as bad,
+        ScriptedLearner(syncer, unit="other") as other,
+    ):
+        bad.coding = Coding.FLOAT32
+        bad.join().seed()
+        until(lambda: syncer.report().seeded, "the seed")
+        bad.step(1)
+        bad.step(2)
+        pulls = [bad.pulled(), bad.pulled()]
+        assert {pull.fragment for pull in pulls} == {0, 1}
+        # Of two totals with 16 and 8 tokens the later one cannot have fewer steps.
+        totals = [{"tokens_done": 16, "steps_done": 1}, {"tokens_done": 8, "steps_done": 2}]
+        for rank, i in ((0, 0), (1, 1), (0, 1), (1, 0)):  # each rank has the last portion of one answer
+            bad.push(pulls[i], bad.trained(pulls[i]), ranks=[rank], **totals[i])
+        is_refused(bad, "are not totals of one session")
+        other.hello().hear("welcome")
+        trains(syncer, other)
+
+
+class _Defect:
+    """What the events of one unit meet in a syncer with a defect."""
+
+    def __init__(self, function: Callable[..., Any], of: Callable[..., object]) -> None:
+        self._function, self._of = function, of
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        if "bad" in str(self._of(*arguments)):
+            raise OverflowError("a defect")
+        return self._function(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    ("method", "say", "what"),
+    [
+        ("begin", lambda raw: raw.hello(), "Hello"),
+        ("too_many", lambda raw: raw.want(1), "Work"),
+        ("contradiction", lambda raw: answer(raw, asked(raw)), "PushOffered"),
+        ("contradiction_of", lambda raw: answer(raw, asked(raw)), "PushDecoded"),
+    ],
+)
+def test_an_exception_that_an_event_raises_refuses_its_stream_and_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    say: Callable[[ScriptedLearner], ScriptedLearner],
+    what: str,
+) -> None:
+    with (
+        LocalSyncer(a_place(tmp_path)) as syncer,
+        ScriptedLearner(syncer, unit="first") as first,
+        ScriptedLearner(syncer, unit="bad") as bad,
+    ):
+        seeded(first)
+        until(lambda: syncer.report().seeded, "the seed")
+        if what != "Hello":
+            bad.hello().hear("welcome")
+        work = syncer.syncer.engine.work
+        monkeypatch.setattr(work, method, _Defect(getattr(work, method), lambda *arguments: arguments[0]))
+        with caplog.at_level(logging.ERROR):
+            is_refused(say(bad), f"the syncer could not handle {what}: OverflowError: a defect")
+        assert "Traceback" in caplog.text
+        monkeypatch.undo()
+        trains(syncer, first)
+        with ScriptedLearner(syncer, unit="bad", attempt=2) as again:
+            again.hello(session=b"again").hear("welcome")
+            again.want(1).hear("work")
+
+
+def test_an_exception_of_the_engine_itself_leaves_a_snapshot_to_go_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = a_place(tmp_path)
+    failing = _Failing(place)
+    with failing as syncer, ScriptedLearner(syncer) as raw:
+        header = asked(seeded(raw))
+        answer(raw, header).receive(lambda transfer: transfer.header.t == header.t)
+        held = syncer.report()
+
+        def fails(now: float) -> None:
+            raise OverflowError("the engine's own")
+
+        monkeypatch.setattr(syncer.syncer.engine.exchanges, "advance", fails)
+        raw.say(FromLearner())  # nothing
+        raw.want(1)
+        failing.wait()
+    assert str(failing.error) == "the engine's own"
+    with LocalSyncer(place) as successor:
+        assert (successor.report().t, successor.report().seeded) == (held.t, True)
+        assert (successor.unit("u-0") or UnitReport()).contributions == 1
+
+
+class _Failing(LocalSyncer):
+    """A syncer whose process ends with an exception."""
+
+    error: Exception | None = None
+
+    async def _serve(self) -> None:
+        try:
+            await super()._serve()
+        except OverflowError as error:
+            self.error = error
