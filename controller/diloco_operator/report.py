@@ -49,8 +49,8 @@ class UnitReport:
     """Local steps since it had adopted the fragment, at its last contribution that was merged; 0: none yet."""
     resting_seconds: float = 0.0
     """Since the syncer told it to rest until the quorum trains; 0: it trains."""
-    seconds_since_alive: float | None = None
-    """Since its process was heard from in any way, when the report was made; None: its version does not say when it is merely alive."""
+    seconds_since_alive: float = 0.0
+    """Since its process was heard from in any way, when the report was made."""
     pause: str = ""
     """Why its program takes no steps for a while, in its own words; "": it does not say so."""
     pause_left: float = 0.0
@@ -100,7 +100,7 @@ class Report:
     done: bool = False
     snapshot_t: int = -1
     snapshot: str = ""
-    """Folder of the newest durable snapshot within the syncer's volume; "": none, or a syncer of an earlier version."""
+    """Folder of the newest durable snapshot within the syncer's volume; "": none."""
     snapshot_copied: bool = False
     """That snapshot is below `training.checkpoint.uri` too."""
     snapshot_error: str = ""

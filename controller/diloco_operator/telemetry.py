@@ -339,7 +339,7 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         recover_seconds=_figure(wire.recover_seconds),
         steps_per_sync=_count(wire.steps_per_sync),
         resting_seconds=_figure(wire.resting_seconds),
-        seconds_since_alive=_figure(wire.seconds_since_alive) if wire.HasField("seconds_since_alive") else None,
+        seconds_since_alive=_figure(wire.seconds_since_alive),
         pause=one_line(wire.pause, _PAUSE_LIMIT),
         pause_left=min(_figure(wire.pause_left), MOST_PAUSE),
         own_data=wire.own_data,

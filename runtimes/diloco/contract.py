@@ -324,7 +324,7 @@ class Result(_Report):
     units: list[UnitResult] = Field(default_factory=list)
     message: str = ""
     snapshot: str = ""
-    """Folder of the final snapshot within the syncer's volume; "": a syncer of an earlier version does not say it."""
+    """Folder of the final snapshot within the syncer's volume; "": it is not known."""
     snapshot_copied: bool = False
     """That snapshot is below `spec.training.checkpoint.uri` too."""
     ended_by: str = ""

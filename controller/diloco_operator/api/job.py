@@ -82,10 +82,6 @@ class Restart(_Api):
     backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
 
 
-JOIN_TIMEOUT = 600.0
-"""Seconds. The default of `learners.timeouts.join`, which the schema leaves open: `learners.joinTimeout` may hold the value."""
-
-
 class Timeouts(_Api):
     """How long each step of an attempt's start may take, from pods that were created to a unit that contributes."""
 
@@ -109,9 +105,7 @@ class Timeouts(_Api):
         description="From joining the syncer to the first step of the training program, for loading data and compiling. Its process must "
         "be heard from meanwhile, else `stallTimeout` counts.",
     )
-    join: Duration | None = Field(
-        None, description="From running pods until the syncer has seen the learner. Default: `learners.joinTimeout`, without it 10m."
-    )
+    join: Duration = Field(600.0, description="From running pods until the syncer has seen the learner.")
 
 
 class Learners(_Api):
@@ -129,21 +123,11 @@ class Learners(_Api):
     )
     restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long each step of an attempt's start may take.")
-    join_timeout: Duration | None = Field(
-        None, description="Deprecated: use `timeouts.join`, which comes before it. The value 10m is the default of earlier versions."
-    )
     stall_timeout: Duration = Field(
         120.0,
         description="A joined unit that takes no step for so long is replaced. Its first step has `timeouts.firstStep`, and a pause that "
         "its program announces the time that it names, as long as its process is heard from.",
     )
-
-    @property
-    def join_limit(self) -> float:
-        """Seconds that a unit whose pods run may take to join the syncer."""
-        if self.timeouts.join is not None:
-            return self.timeouts.join
-        return self.join_timeout if self.join_timeout is not None else JOIN_TIMEOUT
 
 
 class PoolLearners(_Api):
@@ -558,8 +542,7 @@ class ModelStatus(_Api):
     path: str = Field(
         "",
         max_length=SNAPSHOT_PATH_LIMIT,
-        description="Its folder within the claim's volume, such as snapshots/snapshot-00000011-t2400; absent: the syncer is of an "
-        "earlier version and does not say it.",
+        description="Its folder within the claim's volume, such as snapshots/snapshot-00000011-t2400; absent: the syncer did not say it.",
         json_schema_extra=_without_default,
     )
     uri: str = Field(
@@ -593,7 +576,7 @@ class Status(_Api):
     state: JobState | None = Field(
         None,
         description="The state of the job in one word, from its conditions: Queued, Starting, Training, Degraded, Suspended, Complete or "
-        "Failed. Absent: an earlier release wrote this status, or the operator has not seen the job.",
+        "Failed. Absent: the operator has not seen the job.",
     )
     reason: str = Field("", max_length=1024, description="Reason of the condition that decides the state, in CamelCase.")
     retry: int | None = Field(None, ge=0, description="The highest `spec.retry` that the operator has acted on; absent: none.")

@@ -309,21 +309,12 @@ RULES: Mapping[str, list[ValidationRule]] = {
             "within the window, and an API server stores 1.5 MiB at most; lower one of the two",
             ".restart.limit",
         ),
-        ValidationRule(
-            # 10m: earlier versions wrote this default into every job that they stored. It must not stop a user from setting the new field.
-            "!has(self.joinTimeout) || !has(self.timeouts) || !has(self.timeouts.join) || self.joinTimeout == '10m' || "
-            f"!self.joinTimeout.matches({_DURATION}) || !self.timeouts.join.matches({_DURATION}) || "
-            "duration(self.joinTimeout) == duration(self.timeouts.join)",
-            "joinTimeout is the deprecated name of timeouts.join, and the two differ; remove joinTimeout",
-            ".joinTimeout",
-        ),
     ],
     "spec.learners.timeouts.schedule": [_at_least_a_second("schedule")],
     "spec.learners.timeouts.pull": [_at_least_a_second("pull")],
     "spec.learners.timeouts.start": [_at_least_a_second("start")],
     "spec.learners.timeouts.firstStep": [_at_least_a_second("firstStep")],
     "spec.learners.timeouts.join": [_at_least_a_second("join")],
-    "spec.learners.joinTimeout": [_at_least_a_second("joinTimeout")],
     "spec.learners.stallTimeout": [_at_least_a_second("stallTimeout")],
     "spec.learners.restart.window": [_at_least_a_second("window")],
     "spec.learners.restart.backoff": [

@@ -9,9 +9,6 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from diloco_operator.api.conditions import TERMINAL, ConditionType
-from diloco_operator.api.reasons import TRUE, SuspendedReason
-
 
 class JobState(enum.StrEnum):
     """Where a job is in its life, in one word."""
@@ -37,16 +34,5 @@ OVER = (JobState.COMPLETE, JobState.FAILED)
 
 
 def state_on_record(status: Mapping[str, Any]) -> JobState | None:
-    """By a checked status. One that an earlier release wrote has no state: then by its conditions. None: nothing is on record."""
-    if "state" in status:
-        return JobState(status["state"])
-    conditions = {each["type"]: each for each in status.get("conditions") or ()}
-    true = {kind for kind, condition in conditions.items() if condition["status"] == TRUE}
-    for terminal in TERMINAL:
-        if terminal in true:
-            return JobState(terminal.value)
-    if ConditionType.SUSPENDED in true or conditions.get(ConditionType.SUSPENDED, {}).get("reason") == SuspendedReason.SUSPENDING:
-        return JobState.SUSPENDED
-    if ConditionType.TRAINING in true or (status.get("progress") or {}).get("step"):
-        return JobState.TRAINING if ConditionType.TRAINING in true and ConditionType.DEGRADED not in true else JobState.DEGRADED
-    return JobState.STARTING if conditions else None
+    """By a checked status. None: nothing is on record."""
+    return JobState(status["state"]) if "state" in status else None

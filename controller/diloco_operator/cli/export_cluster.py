@@ -23,7 +23,7 @@ from diloco.export.target_file import TargetFile
 from diloco_operator.api import names
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.export import progress_of, summary, target_path
-from diloco_operator.cli.export_pod import MODULE, PodRequest, has_ended, mounts, no_export, outdated_image, running_pod, syncer_container
+from diloco_operator.cli.export_pod import MODULE, PodRequest, has_ended, mounts, no_export, no_syncer_image, running_pod, syncer_container
 from diloco_operator.cli.jobs import find_job
 from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj
 from diloco_operator.kube.rest import RestClient
@@ -182,7 +182,7 @@ async def _receive(client: RestClient, request: PodRequest, pod: str, wanted: Wa
                     f"not allowed: running the export in pod {pod} needs get and create on pods/exec in namespace {request.namespace}"
                 ) from error
         if program:
-            raise CommandError(outdated_image(request.image) if no_export(program) else program)
+            raise CommandError(no_syncer_image(request.image) if no_export(program) else program)
         receiver.reader.end()
         target.commit()
         assert receiver.announced is not None, "a complete stream begins with it"

@@ -174,7 +174,7 @@ def _ended_message(request: PodRequest, name: str, status: Mapping[str, Any], co
     ended = (container.get("state") or {}).get("terminated") or {}
     said = str(ended.get("message") or status.get("message") or status.get("reason") or "").strip()
     if no_export(said):
-        return outdated_image(request.image)
+        return no_syncer_image(request.image)
     return f"pod {name} ended before the export: exit {ended.get('exitCode', '?')}: {said or 'no message'}. {_image_hint(request)}"
 
 
@@ -183,8 +183,8 @@ def no_export(said: str) -> bool:
     return "No module named" in said and "diloco" in said
 
 
-def outdated_image(image: str) -> str:
-    return f"image {image} has no `python -m diloco.export`: it is of an earlier release, or no image of a syncer; give one with --image"
+def no_syncer_image(image: str) -> str:
+    return f"image {image} has no `python -m diloco.export`: it is no image of a syncer; give one with --image"
 
 
 def _image_hint(request: PodRequest) -> str:

@@ -28,7 +28,6 @@ from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
 from diloco_operator.reconcile.observe.state import Job, ObservedState, PodView
-from diloco_operator.reconcile.observe.template_hash import TemplateHash
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 from diloco_operator.report import Report, UnitReport
 
@@ -65,7 +64,7 @@ class ReconcileContext:
     shapes: Mapping[str, Shape]
     needs: Mapping[str, Resources]
     """Pool -> what the pod of each host requests."""
-    hashes: Mapping[str, TemplateHash]
+    hashes: Mapping[str, str]
     """Pool -> what its learner pods are judged by."""
     signals: DisruptionSignals
     not_ready: NotReadyCounts
@@ -109,8 +108,7 @@ class ReconcileContext:
 
     def up_to_date(self, record: UnitStatusRecord) -> bool:
         """Whether the unit's newest attempt was made from the present template of its pool. False if the pool has gone."""
-        wanted = self.hashes.get(record.pool)
-        return wanted is not None and wanted.matches(record.template_hash)
+        return self.hashes.get(record.pool) == record.template_hash
 
     def rejection(self, key: WriteKey) -> Rejection | None:
         """Why an object must not be tried now; None when it may be."""

@@ -347,7 +347,7 @@ class Connection:
             raise FramingError("the syncer cuts the model into other fragments than this learner; are both of one version?")
         if welcome.ranks != self._hello.ranks:
             raise FramingError(
-                f"the syncer exchanges with one process per unit, and this unit has {self._hello.ranks}: it is of an older version"
+                f"the syncer exchanges with {welcome.ranks} ranks per unit, and this unit has {self._hello.ranks}; are both of one version?"
             )
         asked = 0
         self._epoch = self._incarnations.number(welcome.incarnation)

@@ -1,4 +1,4 @@
-"""An in-memory API server. tests/kube tests it with the same contract suite as a real one."""
+"""An in-memory API server. tests/contract tests it with the same contract suite as a real one."""
 
 from diloco_operator.kube.memory.api import WRITE_VERBS, Hook, MemoryApi
 

@@ -1,4 +1,4 @@
-"""`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/kube tests it.
+"""`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/contract tests it.
 
 See docs/decisions/0021-in-memory-api-server.md.
 """

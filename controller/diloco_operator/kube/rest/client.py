@@ -1,4 +1,4 @@
-"""`RestClient`: the verbs as requests to a real API server. kube/client.py says what they promise, and tests/kube tests it.
+"""`RestClient`: the verbs as requests to a real API server. kube/client.py says what they promise, and tests/contract tests it.
 
 See docs/decisions/0086-api-client.md.
 """

@@ -13,7 +13,6 @@ from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import PodView
-from diloco_operator.reconcile.observe.template_hash import first_syncer_hash
 
 _CREATED = "its pod is being created"
 
@@ -99,12 +98,10 @@ def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, ma
 
 
 def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
-    """Whether the pod was made from what the user wrote, by this release or an earlier one."""
-    derived, config_map = context.observed.job.derived, context.observed.children.config_map
+    """Whether the pod was made from what the user wrote."""
+    derived = context.observed.job.derived
     assert derived is not None, "the derived values of a valid spec are there"
-    if pod.template_hash == derived.syncer_hash:
-        return True
-    return config_map is not None and pod.template_hash == first_syncer_hash(context.spec, config_map.data)
+    return pod.template_hash == derived.syncer_hash
 
 
 def _why_down(pod: PodView) -> str:

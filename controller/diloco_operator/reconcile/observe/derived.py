@@ -13,7 +13,7 @@ from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.reconcile.observe.template import main_container
-from diloco_operator.reconcile.observe.template_hash import TemplateHash, job_file_digest, learner_hash, syncer_hash
+from diloco_operator.reconcile.observe.template_hash import job_file_digest, learner_hash, syncer_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Derived:
     """Pool -> the hardware of one unit."""
     needs: Mapping[str, Resources]
     """Pool -> what the pod of each host requests."""
-    learner_hashes: Mapping[str, TemplateHash]
+    learner_hashes: Mapping[str, str]
     """Pool -> what its learner pods are judged by."""
     job_file: str
     """The mounted job file, JSON."""
@@ -34,7 +34,7 @@ class Derived:
 
 def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
     file = contract.JobFile(name=name, namespace=namespace, uid=uid, training=spec.training)
-    job_file = file.model_dump_json(by_alias=True, exclude_none=True)  # an earlier syncer refuses fields that it does not know
+    job_file = file.model_dump_json(by_alias=True)
     return Derived(
         shapes={pool.name: shape_of(pool) for pool in spec.pools},
         needs={pool.name: host_needs(pool) for pool in spec.pools},

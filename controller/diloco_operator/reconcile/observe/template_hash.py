@@ -1,8 +1,8 @@
 """What pods and the job file are judged by: hashes of what the user wrote, so that another version of the operator finds them up to date.
 
 A hash covers the templates and those fields of the spec that reach a pod, as the user wrote them. It covers nothing that the operator adds
-or derives: images, environment, security context, the catalogue, defaults of fields that did not exist yet. Its form has a number. A form
-never changes: pods of every earlier release are judged by it.
+or derives: images, environment, security context, the catalogue, defaults of fields that did not exist yet. Its form has a number and does
+not change: the pods of the version before are judged by it.
 
 See docs/decisions/0136-outdated-pods.md.
 """
@@ -12,12 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from diloco import contract
 
-from diloco_operator.accelerators import UnitShape
 from diloco_operator.api.job import PodTemplate, Pool, Spec
 
 _FORM = "1"
@@ -34,24 +32,10 @@ FIRST_DEFAULTS: Mapping[str, Any] = {
     "tokens": None,
 }
 """Of every field of spec.training, the default that it had first. A field with this value counts as not written, so that a field which a
-new release adds changes no hash. Add a line with each field that gets a default; never change one, also not when the default changes."""
+new version adds changes no hash. Add a line with each field that gets a default; never change one, also not when the default changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateHash:
-    """Of what pods are made from."""
-
-    current: str
-    """What new pods get."""
-    older: frozenset[str] = frozenset()
-    """What earlier releases gave to pods that were made from the same."""
-
-    def matches(self, found: str) -> bool:
-        """Whether a pod or a record with the hash `found` is up to date."""
-        return found == self.current or found in self.older
-
-
-def learner_hash(spec: Spec, pool: Pool) -> TemplateHash:
+def learner_hash(spec: Spec, pool: Pool) -> str:
     """Of the learner pods of a pool."""
     # Their hosts are part of it: a change of the pool's hardware is a change of its pods.
     hardware: dict[str, object] = {
@@ -61,11 +45,9 @@ def learner_hash(spec: Spec, pool: Pool) -> TemplateHash:
         "hosts": pool.hosts or 1,
         "acceleratorsPerHost": pool.accelerators_per_host,
     }
-    several = (pool.processes_per_host or 1) > 1
-    if several:  # earlier releases knew one process only
+    if (pool.processes_per_host or 1) > 1:  # one is what a host has where nothing is written
         hardware["processesPerHost"] = pool.processes_per_host
-    written = {"template": _template(pool.template), "priorityClassName": spec.priority_class_name, "hardware": hardware}
-    return TemplateHash(_in_form(written), frozenset(() if several else (_first_learner_hash(spec, pool, pool.shape),)))
+    return _in_form({"template": _template(pool.template), "priorityClassName": spec.priority_class_name, "hardware": hardware})
 
 
 def syncer_hash(spec: Spec) -> str:
@@ -77,23 +59,9 @@ def syncer_hash(spec: Spec) -> str:
     )
 
 
-def first_syncer_hash(spec: Spec, data: str) -> str:
-    """What release 0.1.0 gave to the pod of a syncer that mounts a ConfigMap whose data has the digest `data`."""
-    template = spec.syncer.template
-    rest = [spec.priority_class_name, data]
-    return digest([template.spec, template.metadata.labels, template.metadata.annotations, *rest] if template else rest)
-
-
-def _first_learner_hash(spec: Spec, pool: Pool, shape: UnitShape) -> str:
-    """What release 0.1.0 gave to a learner pod. It covers what the catalogue derives for the pool, which is the same today."""
-    template = pool.template
-    hardware = [shape.accelerator, shape.topology, shape.hosts, shape.accelerators_per_host]
-    return digest([template.spec, template.metadata.labels, template.metadata.annotations, spec.priority_class_name, hardware])
-
-
 def job_file_digest(data: Mapping[str, Any]) -> str:
-    """Of what the job file in a ConfigMap's data says. Job files that say the same have the same digest, whatever release wrote them.
-    Data without a job file has a digest that no job file has."""
+    """Of what the job file in a ConfigMap's data says. Job files that say the same have the same digest, whatever version wrote
+    them. Data without a job file has a digest that no job file has."""
     try:
         said = json.loads(data[contract.JOB_FILE_KEY]) if data.keys() == {contract.JOB_FILE_KEY} else None
         if isinstance(said, dict) and isinstance(said.get("training"), dict):

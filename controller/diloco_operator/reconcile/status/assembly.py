@@ -132,10 +132,8 @@ def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[st
     if report is None:
         return found
     for key, points in ((LOSS_HISTORY, report.losses), (HELD_OUT_LOSS_HISTORY, report.held_out_losses)):
-        # A syncer of an earlier release sends none; and what lies after the reported step is not trained any more.
-        kept = [_point(*point) for point in points] or [each for each in progress.get(key) or () if each["step"] <= report.t]
         found.pop(key, None)
-        found |= {key: kept} if kept else {}
+        found |= {key: [_point(*point) for point in points]} if points else {}
     return found
 
 

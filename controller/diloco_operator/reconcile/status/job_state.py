@@ -26,16 +26,9 @@ def job_state(statements: Statements, status: Mapping[str, Any]) -> dict[str, st
     """`state` and `reason` of the next status; `status` is the one on record. Without a word on whether the spec is accepted, all stays as
     it was."""
     if ConditionType.ACCEPTED not in statements:
-        return state_of_ended(status)
+        return {}
     state, reason = _state(statements, status)
     return {"state": state.value, "reason": reason}
-
-
-def state_of_ended(status: Mapping[str, Any]) -> dict[str, str]:
-    """`state` and `reason` of a job that is over and whose status an earlier release wrote; empty: they are there."""
-    state = state_on_record(status)
-    how = next((each for each in status.get("conditions") or () if each["type"] == state), None)
-    return {"state": state.value, "reason": how["reason"]} if "state" not in status and state is not None and how is not None else {}
 
 
 def _state(statements: Statements, status: Mapping[str, Any]) -> tuple[JobState, str]:

@@ -20,7 +20,6 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status.ending import JobEnd
-from diloco_operator.reconcile.status.job_state import state_of_ended
 from diloco_operator.report import snapshot_path
 
 FORMAT = "safetensors"
@@ -38,7 +37,7 @@ def model_status(context: ReconcileContext, result: Result | None = None) -> dic
     elif report is not None and report.snapshot_t >= 0 and (result is None or report.snapshot_t == result.step):
         found = _place(context, report.snapshot_t, report.snapshot, copied=report.snapshot_copied)
     elif result is not None and (known is None or known.get("step") != result.step):
-        found = _place(context, result.step, "", copied=False)  # a syncer of an earlier version: its exit says that there is one
+        found = _place(context, result.step, "", copied=False)  # its result names no folder, but its exit says that there is one
     elif known is not None:
         found = {**known}
     else:
@@ -105,13 +104,11 @@ def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> 
 
 
 def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, Any]:
-    """The status of a job that is over, with what changed since: what happens to the claim, and when. The message of a job that ended under
-    an earlier release stays as it is; its state is added."""
+    """The status of a job that is over, with what changed since: what happens to the claim, and when."""
     status, model = context.observed.job.status, model_status(context)
     return {
         **status,
         "observedGeneration": context.observed.job.generation,
-        **state_of_ended(status),
         **({"model": model} if model is not None else {}),
         "conditions": [_restated(context, model, retention, each) for each in status.get("conditions") or ()],
     }

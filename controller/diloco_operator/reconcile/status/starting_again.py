@@ -61,8 +61,6 @@ def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
 def _from_where(status: Mapping[str, Any]) -> str:
     if (model := status.get("model")) is not None:
         return f"from its last snapshot, of outer step {model.get('step', 0)}"
-    if (status.get("progress") or {}).get("step"):  # an operator of an earlier release wrote this status
-        return "from the newest snapshot on its volume"
     return "from the beginning, because it has no snapshot"
 
 

@@ -205,7 +205,7 @@ def _with_cause(record: UnitStatusRecord, waits: str) -> str:
 
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     attempt = max(record.attempt, record.ended_attempt) + 1
-    started = record._replace(attempt=attempt, template_hash=context.hashes[record.pool].current, not_before=None, grantor_said="")
+    started = record._replace(attempt=attempt, template_hash=context.hashes[record.pool], not_before=None, grantor_said="")
     return _set(started, UnitState.STARTING, UnitReason.SCHEDULING, "its pods have been created", context.now)
 
 

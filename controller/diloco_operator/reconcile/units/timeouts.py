@@ -293,7 +293,7 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: fl
     time of Joining."""
     if record.state not in (UnitState.STARTING, UnitState.JOINING):
         return Timeout()
-    limit = context.spec.learners.join_limit
+    limit = context.spec.learners.timeouts.join
     began = context.now if record.state is UnitState.STARTING else max(since, min(context.syncer_since, context.now))
     message = f"its pods run, but it did not join the syncer within {format_duration(limit)} (learners.timeouts.join); see its log"
     if context.now >= began + limit:
@@ -327,9 +327,6 @@ def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[flo
     stall = learners.stall_timeout
     stall_words = f"{format_duration(stall)} (learners.stallTimeout)"
     alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard
-    if alive is None:  # a learner of an earlier release: a busy process looks like one that is gone
-        yield quiet, stall, f"the syncer has not heard from it for {stall_words}"
-        return
     yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), f"the syncer has not heard from it for {stall_words}"
     if seen.pause:
         message = f"its program paused for longer than it had said ({seen.pause}); raise at_most in session.paused"
