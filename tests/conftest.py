@@ -1,6 +1,6 @@
 """Settings and fixtures of every test.
 
-See docs/decisions/0179-two-runs-of-tests.md.
+See docs/decisions/0179-runs-of-tests.md.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ import pytest
 from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs, start
 from hypothesis import settings
 from rewritten_tests import rewrite_tests
+
+CLUSTER, FRAMEWORKS = (Path(__file__).parent / folder for folder in ("cluster", "frameworks"))
 
 # Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
 settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True)
@@ -36,17 +39,32 @@ def pytest_configure(config: pytest.Config) -> None:
                 rewrite_tests(config, config.invocation_params.dir / chosen.partition("::")[0], processes)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark every test below tests/cluster: `make test-cluster` runs it, `make test` does not. One process runs those that share a control
+    plane: each would start its own, and nodes of one test would get the pods of another that ran beside it."""
+    if item.path.is_relative_to(CLUSTER):
+        item.add_marker("cluster")
+    if "control_plane" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("control-plane"))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check that groups hold, and bring the programs of the control plane before the first test's time limit runs. hack/test.sh has done so
-    already. What was imported stays to the end, so that the garbage collector need not look at it again."""
+    """Check that groups hold and that no framework was imported for nothing, and bring the programs of the control plane before the first
+    test's time limit runs. hack/test-cluster.sh has done so already. What was imported stays to the end, so that the garbage collector need
+    not look at it again."""
     gc.freeze()
+    frameworks = {"torch", "jax", "transformers", "lightning", "datasets"} & sys.modules.keys()
+    if frameworks and not any(item.path.is_relative_to(FRAMEWORKS) for item in session.items):
+        raise pytest.UsageError(
+            f"{', '.join(sorted(frameworks))} was imported to collect tests outside tests/frameworks. Every process would pay for it: "
+            "move the test that imports it there, or import it within the test (`python -X importtime` says who does)"
+        )
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in grouped):
         raise pytest.UsageError("pytest-xdist does not see the groups of tests, so each worker would start every control plane")
-    tests = Path(__file__).parent
-    folders = {part for item in session.items for part in item.path.relative_to(tests).parts}
-    wanted = (*PLANE, *CLIENTS, *(("karpenter", "kueue") if "growth" in folders else ()))
-    if missing_programs(wanted) and {"cluster", "e2e", "growth", "helm", "kube"} & folders:
+    growing = any(item.path.is_relative_to(CLUSTER / "growth") for item in session.items)
+    wanted = (*PLANE, *CLIENTS, *(("karpenter", "kueue") if growing else ()))
+    if any(item.get_closest_marker("cluster") for item in session.items) and missing_programs(wanted):
         capture = session.config.pluginmanager.get_plugin("capturemanager")
         assert capture is not None, "pytest's own plugin"
         with capture.global_and_fixture_disabled():
@@ -55,6 +73,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A real control plane that the tests of one process share. Each test uses its own namespace and removes the nodes it added."""
+    """A real control plane that all tests share which ask for it, one after the other. Each uses its own namespace and removes the nodes it
+    added. One that restarts a program leaves it ready. None installs the chart or removes the CRD: such tests start their own, and say why.
+    """
     with start(tmp_path_factory.mktemp("control-plane"), audit=True) as plane:
         yield plane

@@ -15,7 +15,7 @@ from builders.control_plane import PROGRAMS, RARE_COLLECTIONS, ROOT
 type Json = dict[str, Any]
 
 CHART = ROOT / "helm" / "diloco-operator"
-VALUES = ROOT / "tests" / "helm" / "values"
+VALUES = ROOT / "tests" / "cluster" / "helm" / "values"
 NAMESPACE = "diloco-system"
 RELEASE = "diloco-operator"
 

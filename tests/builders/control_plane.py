@@ -316,6 +316,7 @@ class ControlPlane:
             policy = self.folder / "audit-policy.json"
             policy.write_text(json.dumps(_AUDIT_POLICY))
             arguments += [f"--audit-policy-file={policy}", f"--audit-log-path={self._audit_log}", "--audit-log-mode=blocking-strict"]
+            arguments += ["--audit-log-maxsize=100000"]  # one file, so that positions in it stay: by default a new one follows after 100 MB
         return arguments
 
     def _controller_args(self, token: str, node_grace: str) -> list[str]:
@@ -521,10 +522,10 @@ class ControlPlane:
             raise CommandFailed(done)
         return done
 
-    def install_crd(self) -> None:
+    def install_crd(self, crd: Path = CRD) -> None:
         """Install the CRD, and wait until the server takes jobs and publishes their schema. Publishing comes after Established, and
         `kubectl explain` fails until then."""
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(crd))
         self.wait_until_established("dilocojobs.diloco.dev")
         self.wait_for(lambda: self._publishes("apis/diloco.dev/v1alpha1", "dev.diloco.v1alpha1.DiLoCoJob"), "the schema of DiLoCoJob")
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import heapq
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Buffer, Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Finish, Merged, Metadata, Offer, Pull, Push, Refusal, Rest, Skipped
+from diloco.algorithm.events import Action, Broadcast, Metadata, Offer, Pull, Push, Refusal, Rest
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Training
 
@@ -96,31 +97,51 @@ class SimulatedLearner:
     adopted_after: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     """Per fragment, local steps since the adoption before at each adoption."""
 
+    def next_step(self) -> float:
+        """Seconds that the next step takes."""
+        return self.step_seconds
 
-class Simulation:
+    def next_answer(self) -> float:
+        """Seconds that the next answer takes."""
+        return self.answer_seconds
+
+    def train(self) -> None:
+        self.local_step += 1
+        self.steps = [n + 1 for n in self.steps]
+
+    def adopt(self, fragment: int) -> None:
+        self.adopted_after[fragment].append(self.steps[fragment])
+        self.steps[fragment] = 0
+
+    def trained(self) -> tuple[int, ...]:
+        """Tokens of each fragment since its adoption."""
+        return tuple(n * self.tokens for n in self.steps)
+
+
+class Simulation[L: SimulatedLearner]:
     """Runs a core and its learners on virtual time. The network is as fast as the learners' `answer_seconds` say."""
 
-    def __init__(self, core: Core, learners: Iterable[SimulatedLearner]) -> None:
+    now = 0.0
+
+    def __init__(self, core: Core, learners: Iterable[L]) -> None:
         self.core = core
-        self.now = 0.0
-        self.learners = {x.unit: x for x in learners}
+        self.learners: dict[str, L] = {x.unit: x for x in learners}
         self.actions: list[tuple[float, Action]] = []
         self.refused: list[tuple[str, Refusal]] = []
-        self.values: dict[str, dict[int, np.ndarray[Any, Any]]] = defaultdict(dict)
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         for learner in self.learners.values():
             learner.steps = [0] * len(core.fragments)
             self.at(learner.start, functools.partial(self._join, learner.unit))
-            self.at(learner.start + learner.step_seconds, functools.partial(self._step, learner))
+            self.at(learner.start + learner.next_step(), functools.partial(self._step, learner))
 
     def at(self, when: float, do: Callable[[], None]) -> None:
         heapq.heappush(self._queue, (when, next(self._order), do))
 
-    def run(self, until: float) -> Simulation:
-        """Up to virtual time `until`, or to the job's end."""
+    def run(self, until: float = math.inf, *, steps: float = math.inf) -> Self:
+        """Up to virtual time `until`, to outer step `steps`, or to the job's end."""
         self._advance()
-        while not self.core.done:
+        while not self.core.done and self.core.t < steps:
             wake = self.core.wake_at(self.now)
             assert wake is None or wake > self.now, "the core asks to be woken in the past"
             event = self._queue[0][0] if self._queue else None
@@ -142,47 +163,59 @@ class Simulation:
     def _advance(self) -> None:
         for action in self.core.advance(self.now):
             self.actions.append((self.now, action))
-            match action:
-                case Pull():
-                    for unit in action.units:
-                        learner = self.learners[unit]
-                        if not learner.mute:
-                            self._pulled(learner, action)
-                case Broadcast():
-                    for learner in self.learners.values():
-                        if not learner.stopped:
-                            learner.adopted_after[action.fragment].append(learner.steps[action.fragment])
-                            learner.steps[action.fragment] = 0
-                case Rest():
-                    self.learners[action.unit].resting = action.rests
-                case Merged() | Skipped() | Finish() | _:
-                    pass
+            self._carry_out(action)
 
-    def _pulled(self, learner: SimulatedLearner, pull: Pull) -> None:
-        if learner.between_steps:
-            learner.pulls.append(pull)
-        else:
-            self.at(self.now + learner.answer_seconds, functools.partial(self._answer, learner, pull))
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Pull():
+                for unit in action.units:
+                    learner = self.learners[unit]
+                    if not learner.mute:
+                        self._pulled(learner, action)
+            case Broadcast():
+                for learner in self.learners.values():
+                    if not learner.stopped:
+                        self._adopts(learner, action)
+            case Rest():
+                self.learners[action.unit].resting = action.rests
 
     def _join(self, unit: str) -> None:
         self.core.join(unit, self.now)
 
-    def _step(self, learner: SimulatedLearner) -> None:
+    def _pulled(self, learner: L, pull: Pull) -> None:
+        if learner.between_steps:
+            learner.pulls.append(pull)
+        else:
+            self._reply(learner, pull)
+
+    def _adopts(self, learner: L, broadcast: Broadcast) -> None:
+        learner.adopt(broadcast.fragment)
+
+    def _step(self, learner: L) -> None:
         if not learner.stopped:
             if not learner.resting:
-                learner.local_step += 1
-                learner.steps = [n + 1 for n in learner.steps]
-            tokens = tuple(n * learner.tokens for n in learner.steps)
-            self.core.progress(learner.unit, Metadata(learner.local_step, tuple(learner.steps), tokens, learner.step_seconds), self.now)
+                learner.train()
+            self._report(learner, Metadata(learner.local_step, tuple(learner.steps), learner.trained(), learner.step_seconds))
             read, learner.pulls = [(p, learner.steps[p.fragment]) for p in learner.pulls], []
             for pull, steps in read:
-                self.at(self.now + learner.answer_seconds, functools.partial(self._answer, learner, pull, steps))
-        self.at(self.now + learner.step_seconds, lambda: self._step(learner))
+                self._reply(learner, pull, steps)
+        self.at(self.now + learner.next_step(), lambda: self._step(learner))
 
-    def _answer(self, learner: SimulatedLearner, pull: Pull, steps: int | None = None) -> None:
+    def _report(self, learner: L, metadata: Metadata) -> None:
+        self.core.progress(learner.unit, metadata, self.now)
+
+    def _reply(self, learner: L, pull: Pull, steps: int | None = None) -> None:
+        """`steps` that the answer holds; None: those until it is sent."""
+        self.at(self.now + learner.next_answer(), functools.partial(self._answer, learner, pull, steps))
+
+    def _answer(self, learner: L, pull: Pull, steps: int | None = None) -> None:
         if learner.stopped:
             return
         steps = learner.steps[pull.fragment] if steps is None else steps
-        push = a_push(self.core, pull, float(learner.local_step), steps=steps, tokens=steps * learner.tokens)
+        self._push(learner, a_push(self.core, pull, float(learner.local_step), steps=steps, tokens=steps * learner.tokens))
+
+    def _push(self, learner: L, push: Push) -> bool:
+        """Whether it is accepted."""
         if refusal := self.core.push(learner.unit, push, self.now):
             self.refused.append((learner.unit, refusal))
+        return refusal is None

@@ -58,7 +58,8 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/operator.md#the-operator-process",
     ),
 }
-"""By scenario of tests/e2e/test_documents.py: the blocks that it types, each as PAGE#HEADING, with /2 for the second below a heading."""
+"""By scenario of tests/e2e/test_documents.py and tests/cluster/test_documents.py: the blocks that it types, each as PAGE#HEADING, with /2
+for the second below a heading."""
 
 NOT_TYPED = {
     "docker ": "there is no image builder and no registry here",
@@ -158,3 +159,12 @@ def inline_commands(page: str, *programs: str) -> Iterator[str]:
         program, _, rest = code.replace("\\|", "|").partition(" ")
         if program in programs and rest:
             yield " ".join(code.replace("\\|", "|").split())
+
+
+def words(command: str) -> list[str]:
+    """Without the signs of a synopsis: brackets around what may be left out, an ellipsis, quotes."""
+    return re.sub(r"[\[\]…'\"]", " ", command).split()
+
+
+PRESENT = [page for page in pages() if not page.startswith(("docs/decisions/", "docs/results/", "CHANGELOG.md"))]
+"""Pages whose commands are those of now. The others are of their day."""

@@ -28,6 +28,7 @@ from diloco.learner.connection import Connection
 from diloco.learner.leave import Leave
 from diloco.learner.session import Session
 from diloco.learner.solo import SoloMember
+from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import SyncerConfig, Timeouts
@@ -211,22 +212,25 @@ class LocalLearner:
         attempt: int = 1,
         *,
         arrays: dict[str, np.ndarray] | None = None,
-        goal: float = 1.0,
+        store: ParameterStore | None = None,
+        goal: float | None = 1.0,
         step_seconds: float = 0.002,
         batch: int = 2,
         spoil: Callable[[int, dict[str, np.ndarray]], None] | None = None,
         embeddings: Collection[str] = ("w0",),
         **environment: str,
     ) -> None:
+        """`store`: of other parameters than arrays. `goal`: None trains nothing."""
         self.unit = unit
-        self.store = ArrayStore(arrays if arrays is not None else weights(), embeddings=embeddings)
+        self.arrays = arrays if arrays is not None else weights()
+        self._store = store or ArrayStore(self.arrays, embeddings=embeddings)
         self.joined_with: dict[str, np.ndarray] | None = None
         self.numbers: list[int] = []
         self.session: Session | None = None
         self.left: Leave | None = None
         self.failure: BaseException | None = None
         self._environment = place.of_learner(address, unit, attempt, **environment)
-        self._goal, self._step_seconds, self._batch, self._spoil = np.float32(goal), step_seconds, batch, spoil
+        self._goal, self._step_seconds, self._batch, self._spoil = goal, step_seconds, batch, spoil
         self._drain = threading.Event()
         self._pause = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -259,23 +263,31 @@ class LocalLearner:
             self.failure = error
 
     def _train(self) -> None:
-        with Session.join(self.store, framework="numpy", environment=self._environment) as session:
+        with Session.join(self._store, framework="numpy", environment=self._environment) as session:
             self.session = session
-            self.joined_with = {name: array.copy() for name, array in self.store.arrays.items()}
+            self.joined_with = {name: array.copy() for name, array in self.arrays.items()}
             for numbers in session.batches(lambda numbers: numbers, self._batch):
-                with np.errstate(invalid="ignore"):  # a spoiled model trains on
-                    for array in self.store.arrays.values():
-                        array += np.float32(0.1) * (self._goal - array)
+                self._train_step()
                 if self._spoil is not None:
-                    self._spoil(session.step_count + 1, self.store.arrays)
+                    self._spoil(session.step_count + 1, self.arrays)
                 self._pause.wait(self._step_seconds)
-                distance = self._goal - next(iter(self.store.arrays.values()))
-                session.step(tokens=8 * len(numbers), loss=1.0 + float(np.square(distance).mean()))
+                session.step(tokens=8 * len(numbers), loss=self._loss())
                 self.numbers.extend(numbers.tolist())
                 if self._drain.is_set():
                     session._drain(signal.SIGTERM, None)
             if session.done:
                 session.evaluate(0.5, 100)
+
+    def _train_step(self) -> None:
+        if self._goal is not None:
+            with np.errstate(invalid="ignore"):  # a spoiled model trains on
+                for array in self.arrays.values():
+                    array += np.float32(0.1) * (np.float32(self._goal) - array)
+
+    def _loss(self) -> float:
+        if self._goal is None:
+            return 1.0
+        return 1.0 + float(np.square(np.float32(self._goal) - next(iter(self.arrays.values()))).mean())
 
 
 def connection_of(session: Session) -> Connection:

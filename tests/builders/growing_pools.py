@@ -87,13 +87,14 @@ class Answer(enum.StrEnum):
 @dataclass
 class GrowingPools:
     """`idle`: seconds after which the nodes of a pool without pods are given back. `answer`: what a request gets, by its name.
-    `fail_message`: what the autoscaler says when it fails, or has no machines."""
+    `fail_message`: what the autoscaler says when it fails, or has no machines. `poll`: seconds between two looks at the cluster."""
 
     client: Client
     pools: Sequence[Pool]
     idle: float = 1.0
     answer: Callable[[str], Answer] = lambda _: Answer.PROVISION
     fail_message: str = "max node group size reached"
+    poll: float = _POLL_SECONDS
     booked: dict[str, str] = field(default_factory=dict)
     """Pool by the request whose nodes it has, as namespace/name."""
     _idle_since: dict[str, float] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class GrowingPools:
         while True:
             with contextlib.suppress(ApiError):  # another client wrote at the same time: look again
                 await self.step()
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(self.poll)
 
     async def step(self) -> None:
         """One look at the cluster, and what follows from it."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training
+from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
 from diloco.algorithm.fragments import unpack
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.session import Session
 from diloco.learner.store import ParameterStore
 from diloco.syncer.engine import RunOutcome
 from diloco.torch.store import ModuleStore
@@ -44,25 +42,6 @@ def a_module(dtype: torch.dtype) -> ModuleStore:
     return ModuleStore(module)
 
 
-class _Idle(threading.Thread):
-    def __init__(self, store: ParameterStore, environment: Mapping[str, str]) -> None:
-        super().__init__(daemon=True)
-        self._store, self._environment = store, environment
-        self.joined = threading.Event()
-        self.failure: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            with Session.join(self._store, framework="numpy", environment=self._environment) as session:
-                self.joined.set()
-                pause = threading.Event()
-                for _ in session.batches(lambda numbers: numbers, 1):
-                    pause.wait(STEP_SECONDS)  # a step shorter than the way to the syncer leaves no time to answer
-                    session.step(tokens=1, loss=1.0)
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            self.failure = error
-
-
 def run_idle_job(directory: Path, dtypes: Sequence[torch.dtype], compression: str, merges: int) -> tuple[Arrays, Arrays, int]:
     """(parameters that began the job, those at its end, least number of merges that a unit took part in) of so many merges of each fragment
     by a float32 unit, which seeds the job, and a unit of each of `dtypes`."""
@@ -73,16 +52,17 @@ def run_idle_job(directory: Path, dtypes: Sequence[torch.dtype], compression: st
     with LocalSyncer(place) as syncer:
         stores: list[ParameterStore] = [ArrayStore({name: array.copy() for name, array in began.items()})]
         stores += [a_module(dtype) for dtype in dtypes]
-        learners = []
-        for number, store in enumerate(stores):
-            learners.append(_Idle(store, place.of_learner(syncer.address, f"u-{number}")))
-            learners[-1].start()
-            if not number and not learners[0].joined.wait(WAIT_TIMEOUT):  # the one that seeds
-                raise RuntimeError("the first learner did not join") from learners[0].failure
+        # A step shorter than the way to the syncer leaves no time to answer.
+        learners = [
+            LocalLearner(place, syncer.address, f"u-{number}", store=store, goal=None, batch=1, step_seconds=STEP_SECONDS)
+            for number, store in enumerate(stores)
+        ]
+        seeds = learners[0].start()
+        until(lambda: seeds.session is not None or seeds.failure is not None, "the learner that seeds to join")
+        for learner in learners[1:]:
+            learner.start()
         for learner in learners:
-            learner.join(WAIT_TIMEOUT)
-            if learner.is_alive() or learner.failure is not None:
-                raise RuntimeError("a learner did not come to its end") from learner.failure
+            learner.wait()
         if syncer.wait() is not RunOutcome.COMPLETE:
             raise RuntimeError("the job did not complete")
         core = syncer.syncer.engine.exchanges.core

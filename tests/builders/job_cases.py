@@ -186,10 +186,10 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     "no snapshots kept": (a_manifest(checkpoint={"keep": 0}), "spec.training.checkpoint.keep", "must be greater than or equal to 1"),
     "uri without a scheme": (a_manifest(checkpoint={"uri": "/mnt/x"}), "spec.training.checkpoint.uri", "such as s3://bucket/folder"),
     # time-outs and restarts
-    "malformed joinTimeout": (
-        with_field(a_manifest(), "spec.learners.joinTimeout", "10 minutes"),
-        "spec.learners.joinTimeout",
-        "must be a duration",
+    "malformed time to join": (
+        with_field(a_manifest(), "spec.learners.timeouts", {"join": "10 minutes"}),
+        "spec.learners.timeouts.join",
+        "join must be a duration",
     ),
     "malformed time to schedule": (
         with_field(a_manifest(), "spec.learners.timeouts", {"schedule": "soon"}),
@@ -216,14 +216,9 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.learners.timeouts.join",
         "join must be at least 1s",
     ),
-    "two different times to join": (
-        with_field(with_field(a_manifest(), "spec.learners.joinTimeout", "20m"), "spec.learners.timeouts", {"join": "30m"}),
-        "spec.learners.joinTimeout",
-        "remove joinTimeout",
-    ),
-    "joinTimeout as a number": (
-        with_field(a_manifest(), "spec.learners.joinTimeout", 600),
-        "spec.learners.joinTimeout",
+    "stallTimeout as a number": (
+        with_field(a_manifest(), "spec.learners.stallTimeout", 600),
+        "spec.learners.stallTimeout",
         "must be of type string",
     ),
     "firstStep of nothing": (
@@ -283,11 +278,6 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         with_field(a_manifest(), "spec.learners.stallTimeout", "2"),
         "spec.learners.stallTimeout",
         "stallTimeout must be a duration",
-    ),
-    "joinTimeout of nothing": (
-        with_field(a_manifest(), "spec.learners.joinTimeout", "0s"),
-        "spec.learners.joinTimeout",
-        "must be at least 1s",
     ),
     "window of nothing": (
         with_field(a_manifest(), "spec.learners.restart.window", "1ms"),
@@ -368,14 +358,8 @@ ACCEPTED: dict[str, Obj] = {
     "exact bounds of names": a_manifest("a" * 32, pools=[tpu_pool("fifteen-letters")]),
     "as many failures as a status holds": with_field(a_manifest(max=64), "spec.learners.restart.limit", 156),
     "no back-off at all": with_field(a_manifest(), "spec.learners.restart.backoff", {"initial": "0s", "max": "0s"}),
-    "the deprecated time to join": with_field(a_manifest(), "spec.learners.joinTimeout", "20m"),
-    "the same time to join, twice": with_field(
-        with_field(a_manifest(), "spec.learners.joinTimeout", "90s"), "spec.learners.timeouts", {"join": "1m30s"}
-    ),
-    "a time to join beside the default of earlier versions": with_field(
-        with_field(a_manifest(), "spec.learners.joinTimeout", "10m"), "spec.learners.timeouts", {"join": "30m"}
-    ),
-    "fractions in durations": with_field(a_manifest(), "spec.learners.joinTimeout", "1.5h30m0.5s250ms"),
+    "another time to join": with_field(a_manifest(), "spec.learners.timeouts", {"join": "20m"}),
+    "fractions in durations": with_field(a_manifest(), "spec.learners.stallTimeout", "1.5h30m0.5s250ms"),
     "snapshots elsewhere": a_manifest(checkpoint={"uri": "s3://bucket/folder"}),
     "snapshots in a folder": a_manifest(checkpoint={"uri": "file:///mnt/snapshots"}),
     "a syncer of one's own": a_manifest(spec={"syncer": {"template": template("syncer")}}),

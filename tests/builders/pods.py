@@ -7,6 +7,9 @@ from typing import Any
 from builders.jobs import JOB_UID, Obj
 from diloco_operator.kube.timestamps import format_timestamp
 
+NO_PLACE = "0/5 nodes are available: 1 Insufficient google.com/tpu."
+"""What a scheduler says of a pod that it finds no place for."""
+
 
 def a_pod(name: str = "pod", *command: str, node: str = "", policy: str = "Never", **spec: Any) -> Obj:
     """A pod with one container `main`; what the container needs besides goes through `container=`."""
@@ -81,7 +84,7 @@ def _container_status(pod: Obj, state: Obj) -> Obj:
 
 def is_unschedulable(
     pod: Obj,
-    words: str = "0/5 nodes are available: 1 Insufficient google.com/tpu.",
+    words: str = NO_PLACE,
     reason: str = "Unschedulable",
     at: float | None = None,
 ) -> None:

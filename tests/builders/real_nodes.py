@@ -41,7 +41,7 @@ class Kind:
 def scratch() -> Path:
     """The sandbox's folder on the disk. Says how the tests are run if this is none."""
     folder = os.environ.get(sandbox.SCRATCH_VARIABLE)
-    assert folder, "tests/nodes runs in a sandbox of its own: make e2e-nodes"
+    assert folder, "tests/cluster/nodes runs in a sandbox of its own: hack/test-cluster.sh tests/cluster/nodes"
     return Path(folder)
 
 

@@ -11,6 +11,7 @@ def a_unit_report(unit: str, attempt: int = 1, phase: UnitPhase = UnitPhase.CONT
     figures: dict[str, Any] = (
         {"steps": 40, "tokens": 4000, "tokens_per_second": 100.0, "weight": 0.5} if phase is UnitPhase.CONTRIBUTING else {}
     )
+    figures["seconds_since_alive"] = fields.get("seconds_since_heard", 0.0)  # a process of which nothing else is heard either
     return UnitReport(unit, attempt, phase, **{**figures, **fields})
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from builders.exchange import job_file, training
+from builders.training_loop import TrainingLoop
 from diloco.algorithm.fragments import make_fragments, pack
 from diloco.algorithm.layout import Layout
 from diloco.learner.ahead import StagedAhead
@@ -21,10 +21,6 @@ from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
 from diloco.protocol.tls import TlsFiles
-
-BATCH = 2
-TOKENS = 16
-"""Of every step."""
 
 
 @dataclass
@@ -88,7 +84,7 @@ class ScriptedConnection:
         self.closed.append(bye)
 
 
-class ScriptedSession:
+class ScriptedSession(TrainingLoop):
     """A session of a model of two fragments, each of one tensor, and its training loop, step by step."""
 
     def __init__(
@@ -119,10 +115,11 @@ class ScriptedSession:
             relative_speed=1.0,
         )
         self.member = SoloMember(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
-        self.session = Session("u", self.member, StepTimer(1.0), updates)
-        ticks = itertools.count()
-        self.session._timer = StepTimer(1.0, lambda: float(next(ticks)))
-        self._batches: Iterator[list[int]] = self.session.batches(lambda numbers: numbers.tolist(), BATCH)
+        self._session = self.begin(Session("u", self.member, StepTimer(1.0), updates))
+
+    @property
+    def session(self) -> Session:
+        return self._session
 
     def comes(self, *events: InboxEvent) -> None:
         """What the syncer sent, for the next boundary."""
@@ -144,23 +141,6 @@ class ScriptedSession:
         self.comes(self.welcome(), self.broadcast(0, 4, value), self.broadcast(1, 4, value), Leased(0, 100))
         self.session._wait_for_parameters()
         return self
-
-    def batch(self) -> list[int]:
-        return next(self._batches)
-
-    def step(self) -> None:
-        """One optimizer step: every parameter grows by 1."""
-        for array in self.arrays.values():
-            array += 1
-        self.session.step(tokens=TOKENS)
-
-    def train(self, steps: int = 1) -> list[int]:
-        """Batch and step, `steps` times; the sequence numbers."""
-        numbers = []
-        for _ in range(steps):
-            numbers += self.batch()
-            self.step()
-        return numbers
 
     def of(self, fragment: int) -> set[float]:
         """The different values of a fragment's parameters."""

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-import heapq
-import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from builders.chunks import as_from_learner, data_chunk
-from builders.core import a_layout, a_seeded_core
+from builders.core import SimulatedLearner, Simulation, a_layout, a_seeded_core
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.core import Core
 from diloco.algorithm.events import Broadcast, Marks, Merged, Metadata, Offer, Pull, Push
 from diloco.contract import Training
 from diloco.learner.outbox import Outbox
@@ -29,21 +25,15 @@ VALUES = 64
 """Of a fragment."""
 HELD_VALUES = 128 << 10
 """Of a fragment, where the transport holds what it is given: pushes of 512 KiB, eight times the smallest window."""
-TOKENS = 100
 
 
-@dataclass
-class LinkedLearner:
+@dataclass(kw_only=True)
+class LinkedLearner(SimulatedLearner):
     """Takes a step every second and answers pulls after its steps."""
 
-    unit: str
     push_seconds: float
     outbox: Outbox
     assembler: Assembler
-    local_step: int = 0
-    counters: list[int] = field(default_factory=list)
-    wanted: list[Pull] = field(default_factory=list)
-    """Pulls to answer after the step under way."""
     sending: bool = False
     most_queued: int = 0
     """Pushes that waited or were under way at a time."""
@@ -52,7 +42,7 @@ class LinkedLearner:
     """When the link has carried what the transport holds."""
 
 
-class SlowLinks:
+class SlowLinks(Simulation[LinkedLearner]):
     """One job whose mean learner step is one second."""
 
     def __init__(
@@ -70,79 +60,45 @@ class SlowLinks:
         them until the link has carried them, as gRPC and the kernel do. `acknowledges`: the syncer acknowledges chunks."""
         self._values = HELD_VALUES if holds else VALUES
         self._holds, self._acknowledges = holds, acknowledges
-        self.core: Core = a_seeded_core(training, a_layout(training.fragments, self._values))
-        self.now = 0.0
-        self.merges: list[Merged] = []
-        self.refused: Counter[str] = Counter()
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
-        self.learners: dict[str, LinkedLearner] = {}
+        learners = []
         for unit, seconds in push_seconds.items():
             outbox = Outbox(FromLearner(hello=Hello()), training.overlap_steps, lambda: self.now)
             if takes_cancelled:
                 outbox.may_cancel()
             if acknowledges:
                 outbox.acknowledges()
-            learner = LinkedLearner(unit, seconds, outbox, Assembler(lambda chunk: 4 * self._values))
-            learner.counters = [0] * training.fragments
-            self.learners[unit] = learner
-            self.core.join(unit, 0.0)
-            self._at(1 + phases[unit], functools.partial(self._step, learner))
-
-    def run(self, steps: int) -> SlowLinks:
-        """Up to outer step `steps`."""
-        while self.core.t < steps:
-            wake = self.core.wake_at(self.now)
-            following = self._queue[0][0]
-            if wake is not None and wake < following:
-                self.now = wake
-            else:
-                self.now, _, do = heapq.heappop(self._queue)
-                do()
-            self._advance()
-        return self
+            assembler = Assembler(lambda chunk: 4 * self._values)
+            learners.append(
+                LinkedLearner(unit, 1.0, phases[unit], between_steps=True, push_seconds=seconds, outbox=outbox, assembler=assembler)
+            )
+        super().__init__(a_seeded_core(training, a_layout(training.fragments, self._values)), learners)
 
     def share(self, unit: str, after: int) -> float:
         """Of the merges after outer step `after`, those with the unit."""
-        merges = [merge for merge in self.merges if merge.t > after]
+        merges = [merge for merge in self.all(Merged) if merge.t > after]
         return sum(unit in merge.units for merge in merges) / len(merges)
 
-    def _at(self, when: float, do: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (when, next(self._order), do))
+    def _pulled(self, learner: LinkedLearner, pull: Pull) -> None:
+        learner.outbox.clock(pull.t)
+        super()._pulled(learner, pull)
 
-    def _advance(self) -> None:
-        for action in self.core.advance(self.now):
-            match action:
-                case Pull():
-                    for unit in action.units:
-                        self.learners[unit].outbox.clock(action.t)
-                        self.learners[unit].wanted.append(action)
-                case Merged():
-                    self.merges.append(action)
-                case Broadcast():
-                    for learner in self.learners.values():
-                        learner.outbox.merged(action.fragment, action.t)
-                        learner.counters[action.fragment] = 0
+    def _adopts(self, learner: LinkedLearner, broadcast: Broadcast) -> None:
+        learner.outbox.merged(broadcast.fragment, broadcast.t)
+        super()._adopts(learner, broadcast)
+
+    def _report(self, learner: LinkedLearner, metadata: Metadata) -> None:
+        said = Progress(local_step=metadata.local_step, steps=metadata.steps, tokens=metadata.tokens, step_seconds=metadata.step_seconds)
+        learner.outbox.progress(said)
+
+    def _reply(self, learner: LinkedLearner, pull: Pull, steps: int | None = None) -> None:
+        assert steps is not None, "it answers between its steps"
+        values = np.full(self._values, learner.local_step, np.float32)
+        header = Chunk(kind=Chunk.PUSH, fragment=pull.fragment, t=pull.t, coding=Chunk.FLOAT32, steps=steps, tokens=steps * learner.tokens)
+        learner.outbox.push(header, self._chunks(header, values), lambda: None)
 
     def _step(self, learner: LinkedLearner) -> None:
-        learner.local_step += 1
-        learner.counters = [n + 1 for n in learner.counters]
-        tokens = [n * TOKENS for n in learner.counters]
-        learner.outbox.progress(Progress(local_step=learner.local_step, steps=learner.counters, tokens=tokens, step_seconds=1.0))
-        wanted, learner.wanted = learner.wanted, []
-        for pull in wanted:
-            values = np.full(self._values, learner.local_step, np.float32)
-            header = Chunk(
-                kind=Chunk.PUSH,
-                fragment=pull.fragment,
-                t=pull.t,
-                coding=Chunk.FLOAT32,
-                steps=learner.counters[pull.fragment],
-                tokens=tokens[pull.fragment],
-            )
-            learner.outbox.push(header, self._chunks(header, values), lambda: None)
+        super()._step(learner)
         learner.most_queued = max(learner.most_queued, learner.outbox.pushes)
-        self._at(self.now + 1.0, functools.partial(self._step, learner))
         if not learner.sending:
             self._send(learner)
 
@@ -152,13 +108,13 @@ class SlowLinks:
                 learner.outbox.sent()
                 message = as_from_learner(held)
                 learner.free_at = max(learner.free_at, self.now) + self._seconds(learner, message)
-                self._at(learner.free_at, functools.partial(self._delivered, learner, message))
+                self.at(learner.free_at, functools.partial(self._delivered, learner, message))
             return
         taken = learner.outbox.take()
         learner.sending = taken is not None
         if taken is not None:
             message = as_from_learner(taken)
-            self._at(self.now + self._seconds(learner, message), functools.partial(self._delivered, learner, message))
+            self.at(self.now + self._seconds(learner, message), functools.partial(self._delivered, learner, message))
 
     def _seconds(self, learner: LinkedLearner, message: FromLearner) -> float:
         """What the message takes on the link."""
@@ -171,9 +127,7 @@ class SlowLinks:
         elif message.HasField("chunk") and (transfer := learner.assembler.add(data_chunk(message.chunk))) is not None:
             head = transfer.header
             offer = Offer(head.fragment, head.t, Coding.FLOAT32, head.base, head.steps, head.tokens, Marks(learner.unit, 0, 0, 0))
-            push = Push(offer, transfer.payload)
-            if refusal := self.core.push(learner.unit, push, self.now):
-                self.refused[refusal.reason] += 1
+            self._push(learner, Push(offer, transfer.payload))
         if self._acknowledges:
             learner.receipts.take(len(message.chunk.data))
             if learner.receipts.due:

@@ -16,6 +16,7 @@ from builders.jobs import JobBuilder, a_job
 from builders.nodes import a_node, a_tpu_node, signals
 from builders.pods import exits, is_bound, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
+from builders.workloads import SimulatedQueue
 from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
@@ -272,6 +273,10 @@ class Stage:
         del self.nodes[name]
         self.inventory.remove_node(name)
         self.pods = {n: p for n, p in self.pods.items() if p["spec"].get("nodeName") != name}
+
+    def with_quota(self, groups: int = 1) -> SimulatedQueue:
+        """Kueue is installed, and has quota for so many groups of pods."""
+        return SimulatedQueue(self, groups)
 
     def kubelets_start(self) -> None:
         """Every pending pod runs."""

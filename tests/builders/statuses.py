@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
@@ -86,3 +87,10 @@ def a_large_status(
         "poolSummary": "s" * 1024,
         "pools": [pool] * MAX_POOLS,
     }
+
+
+def a_state(conditions: Mapping[str, str]) -> dict[str, str]:
+    """`state` as an operator writes it beside these conditions, type -> status; empty without conditions."""
+    true = {kind for kind, status in conditions.items() if status == "True"}
+    first = next((kind for kind in ("Complete", "Failed", "Suspended", "Degraded", "Training") if kind in true), "Starting")
+    return {"state": first} if conditions else {}

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import numpy as np
 from builders.exchange import WAIT_TIMEOUT, Place, connection_of, solo, until, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
+from builders.training_loop import BATCH, TrainingLoop
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
 from diloco.learner.session import Session
-from diloco.learner.step_timer import StepTimer
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FromLearner, Progress
 
-BATCH = 2
-TOKENS = 16
-"""Of every step."""
 AHEAD = AHEAD_BATCHES * BATCH
 
 
-class Learner:
+class Learner(TrainingLoop):
     """A session and its training loop, step by step in the test's thread."""
 
     def __init__(self, place: Place, syncer: ScriptedSyncer) -> None:
@@ -49,37 +44,12 @@ class Learner:
         self._joined: Future[Session] = Future()
         threading.Thread(target=join, daemon=True).start()
         self._session: Session | None = None
-        self._batches: Iterator[list[int]] | None = None
 
     @property
     def session(self) -> Session:
         if self._session is None:
-            self._session = self._joined.result(WAIT_TIMEOUT)
-            # Steps of some seconds each: the amount of work to ask for does not depend on the machine.
-            ticks = itertools.count()
-            self._session._timer = StepTimer(1.0, lambda: float(next(ticks)))
-            self._batches = self._session.batches(lambda numbers: numbers.tolist(), BATCH)
+            self._session = self.begin(self._joined.result(WAIT_TIMEOUT))
         return self._session
-
-    def batch(self) -> list[int]:
-        """The sequence numbers of the next batch."""
-        assert self.session
-        assert self._batches is not None
-        return next(self._batches)
-
-    def step(self) -> None:
-        """One optimizer step: every parameter grows by 1."""
-        for array in self.arrays.values():
-            array += 1
-        self.session.step(tokens=TOKENS)
-
-    def train(self, steps: int = 1) -> list[int]:
-        """Batch and step, `steps` times; the sequence numbers of the batches."""
-        numbers = []
-        for _ in range(steps):
-            numbers += self.batch()
-            self.step()
-        return numbers
 
     def wait_for(self, kind: type[object], count: int = 1) -> None:
         """Wait until `count` events of this kind wait for the next step."""

@@ -17,8 +17,6 @@ import pytest
 import yaml
 from builders.event_files import scalars
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn
-from diloco.torch import ModuleStore
-from diloco.trainers import byte_lm_torch, options
 from safetensors.numpy import load_file
 
 type Obj = dict[str, Any]
@@ -124,6 +122,10 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     command = [str(DILOCO), "export", "state", "-o", "model.safetensors"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert f"outer step {steps} of job bytes-lm" in said
+    # These are needed here alone: who collects this file need not pay for torch.
+    from diloco.torch import ModuleStore
+    from diloco.trainers import byte_lm_torch, options
+
     chosen = options.parse("test", [*_MODEL, "--alone", "--steps", "1"])
     model = byte_lm_torch.initial_model(chosen.model, seed=1)
     ModuleStore(model, canonical=byte_lm_torch.canonical_names(chosen.model)).write(load_file(tmp_path / "model.safetensors"))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from builders.control_plane import ROOT
+from builders.documents import ROOT
 
 pytestmark = pytest.mark.xdist_group("images")  # what the Dockerfiles' steps make takes half a minute, once
 

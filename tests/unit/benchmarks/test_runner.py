@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.__main__ import ALL, GROWTH, KUBE, OPERATOR_AND_EXCHANGE, QUALITY, SIZES, SMOKE, Benchmark, main, run
+from benchmarks.__main__ import ALL, KUBE, OPERATOR_AND_EXCHANGE, QUALITY, SIZES, Benchmark, main, run
 from benchmarks.figure import Figure, percentile
 
 
@@ -90,10 +90,9 @@ def test_a_benchmark_without_processes_prints_its_figures_in_small_size(name: st
     [
         ([], OPERATOR_AND_EXCHANGE),
         (["--sizes"], SIZES),
-        (["--kube"], {**KUBE, **GROWTH}),
-        (["--growth"], GROWTH),
+        (["--kube"], KUBE),
         (["--quality"], QUALITY),
-        (["--smoke"], SMOKE),
+        (["--smoke"], ALL),
     ],
 )
 def test_without_names_all_benchmarks_of_one_group_run(

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.fake_cluster import FakeCluster, FakeTelemetry, wall_clock
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_operator
@@ -27,7 +27,6 @@ from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator
 
 KEY = ("default", "lm")
-EPOCH = 1_763_672_400.0
 CRD = build_crd()
 WRITES = ("create", "update", "patch", "delete", "bind")
 PARTS = 12
@@ -138,10 +137,6 @@ class Scene:
                     return
             await asyncio.sleep(0.5)
         raise AssertionError(f"the job never came to: {what}; status: {status}")
-
-
-def wall_clock() -> float:
-    return EPOCH + asyncio.get_running_loop().time()
 
 
 def is_true(status: Obj, condition: str) -> bool:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from builders.exchange import connection_of, solo, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
-from builders.stepped_learner import BATCH, TOKENS, Learner, newest_progress, of_fragment, values
+from builders.stepped_learner import Learner, newest_progress, of_fragment, values
+from builders.training_loop import BATCH, TOKENS
 from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
 from diloco.learner.leave import Leave
 from diloco.protocol.diloco_pb2 import Chunk, ToLearner

@@ -6,7 +6,8 @@ import grpc
 import pytest
 from builders.exchange import connection_of, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
-from builders.stepped_learner import BATCH, TOKENS, Learner, kinds, of_fragment, values
+from builders.stepped_learner import Learner, kinds, of_fragment, values
+from builders.training_loop import BATCH, TOKENS
 from diloco.contract import Exit
 from diloco.learner.inbox import Finished, PullWanted, Received, RefusedForGood
 from diloco.learner.leave import Leave

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from builders.exchange import solo, weights
 from builders.scripted_syncer import INCARNATION, ScriptedStream, ScriptedSyncer
-from builders.stepped_learner import AHEAD, BATCH, TOKENS, Learner, kinds, newest_progress, of_fragment, progress, values
+from builders.stepped_learner import AHEAD, Learner, kinds, newest_progress, of_fragment, progress, values
+from builders.training_loop import BATCH, TOKENS
 from diloco.learner import connection
 from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
 from diloco.learner.leave import Leave

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from builders.exchange import until
-from builders.scripted_connection import BATCH, TOKENS, ScriptedSession
+from builders.scripted_connection import ScriptedSession
+from builders.training_loop import BATCH, TOKENS
 from diloco.contract import Exit
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, RefusedForGood, RestWanted
 from diloco.learner.leave import Leave

@@ -19,7 +19,7 @@ def run(
     job = a_job(sync_interval=24, fragments=24, overlap_steps=TAU)
     phases = {"fast-0": 0.0, "fast-1": 0.33, "fast-2": 0.66, "slow": phase}
     speeds = {**FAST, "slow": push_seconds}
-    return SlowLinks(job, speeds, phases, takes_cancelled=takes_cancelled, holds=holds, acknowledges=acknowledges).run(STEPS)
+    return SlowLinks(job, speeds, phases, takes_cancelled=takes_cancelled, holds=holds, acknowledges=acknowledges).run(steps=STEPS)
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.9])

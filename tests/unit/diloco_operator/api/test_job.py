@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime
 import json
-from typing import Any
 
 import pytest
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
@@ -61,7 +60,7 @@ def full_status() -> Status:
 
 
 def test_job_survives_the_way_to_json_and_back() -> None:
-    original = load(with_field(a_manifest(pools=[tpu_pool(min=1), gpu_pool(hosts=2)], quorum=2), "spec.learners.joinTimeout", "1h30m"))
+    original = load(with_field(a_manifest(pools=[tpu_pool(min=1), gpu_pool(hosts=2)], quorum=2), "spec.learners.stallTimeout", "1h30m"))
     original = original.model_copy(update={"status": full_status()})
     assert load(json.loads(json.dumps(dump(original)))) == original
 
@@ -84,7 +83,7 @@ def test_defaults_are_those_of_the_specification() -> None:
     restart = spec.learners.restart
     assert (restart.limit, restart.window, restart.backoff.initial, restart.backoff.max) == (5, 3600.0, 5.0, 300.0)
     timeouts = spec.learners.timeouts
-    assert (timeouts.schedule, timeouts.pull, timeouts.start, spec.learners.join_limit) == (30.0, 1800.0, 600.0, 600.0)
+    assert (timeouts.schedule, timeouts.pull, timeouts.start, timeouts.join) == (30.0, 1800.0, 600.0, 600.0)
     assert spec.learners.stall_timeout == 120.0
     training = spec.training
     assert (training.sync_interval, training.fragments, training.overlap_steps, training.quorum) == (24, 24, 2, 1)
@@ -95,19 +94,8 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert (spec.syncer.shards, spec.syncer.storage.size, spec.syncer.storage.class_name) == (1, "10Gi", "")
 
 
-@pytest.mark.parametrize(
-    ("learners", "seconds"),
-    [
-        ({"joinTimeout": "20m"}, 1200.0),
-        ({"timeouts": {"join": "30m"}}, 1800.0),
-        ({"timeouts": {"join": "30m"}, "joinTimeout": "10m"}, 1800.0),  # as an earlier version stored the job
-    ],
-)
-def test_deprecated_time_to_join_holds_where_the_new_one_is_not_set(learners: dict[str, Any], seconds: float) -> None:
-    manifest = a_manifest()
-    manifest["spec"]["learners"] |= learners
-    assert load(manifest).spec.learners.join_limit == seconds
-    assert load(kube_schema.apply_defaults(job_schema(), manifest)).spec.learners.join_limit == seconds
+def test_a_time_to_join_is_that_of_the_job() -> None:
+    assert load(with_field(a_manifest(), "spec.learners.timeouts", {"join": "30m"})).spec.learners.timeouts.join == 1800.0
 
 
 def test_status_is_written_in_camel_case_without_absent_fields() -> None:
@@ -128,10 +116,10 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
 
 
 def test_unreadable_object_names_every_field() -> None:
-    obj = with_field(with_field(a_manifest(), "spec.learners.joinTimeout", "soon"), "spec.pools[1].learners", {})
+    obj = with_field(with_field(a_manifest(), "spec.learners.stallTimeout", "soon"), "spec.pools[1].learners", {})
     with pytest.raises(InvalidJob) as caught:
         load(obj)
-    assert [cause.field for cause in caught.value.causes] == ["spec.learners.joinTimeout", "spec.pools[1].learners.max"]
+    assert [cause.field for cause in caught.value.causes] == ["spec.learners.stallTimeout", "spec.pools[1].learners.max"]
     assert "bytes-lm" in str(caught.value)
     assert "such as 30s, 10m or 1h30m" in str(caught.value)
 

@@ -127,10 +127,10 @@ def test_everything_else_can_change(path: str, value: Any) -> None:
 
 def test_all_errors_are_told_at_once() -> None:
     obj = a_manifest(min=7, quorum=9, fragments=25, pools=[tpu_pool("V5P", topology="3x3"), gpu_pool(topology="2x2")])
-    obj = with_field(obj, "spec.learners.joinTimeout", "soon")
+    obj = with_field(obj, "spec.learners.stallTimeout", "soon")
     assert {cause.field for cause in refusals(obj)} >= {
         "spec.learners.min",
-        "spec.learners.joinTimeout",
+        "spec.learners.stallTimeout",
         "spec.training.quorum",
         "spec.training.fragments",
         "spec.pools[0].name",

@@ -6,9 +6,10 @@ import dataclasses
 import json
 from typing import Any
 
+from builders.cluster_scenes import NOW, SINCE, begin, conditions, on_a_cluster, unit
+from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, gpu_pool, tpu_pool
 from builders.nodes import a_tpu_node, a_tpu_slice
-from builders.plugin_cluster import NOW, SINCE, Cluster, conditions, on_a_cluster, unit
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, NODES
 from diloco_operator.cli.explain import explained
 from diloco_operator.cli.explanation import Explanation
@@ -37,11 +38,11 @@ class Limited:
         return found
 
 
-async def set_status(cluster: Cluster, **status: Any) -> None:
+async def set_status(cluster: FakeCluster, **status: Any) -> None:
     await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"status": status}, type=PatchType.MERGE, subresource="status")
 
 
-async def tell(cluster: Cluster, reason: str, message: str, at: str = SINCE, **about: str) -> None:
+async def tell(cluster: FakeCluster, reason: str, message: str, at: str = SINCE, **about: str) -> None:
     job = await cluster.api.get(DILOCO_JOBS, "team", "bytes-lm")
     ref = {"kind": "DiLoCoJob", "namespace": "team", "name": "bytes-lm", "uid": job["metadata"]["uid"], **about}
     meta = {"name": f"e{abs(hash((reason, message, at)))}", "namespace": "team"}
@@ -50,11 +51,11 @@ async def tell(cluster: Cluster, reason: str, message: str, at: str = SINCE, **a
     )
 
 
-async def page(cluster: Cluster, *forbidden: Resource, width: int = 0) -> str:
+async def page(cluster: FakeCluster, *forbidden: Resource, width: int = 0) -> str:
     return explanation_text(await found_by(cluster, *forbidden), NOW, width)
 
 
-async def found_by(cluster: Cluster, *forbidden: Resource) -> Explanation:
+async def found_by(cluster: FakeCluster, *forbidden: Resource) -> Explanation:
     client: Client = Limited(cluster.api, *forbidden)
     return await explained(client, "team", "bytes-lm", lambda: NOW)
 
@@ -68,8 +69,8 @@ def a_pool(name: str = "v5p", placed: int = 1, **fields: Any) -> Obj:
 
 
 @on_a_cluster
-async def test_a_job_that_is_well_is_told_in_two_lines(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_a_job_that_is_well_is_told_in_two_lines(cluster: FakeCluster) -> None:
+    await begin(cluster)
     await set_status(
         cluster, state="Training", reason="QuorumContributing", conditions=conditions(Training="True"), learners=learners(1, 1),
         units=[unit()], pools=[a_pool(reason="AtMaximum", message="pool v5p has the 1 unit of its learners.max")],
@@ -83,8 +84,8 @@ async def test_a_job_that_is_well_is_told_in_two_lines(cluster: Cluster) -> None
 
 
 @on_a_cluster
-async def test_a_pool_that_waits_says_since_when_why_what_would_help_and_what_nodes_there_are(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_a_pool_that_waits_says_since_when_why_what_would_help_and_what_nodes_there_are(cluster: FakeCluster) -> None:
+    await begin(cluster)
     for node in (a_tpu_node("up"), a_tpu_node("down", cordoned=True), *a_tpu_slice("other", 2)):
         await cluster.api.create(NODES, node)
     waits = [
@@ -110,8 +111,8 @@ async def test_a_pool_that_waits_says_since_when_why_what_would_help_and_what_no
 
 
 @on_a_cluster
-async def test_a_unit_that_failed_says_how_when_and_where_its_log_is(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_a_unit_that_failed_says_how_when_and_where_its_log_is(cluster: FakeCluster) -> None:
+    await begin(cluster)
     crashed = unit(
         "v5p-1", "BackingOff", 3, reason="Crashed", message="attempt 3 ended: exit 1; starts again", restarts=2, slice="np-1",
         failures=["2026-11-20T21:00:00Z"], notBefore="2026-11-20T21:02:30Z",
@@ -143,8 +144,8 @@ async def test_a_unit_that_failed_says_how_when_and_where_its_log_is(cluster: Cl
 
 
 @on_a_cluster
-async def test_a_user_without_rights_on_nodes_and_events_gets_less_and_is_told_so(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_a_user_without_rights_on_nodes_and_events_gets_less_and_is_told_so(cluster: FakeCluster) -> None:
+    await begin(cluster)
     failed = unit("v5p-1", "Failed", 3, reason="RestartsExhausted", message="gave up", failures=["2026-11-20T21:00:00Z"])
     await set_status(
         cluster, state="Queued", reason="WaitingForHardware", conditions=conditions(Training="False"), learners=learners(0, 2),
@@ -160,22 +161,22 @@ async def test_a_user_without_rights_on_nodes_and_events_gets_less_and_is_told_s
 
 
 @on_a_cluster
-async def test_a_job_that_the_operator_has_not_seen_is_told_as_by_status(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_a_job_that_the_operator_has_not_seen_is_told_as_by_status(cluster: FakeCluster) -> None:
+    await begin(cluster)
     await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"status": None}, type=PatchType.MERGE, subresource="status")
     assert (await page(cluster)).startswith("The operator has not seen this job yet. ")
 
 
 @on_a_cluster
-async def test_a_job_that_is_over_or_suspended_says_that_and_how_it_ended(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_a_job_that_is_over_or_suspended_says_that_and_how_it_ended(cluster: FakeCluster) -> None:
+    await begin(cluster)
     await set_status(cluster, state="Complete", reason="", conditions=conditions(Complete="True"), units=[unit(state="Completed")])
     assert await page(cluster) == "bytes-lm in namespace team is Complete: about Complete"
 
 
 @on_a_cluster
-async def test_pools_of_hosts_and_pools_that_the_spec_lost_are_described(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_pools_of_hosts_and_pools_that_the_spec_lost_are_described(cluster: FakeCluster) -> None:
+    await begin(cluster)
     pools = [gpu_pool(hosts=2, capacity="Spot", learners={"min": 1, "max": 3}), tpu_pool()]
     await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"spec": {"pools": pools, "learners": {"max": 4}}}, type=PatchType.MERGE)
     await set_status(
@@ -188,8 +189,8 @@ async def test_pools_of_hosts_and_pools_that_the_spec_lost_are_described(cluster
 
 
 @on_a_cluster
-async def test_lines_are_as_wide_as_the_terminal_and_stay_indented(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_lines_are_as_wide_as_the_terminal_and_stay_indented(cluster: FakeCluster) -> None:
+    await begin(cluster)
     await set_status(
         cluster, state="Queued", conditions=conditions(Training="False"), learners=learners(0, 2),
         pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],
@@ -201,8 +202,8 @@ async def test_lines_are_as_wide_as_the_terminal_and_stay_indented(cluster: Clus
 
 
 @on_a_cluster
-async def test_a_list_whose_pages_expired_is_read_again_at_once(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_a_list_whose_pages_expired_is_read_again_at_once(cluster: FakeCluster) -> None:
+    await begin(cluster)
     await set_status(
         cluster, state="Queued", conditions=conditions(Training="False"), learners=learners(0, 2),
         pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],
@@ -227,8 +228,8 @@ async def test_a_list_whose_pages_expired_is_read_again_at_once(cluster: Cluster
 
 
 @on_a_cluster
-async def test_the_same_can_be_had_as_json(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_the_same_can_be_had_as_json(cluster: FakeCluster) -> None:
+    await begin(cluster)
     await set_status(
         cluster, state="Queued", conditions=conditions(Training="False"), learners=learners(0, 2),
         pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],

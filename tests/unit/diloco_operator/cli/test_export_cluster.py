@@ -320,7 +320,7 @@ async def test_a_missing_right_is_named(desk: Desk) -> None:
                 "phase": "Failed",
                 "containerStatuses": [{"state": {"terminated": {"exitCode": 1, "message": "No module named diloco.export"}}}],
             },
-            "has no `python -m diloco.export`: it is of an earlier release",
+            "has no `python -m diloco.export`: it is no image of a syncer",
         ),
         (
             {"phase": "Pending", "containerStatuses": [{"state": {"waiting": {"reason": "InvalidImageName", "message": "bad name"}}}]},

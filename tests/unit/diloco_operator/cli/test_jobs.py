@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from builders.plugin_cluster import Cluster, on_a_cluster, unit
+from builders.cluster_scenes import begin, on_a_cluster, set_status, unit
+from builders.fake_cluster import FakeCluster
 from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.jobs import find_job, list_jobs, wait_until
@@ -16,8 +17,8 @@ from diloco_operator.kube.memory import MemoryApi
 
 
 @on_a_cluster
-async def test_an_unknown_job_is_told_with_those_that_there_are(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_an_unknown_job_is_told_with_those_that_there_are(cluster: FakeCluster) -> None:
+    await begin(cluster)
     with pytest.raises(CommandError, match='no DiLoCoJob "bites-lm" in namespace "team"; there are: bytes-lm'):
         await find_job(cluster.api, "team", "bites-lm")
     with pytest.raises(CommandError, match='in namespace "elsewhere"; there are none in it; choose another namespace with -n'):
@@ -25,18 +26,18 @@ async def test_an_unknown_job_is_told_with_those_that_there_are(cluster: Cluster
 
 
 @on_a_cluster
-async def test_a_cluster_without_the_crd_is_told_to_install_the_operator(cluster: Cluster) -> None:
+async def test_a_cluster_without_the_crd_is_told_to_install_the_operator(cluster: FakeCluster) -> None:
     with pytest.raises(CommandError, match=r"has no dilocojobs\.diloco\.dev: install the operator first"):
         await list_jobs(cluster.api, "team")
 
 
 @on_a_cluster
-async def test_waiting_goes_on_through_a_lost_api_server_and_forgotten_history(cluster: Cluster) -> None:
-    await cluster.begin(unit(state="Starting"))
+async def test_waiting_goes_on_through_a_lost_api_server_and_forgotten_history(cluster: FakeCluster) -> None:
+    await begin(cluster, unit(state="Starting"))
     broken = Flaky(cluster.api)
     waiting = asyncio.create_task(wait_until(broken, "team", "bytes-lm", lambda view: view.complete, seconds=600))  # type: ignore[arg-type]
     await asyncio.sleep(1)
-    await cluster.set_status(Complete="True")
+    await set_status(cluster, Complete="True")
     cluster.api.compact()
     view = await waiting
     assert view is not None
@@ -44,8 +45,8 @@ async def test_waiting_goes_on_through_a_lost_api_server_and_forgotten_history(c
 
 
 @on_a_cluster
-async def test_waiting_ends_with_the_job(cluster: Cluster) -> None:
-    await cluster.begin()
+async def test_waiting_ends_with_the_job(cluster: FakeCluster) -> None:
+    await begin(cluster)
     waiting = asyncio.create_task(wait_until(cluster.api, "team", "bytes-lm", lambda view: view.complete, seconds=600))
     await asyncio.sleep(1)
     await cluster.api.delete(DILOCO_JOBS, "team", "bytes-lm")

@@ -1,4 +1,4 @@
-"""`diloco local nodes` before it reaches a cluster; tests/e2e/test_kube_nodes.py and test_kube_jobs.py have it at work."""
+"""`diloco local nodes` before it reaches a cluster; tests/cluster/test_kube_nodes.py and test_kube_jobs.py have it at work."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from builders.plugin_cluster import Cluster, on_a_cluster, unit
+from builders.cluster_scenes import begin, on_a_cluster, unit
+from builders.fake_cluster import FakeCluster
 from builders.pods import a_learner_pod
 from diloco_operator.api.job import UnitStatus
 from diloco_operator.cli.cluster import CommandError
@@ -40,8 +41,8 @@ async def printed(logs: Logs, *sources: Source, follow: bool = False, tail: int 
 
 
 @on_a_cluster
-async def test_logs_are_of_the_newest_attempt_and_every_host_is_told_apart(cluster: Cluster) -> None:
-    await cluster.begin(unit(), pods=[a_learner_pod(attempt=1), a_learner_pod(attempt=2, host=1), a_learner_pod(attempt=2, host=0)])
+async def test_logs_are_of_the_newest_attempt_and_every_host_is_told_apart(cluster: FakeCluster) -> None:
+    await begin(cluster, unit(), pods=[a_learner_pod(attempt=1), a_learner_pod(attempt=2, host=1), a_learner_pod(attempt=2, host=0)])
     pods = await unit_pods(cluster.api, "team", "bytes-lm", "v5p-0")
     record = a_unit(attempt=2, failed_attempt=1)
     both = unit_logs("v5p-0", record, pods, host=None, previous=False, container="")

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from builders.plugin_cluster import NOW, SINCE, conditions, unit
+from builders.cluster_scenes import NOW, SINCE, conditions, unit
+from builders.statuses import a_state
 from diloco_operator.cli.curve import Paper
 from diloco_operator.cli.status_text import as_json, status_text, units_lines
 from diloco_operator.cli.view_model import JobView
@@ -25,6 +26,7 @@ def a_view(
 ) -> JobView:
     learners = {"contributing": 1, "placed": 2, "desired": 3, "min": 2, "max": 6}
     body = {
+        **a_state(status),
         "conditions": conditions(**status),
         "units": list(units),
         "progress": progress or {},

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from builders.statuses import a_state
 from diloco_operator.cli.view import JsonView, PlainView
 from diloco_operator.cli.view_model import (
     JobView,
@@ -48,10 +49,11 @@ def view(
     progress: Obj | None = None,
     **status: str,
 ) -> JobView:
-    obj = {
+    obj: Obj = {
         "metadata": {"name": "bytes-lm", "namespace": "default"},
         "spec": {"suspend": suspend},
         "status": {
+            **a_state(status),
             "conditions": conditions(**status),
             "progress": {"step": step, "steps": steps, **(progress or {})},
             "units": list(units),

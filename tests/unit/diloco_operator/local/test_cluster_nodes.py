@@ -1,4 +1,4 @@
-"""Simulated nodes of an API server that is not their own, on the in-memory one; tests/e2e/test_kube_nodes.py has the real one."""
+"""Simulated nodes of an API server that is not their own, on the in-memory one; tests/cluster/test_kube_nodes.py has the real one."""
 
 from __future__ import annotations
 

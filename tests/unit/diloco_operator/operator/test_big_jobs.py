@@ -62,7 +62,7 @@ class Stand:
         await self.api.create(names.DILOCO_JOBS, manifest)
 
     async def trains(self, name: str, units: int) -> None:
-        await until(lambda: len(self.cluster.units(("default", name))) == units)
+        await until(lambda: len(self.cluster.attempts(("default", name))) == units)
 
     def learners(self, name: str, attempt: int) -> list[Obj]:
         pods = self.cluster.pods(("default", name))

@@ -4,145 +4,82 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
-from builders.fake_cluster import FakeCluster, FakeTelemetry
-from builders.jobs import a_manifest, gpu_pool, tpu_pool
+from builders.cluster_scenes import play
+from builders.fake_cluster import FakeCluster, wall_clock
+from builders.jobs import gpu_pool, tpu_pool
 from builders.kube_objects import eventually
-from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice
-from builders.operator_run import an_api, an_operator, running
-from builders.virtual_time import run_virtual
+from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from diloco_operator.api import names
 from diloco_operator.cli.explain import explained
 from diloco_operator.cli.explanation_text import explanation_text
 from diloco_operator.kube.client import Obj, PatchType
-from diloco_operator.kube.memory import MemoryApi
 
-EPOCH = 1_763_672_400.0
 AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
 SLICES = [a_tpu_slice(f"np-{index}", 2) for index in range(3)]
 
 
-def wall_clock() -> float:
-    return EPOCH + asyncio.get_running_loop().time()
-
-
-class Scene:
-    """An API server, a scheduler and kubelets; the operator may be started and stopped."""
-
-    def __init__(self, api: MemoryApi, cluster: FakeCluster) -> None:
-        self.api, self.cluster = api, cluster
-
-    async def apply(self, job: str, *pools: Obj, units: int = 1) -> None:
-        manifest = a_manifest(job, namespace="default", min=units, max=units, pools=pools, quorum=1)
-        await self.api.create(names.DILOCO_JOBS, manifest)
-
-    async def suspend(self, job: str) -> None:
-        await self.api.patch(names.DILOCO_JOBS, "default", job, {"spec": {"suspend": True}}, type=PatchType.MERGE)
-
-    async def status(self, job: str) -> Obj:
-        found: Obj = (await self.api.get(names.DILOCO_JOBS, "default", job)).get("status", {})
-        return found
-
-    async def units(self, job: str) -> dict[str, tuple[str, str]]:
-        """Unit -> (state, slice)."""
-        return {unit["name"]: (unit["state"], unit["slice"]) for unit in (await self.status(job)).get("units", ())}
-
-    async def when(self, job: str, holds: Callable[[Obj], bool]) -> Obj:
-        """The status once it holds."""
-        for _ in range(4000):
-            if holds(status := await self.status(job)):
-                return status
-            await asyncio.sleep(0.5)
-        raise AssertionError(status)
-
-    async def trains(self, job: str, units: int = 1) -> list[str]:
-        """Wait until so many units train. Returns their slices."""
-        status = await self.when(job, lambda status: [u["state"] for u in status.get("units", ())].count("Training") == units)
-        return [unit["slice"] for unit in status["units"] if unit["state"] == "Training"]
-
-    def nodes_of(self, job: str) -> set[str]:
-        """Where its learners run."""
-        pods = self.cluster.running(("default", job))
-        return {pod["spec"]["nodeName"] for pod in pods if pod["metadata"]["labels"][names.LABEL_COMPONENT] == "learner"}
-
-
-def play(scenario: Callable[[Scene], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        api = await an_api(wall_clock)
-        async with FakeCluster(api, wall_clock, scheduler=True) as cluster:
-            await cluster.add([a_node("cpu-0")])
-            await scenario(Scene(api, cluster))
-
-    run_virtual(run())
-
-
-def an_operator_of(scene: Scene) -> Any:
-    return an_operator(scene.api, FakeTelemetry(scene.cluster), now=wall_clock)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_each_unit_of_two_hosts_gets_a_slice_of_its_own_in_whatever_order_nodes_come(seed: int) -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
             for job in ("one", "two", "three"):
-                await scene.apply(job, tpu_pool(provisioning=AUTOSCALER))
+                await cluster.apply(job, tpu_pool(provisioning=AUTOSCALER))
             for job in ("one", "two", "three"):
-                await scene.when(job, lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
+                await cluster.when(job, lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
             nodes = [node for slice_ in SLICES for node in slice_]
             random.Random(seed).shuffle(nodes)
             for node in nodes:
-                await scene.cluster.add([node])
+                await cluster.add([node])
                 await asyncio.sleep(random.Random(seed).random() * 20)
-            slices = [slice_ for job in ("one", "two", "three") for slice_ in await scene.trains(job)]
+            slices = [slice_ for job in ("one", "two", "three") for slice_ in await cluster.trains(job)]
             assert sorted(slices) == ["np-0", "np-1", "np-2"]
             for job, slice_ in zip(("one", "two", "three"), slices, strict=True):
-                assert scene.nodes_of(job) == {f"{slice_}-0", f"{slice_}-1"}
+                assert cluster.nodes_of(job) == {f"{slice_}-0", f"{slice_}-1"}
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
 def test_unit_that_waits_outlives_its_operator() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            await scene.apply("one", gpu_pool(hosts=2, max=1, provisioning=AUTOSCALER))
-            await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("one", gpu_pool(hosts=2, max=1, provisioning=AUTOSCALER))
+            await cluster.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
         zone = {names.NODE_ZONE: "a"}
-        await scene.cluster.add([a_gpu_node("gpu-1", labels=zone), a_gpu_node("gpu-0", labels=zone)])
-        async with running(an_operator_of(scene)):
-            (slice_,) = await scene.trains("one")
+        await cluster.add([a_gpu_node("gpu-1", labels=zone), a_gpu_node("gpu-0", labels=zone)])
+        async with cluster.operating():
+            (slice_,) = await cluster.trains("one")
             assert set(slice_.split("+")) == {"gpu-0", "gpu-1"}
-            assert (await scene.status("one"))["units"][0]["attempt"] == 1
+            assert (await cluster.status("one"))["units"][0]["attempt"] == 1
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
 def test_pinned_unit_of_another_job_and_one_that_waits_never_share_a_host() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            await scene.apply("waits", gpu_pool(max=2, provisioning=AUTOSCALER), units=2)
-            await scene.apply("pinned", gpu_pool(max=1))
-            await scene.when("waits", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 2)
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("waits", gpu_pool(max=2, provisioning=AUTOSCALER), min=2, quorum=1)
+            await cluster.apply("pinned", gpu_pool(max=1))
+            await cluster.when("waits", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 2)
             for index in range(3):
-                await scene.cluster.add([a_gpu_node(f"gpu-{index}")])
-            await scene.trains("waits", 2)
-            await scene.trains("pinned")
-            assert len(scene.nodes_of("waits") | scene.nodes_of("pinned")) == 3
+                await cluster.add([a_gpu_node(f"gpu-{index}")])
+            await cluster.trains("waits", 2)
+            await cluster.trains("pinned")
+            assert len(cluster.nodes_of("waits") | cluster.nodes_of("pinned")) == 3
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
 def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            await scene.apply("one", gpu_pool(max=1, provisioning=AUTOSCALER), tpu_pool(topology="2x2x1", max=1))
-            await scene.when("one", lambda status: "the scheduler says" in status.get("units", [{}])[0].get("message", ""))
-            await scene.cluster.add([a_tpu_node("tpu-0")])
-            await scene.trains("one")
-            await scene.when("one", lambda status: status["units"][0]["state"] == "Pending")
-        told = explanation_text(await explained(scene.api, "default", "one", wall_clock), wall_clock()).splitlines()
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("one", gpu_pool(max=1, provisioning=AUTOSCALER), tpu_pool(topology="2x2x1", max=1))
+            await cluster.when("one", lambda status: "the scheduler says" in status.get("units", [{}])[0].get("message", ""))
+            await cluster.add([a_tpu_node("tpu-0")])
+            await cluster.trains("one")
+            await cluster.when("one", lambda status: status["units"][0]["state"] == "Pending")
+        told = explanation_text(await explained(cluster.api, "default", "one", wall_clock), wall_clock()).splitlines()
         pool, unit = (next(at for at, line in enumerate(told) if line.startswith(head)) for head in ("POOL h100 ", "UNIT h100-0:"))
         asked = "one-h100-0-a1-0: asked the autoscaler for nodes at "
         assert told[pool + 1].startswith(
@@ -154,100 +91,103 @@ def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() 
         for line in (told[pool + 1], told[unit + 1]):
             assert line.endswith("; the scheduler says: 0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector.")
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
 def test_scale_down_through_the_api_withdraws_all_demand_beyond_it() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            await scene.apply("one", gpu_pool(max=3, provisioning=AUTOSCALER), units=3)
-            await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 3)
-            fewer = {"spec": {"learners": {"min": 1, "max": 1}}}
-            await scene.api.patch(names.DILOCO_JOBS, "default", "one", fewer, type=PatchType.MERGE)
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("one", gpu_pool(max=3, provisioning=AUTOSCALER), min=3, quorum=1)
+            await cluster.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 3)
+            await cluster.edit("one", learners={"min": 1, "max": 1})
             after = ["WaitingForNodes", "ScaledDown", "ScaledDown"]
-            await scene.when("one", lambda status: [unit["reason"] for unit in status["units"]] == after)
+            await cluster.when("one", lambda status: [unit["reason"] for unit in status["units"]] == after)
 
             async def one_is_left() -> bool:
-                return {pod["metadata"]["name"] for pod in scene.cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
+                return {pod["metadata"]["name"] for pod in cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
 
             await eventually(one_is_left, "the pods of two units to go")
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
 def test_nodes_of_two_autoscalers_for_one_unit_cost_the_job_nothing() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            await scene.apply("one", tpu_pool(max=1, provisioning=AUTOSCALER))
-            await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
-            await scene.cluster.add([*SLICES[0], *SLICES[1]])
-            (slice_,) = await scene.trains("one")
-            assert scene.nodes_of("one") == {f"{slice_}-0", f"{slice_}-1"}
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("one", tpu_pool(max=1, provisioning=AUTOSCALER))
+            await cluster.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
+            await cluster.add([*SLICES[0], *SLICES[1]])
+            (slice_,) = await cluster.trains("one")
+            assert cluster.nodes_of("one") == {f"{slice_}-0", f"{slice_}-1"}
             await asyncio.sleep(600)  # the other slice is taken back: nothing of the job is there
-            assert len(scene.cluster.pods(("default", "one"))) == 3
+            assert len(cluster.pods(("default", "one"))) == 3
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
-async def two_halves(scene: Scene, *pools: Obj) -> float:
+async def two_halves(cluster: FakeCluster, *pools: Obj) -> float:
     """Two units of two hosts have one host each, and no more come. Returns until when they were asked for."""
-    await scene.apply("one", gpu_pool(hosts=2, max=2, provisioning=AUTOSCALER), *pools, units=2)
-    await scene.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 2)
+    await cluster.apply("one", gpu_pool(hosts=2, max=2, provisioning=AUTOSCALER), *pools, min=2, quorum=1)
+    await cluster.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"] * 2)
     asked = wall_clock()
     for index in range(2):  # hosts of a unit are in one zone, so that neither unit can have both
-        await scene.cluster.add([a_gpu_node(f"gpu-{index}", labels={names.NODE_ZONE: f"zone-{index}"})])
+        await cluster.add([a_gpu_node(f"gpu-{index}", labels={names.NODE_ZONE: f"zone-{index}"})])
 
     async def bound() -> bool:
-        return len(bound_units(scene)) == 2
+        return len(bound_units(cluster)) == 2
 
     await eventually(bound, "both nodes to have a pod")
     return asked + 600
 
 
-def bound_units(scene: Scene) -> list[str]:
+def bound_units(cluster: FakeCluster) -> list[str]:
     """Units of the pool of two hosts with their bound pods, each as often as it has one."""
-    pods = [pod for pod in scene.cluster.pods(("default", "one")) if pod["spec"].get("nodeName", "").startswith("gpu-")]
+    pods = [pod for pod in cluster.pods(("default", "one")) if pod["spec"].get("nodeName", "").startswith("gpu-")]
     return sorted(pod["metadata"]["labels"][names.LABEL_UNIT] for pod in pods)
 
 
 def test_of_two_units_with_half_of_their_hosts_each_one_has_all_once_their_time_is_up() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            due = await two_halves(scene)
-            assert bound_units(scene) == ["h100-0", "h100-1"]
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            due = await two_halves(cluster)
+            assert bound_units(cluster) == ["h100-0", "h100-1"]
             same = {"metadata": {"labels": {names.NODE_ZONE: "zone-0"}}}
-            await scene.api.patch(names.NODES, "", "gpu-1", same, type=PatchType.MERGE)  # now they are one group, and both halves are taken
+            await cluster.api.patch(
+                names.NODES, "", "gpu-1", same, type=PatchType.MERGE
+            )  # now they are one group, and both halves are taken
             await asyncio.sleep(due - wall_clock() - 5)
-            assert bound_units(scene) == ["h100-0", "h100-1"]
-            (slice_,) = await scene.trains("one")
+            assert bound_units(cluster) == ["h100-0", "h100-1"]
+            (slice_,) = await cluster.trains("one")
             assert set(slice_.split("+")) == {"gpu-0", "gpu-1"}
-            assert len(set(bound_units(scene))) == 1
+            assert len(set(bound_units(cluster))) == 1
             assert wall_clock() < due + 30
-            assert [unit["failures"] for unit in (await scene.status("one"))["units"]] == [[], []]
+            assert [unit["failures"] for unit in (await cluster.status("one"))["units"]] == [[], []]
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
 def test_two_units_with_half_of_their_hosts_each_give_them_back_and_train_in_the_next_pool() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            due = await two_halves(scene, tpu_pool(topology="2x2x1", max=2, provisioning=AUTOSCALER))
-            await scene.when("one", lambda status: [u["pool"] for u in status["units"] if u["reason"] == "WaitingForNodes"] == ["v5p"] * 2)
-            await scene.cluster.add([a_tpu_node(f"tpu-{index}") for index in range(2)])
-            assert sorted(await scene.trains("one", 2)) == ["tpu-0", "tpu-1"]
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            due = await two_halves(cluster, tpu_pool(topology="2x2x1", max=2, provisioning=AUTOSCALER))
+            await cluster.when(
+                "one", lambda status: [u["pool"] for u in status["units"] if u["reason"] == "WaitingForNodes"] == ["v5p"] * 2
+            )
+            await cluster.add([a_tpu_node(f"tpu-{index}") for index in range(2)])
+            assert sorted(await cluster.trains("one", 2)) == ["tpu-0", "tpu-1"]
             assert wall_clock() < due + 30
-            assert bound_units(scene) == []
+            assert bound_units(cluster) == []
 
-    play(scenario)
+    play(scenario, scheduler=True)
 
 
 def test_job_whose_pool_gets_no_nodes_trains_in_the_next_one() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with running(an_operator_of(scene)):
-            await scene.apply("one", tpu_pool(max=1, provisioning=AUTOSCALER), gpu_pool(max=1, provisioning=AUTOSCALER))
-            await scene.when("one", lambda status: status.get("units", [{}])[0].get("reason") == "NotProvisioned")
-            await scene.cluster.add([a_gpu_node("gpu-0")])
-            assert await scene.trains("one") == ["gpu-0"]
-            assert {pod["metadata"]["name"] for pod in scene.cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("one", tpu_pool(max=1, provisioning=AUTOSCALER), gpu_pool(max=1, provisioning=AUTOSCALER))
+            await cluster.when("one", lambda status: status.get("units", [{}])[0].get("reason") == "NotProvisioned")
+            await cluster.add([a_gpu_node("gpu-0")])
+            assert await cluster.trains("one") == ["gpu-0"]
+            assert {pod["metadata"]["name"] for pod in cluster.pods(("default", "one"))} == {"one-h100-0-a1-0", "one-syncer"}
 
-    play(scenario)
+    play(scenario, scheduler=True)

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from builders.hostile_cluster import NS, HostileCluster, a_hostile_cluster, a_secret, a_strangers_pod
+from builders.cluster_scenes import a_secret, a_strangers_pod, malformed, named, plans, two_jobs_among_strangers
+from builders.fake_cluster import NS, FakeCluster
 from builders.jobs import with_field
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
@@ -110,11 +111,11 @@ def edited(obj: Obj) -> Obj:
     return with_field(obj, "metadata.generation", obj["metadata"]["generation"] + 1000)
 
 
-async def with_all_kinds(world: HostileCluster) -> None:
-    await world.api.create(names.PRIORITY_CLASSES, {"metadata": {"name": "important"}, "value": 5})
+async def with_all_kinds(cluster: FakeCluster) -> None:
+    await cluster.api.create(names.PRIORITY_CLASSES, {"metadata": {"name": "important"}, "value": 5})
     spec = {"nodeName": "spare", "containers": [{"name": "web", "image": "i", "resources": {"requests": {"cpu": "1"}}}]}
-    await world.api.create(names.PODS, {"metadata": {"namespace": NS, "name": "strangers", "labels": LEARNER}, "spec": spec})
-    await world.settle()
+    await cluster.api.create(names.PODS, {"metadata": {"namespace": NS, "name": "strangers", "labels": LEARNER}, "spec": spec})
+    await cluster.settle()
 
 
 LEARNER = {names.LABEL_COMPONENT: names.COMPONENT_LEARNER}
@@ -124,60 +125,60 @@ def namespace_of(resource: Resource) -> str:
     return NS if resource.namespaced else ""
 
 
-async def touch(world: HostileCluster, resource: Resource, name: str) -> None:
+async def touch(cluster: FakeCluster, resource: Resource, name: str) -> None:
     try:
-        await world.touch(resource, namespace_of(resource), name)
+        await cluster.touch(resource, namespace_of(resource), name)
     except ApiError as error:
         assert error.code == 404  # noqa: PT017 - the operator has replaced it
 
 
-async def check_named(world: HostileCluster) -> None:
+async def check_named(cluster: FakeCluster) -> None:
     """All malformed objects, and what is missing in the caches, are where people look."""
-    held = list(world.operator.caches.malformed)
+    held = list(cluster.operator.caches.malformed)
     for resource in {resource for resource, _ in WATCHED}:
-        assert world.malformed(resource) == sum(found.resource == resource for found in held)
+        assert malformed(cluster, resource) == sum(found.resource == resource for found in held)
     for found in held:
-        assert world.named(f"{found.resource.kind} ", found.name, found.problem)
+        assert named(cluster, f"{found.resource.kind} ", found.name, found.problem)
         if found.label in ("lm", "other") and found.namespace == NS:
-            assert [message for message in await world.events(found.label) if found.name in message]
-    assert not [line for line in world.lines if "report it" in line]
-    assert all(line.isprintable() for line in world.lines)
+            assert [message for message in await cluster.event_messages("MalformedObject", found.label) if found.name in message]
+    assert not [line for line in cluster.lines if "report it" in line]
+    assert all(line.isprintable() for line in cluster.lines)
 
 
 @settings(max_examples=60, phases=UNSHRUNK)
 @given(DISTORTIONS | OF_JOBS.map(lambda one: [one]))
 def test_whatever_the_objects_look_like_the_operator_and_the_other_jobs_go_on(drawn: list[tuple[int, list[int], Any]]) -> None:
     async def run() -> None:
-        async with a_hostile_cluster() as world:
-            await with_all_kinds(world)
-            other, free = await world.plans("other"), world.free()
+        async with two_jobs_among_strangers() as cluster:
+            await with_all_kinds(cluster)
+            other, free = await plans(cluster, "other"), cluster.free_slices()
             objects = [WATCHED[index] for index, _, _ in drawn]
             for (resource, name), (_, route, value) in zip(objects, drawn, strict=True):
                 place = resource.plural, namespace_of(resource), name
-                world.client.distortions[place] = partial(distorted, route=route, value=value)
-                await touch(world, resource, name)
-            await world.settle()
-            await check_named(world)
-            assert await world.plans("other") == other
-            now = set(world.free())
+                cluster.client.distortions[place] = partial(distorted, route=route, value=value)
+                await touch(cluster, resource, name)
+            await cluster.settle()
+            await check_named(cluster)
+            assert await plans(cluster, "other") == other
+            now = set(cluster.free_slices())
             assert "np-b-0" not in now
             of_lm = any(name in OWN or resource == names.DILOCO_JOBS for resource, name in objects)
             its_own = {"np-d-0"} if ("np-d-0" in [name for _, name in objects]) else set()
             assert len(set(free) - its_own - now) <= (1 if of_lm else 0)
-            await world.restart()  # a new one decides the same beside these objects
-            await world.settle()
-            await check_named(world)
-            assert await world.plans("other") == other
-            world.client.distortions.clear()
-            world.client.distortions["dilocojobs", NS, "lm"] = edited
+            await cluster.restart()  # a new one decides the same beside these objects
+            await cluster.settle()
+            await check_named(cluster)
+            assert await plans(cluster, "other") == other
+            cluster.client.distortions.clear()
+            cluster.client.distortions["dilocojobs", NS, "lm"] = edited
             for resource, name in objects:
-                await touch(world, resource, name)
-            world.api.compact()
-            world.api.interrupt_watches()
-            await world.settle(40)
-            assert not list(world.operator.caches.malformed)
-            assert await world.plans("other") == other
-            await world.trains("lm")
+                await touch(cluster, resource, name)
+            cluster.api.compact()
+            cluster.api.interrupt_watches()
+            await cluster.settle(40)
+            assert not list(cluster.operator.caches.malformed)
+            assert await plans(cluster, "other") == other
+            await cluster.trains("lm")
 
     run_virtual(run())
 
@@ -235,9 +236,9 @@ def test_whatever_a_tenant_may_write_costs_other_jobs_and_free_slices_nothing(
     pods: list[Obj], secrets: list[Obj], units: list[Obj]
 ) -> None:
     async def run() -> None:
-        async with a_hostile_cluster() as world:
-            uids = {job: (await world.api.get(names.DILOCO_JOBS, NS, job))["metadata"]["uid"] for job in ("lm", "other")}
-            other, free = await world.plans("other"), world.free()
+        async with two_jobs_among_strangers() as cluster:
+            uids = {job: (await cluster.api.get(names.DILOCO_JOBS, NS, job))["metadata"]["uid"] for job in ("lm", "other")}
+            other, free = await plans(cluster, "other"), cluster.free_slices()
             for drawn in pods:
                 if drawn["owner"] == "other" or drawn["job"] == "other":
                     continue  # who may write pods as those of a job may disturb this job
@@ -246,21 +247,21 @@ def test_whatever_a_tenant_may_write_costs_other_jobs_and_free_slices_nothing(
                 )
                 pod["metadata"]["annotations"] = {names.ANNOTATION_NODE: drawn["node"], names.ANNOTATION_SLICE: drawn["slice"]}
                 pod["spec"]["schedulingGates"] = [{"name": "example.com/never"}]
-                await tried(world.api.create(names.PODS, pod))
+                await tried(cluster.api.create(names.PODS, pod))
             for drawn in secrets:
-                await tried(world.api.create(names.SECRETS, a_secret(drawn["name"], drawn["job"], drawn["data"])))
+                await tried(cluster.api.create(names.SECRETS, a_secret(drawn["name"], drawn["job"], drawn["data"])))
             if units:
                 status = {"status": {"units": units}}
-                await tried(world.api.patch(names.DILOCO_JOBS, NS, "lm", status, type=PatchType.MERGE, subresource="status"))
-            await world.settle(30)
-            await check_named(world)
-            assert await world.plans("other") == other
-            assert "np-b-0" not in world.free()
-            assert len(set(free) - set(world.free())) <= 1  # lm may have at most one slice; it may have moved
-            await world.restart()
-            await world.settle()
-            await check_named(world)
-            assert await world.plans("other") == other
+                await tried(cluster.api.patch(names.DILOCO_JOBS, NS, "lm", status, type=PatchType.MERGE, subresource="status"))
+            await cluster.settle(30)
+            await check_named(cluster)
+            assert await plans(cluster, "other") == other
+            assert "np-b-0" not in cluster.free_slices()
+            assert len(set(free) - set(cluster.free_slices())) <= 1  # lm may have at most one slice; it may have moved
+            await cluster.restart()
+            await cluster.settle()
+            await check_named(cluster)
+            assert await plans(cluster, "other") == other
 
     run_virtual(run())
 

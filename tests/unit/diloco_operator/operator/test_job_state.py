@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
-from builders.fake_cluster import FakeCluster, FakeTelemetry
+from builders.fake_cluster import FakeCluster, FakeTelemetry, wall_clock
 from builders.jobs import Obj, a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_api, an_operator, running
@@ -17,12 +17,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
 from diloco_operator.kube.memory import MemoryApi
 
-EPOCH = 1_763_672_400.0
 JOB = ("default", "lm")
-
-
-def wall_clock() -> float:
-    return EPOCH + asyncio.get_running_loop().time()
 
 
 class Noted:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
-from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey
+from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey, wall_clock
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_process import series
@@ -24,7 +24,6 @@ from diloco_operator.operator.endpoints import metrics_app
 from diloco_operator.operator.metrics import Metrics, capacity_waits, placement_failures, recoveries
 from diloco_operator.report import Report
 
-EPOCH = 1_763_672_400.0
 KEY = ("default", "lm")
 
 
@@ -88,10 +87,6 @@ class Scrape:
     @property
     def jobs(self) -> set[str]:
         return {value for _, labels in self.series for key, value in labels if key == "dilocojob"}
-
-
-def wall_clock() -> float:
-    return EPOCH + asyncio.get_running_loop().time()
 
 
 def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:

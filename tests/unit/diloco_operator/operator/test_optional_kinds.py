@@ -6,14 +6,14 @@ import asyncio
 import logging
 
 import pytest
-from builders.operator_run import running
+from builders.fake_cluster import FakeCluster
 from builders.provisioning import a_condition, a_request, provisioning_crd
 from builders.virtual_time import until
 from diloco_operator.api import names
 from diloco_operator.operator import caches as operator_caches
 from diloco_operator.reconcile.observe.provisioning import RequestState
 
-from .test_missing_rights import TwoTeams, play
+from .test_missing_rights import TEAMS, apply, play_teams, works
 
 NO_KUEUE = "the API server has no workloads in kueue.x-k8s.io/v1beta2"
 UNKNOWN = "the API server has no provisioningrequests in autoscaling.x-k8s.io/v1"
@@ -24,10 +24,10 @@ def _states(caches: operator_caches.Caches, namespace: str) -> dict[str, Request
 
 
 def test_cluster_without_provisioning_requests_trains_and_follows_them_once_they_are_installed(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(cluster: TwoTeams) -> None:
-        await cluster.apply("team-a")
-        async with running(cluster.operator):
-            await cluster.works("team-a")
+    async def scenario(cluster: FakeCluster) -> None:
+        await apply(cluster, "team-a")
+        async with cluster.operating(TEAMS):
+            await works(cluster, "team-a")
             caches = cluster.operator.caches
             assert caches.without("team-a") == {names.PROVISIONING_REQUESTS: UNKNOWN, names.WORKLOADS: NO_KUEUE}
             assert caches.missing_rights == []
@@ -40,23 +40,23 @@ def test_cluster_without_provisioning_requests_trains_and_follows_them_once_they
             assert _states(caches, "team-b") == {}
 
     with caplog.at_level(logging.INFO):
-        play(scenario)
+        play_teams(scenario)
     said = [record for record in caplog.records if UNKNOWN in record.message]
     assert [record.levelname for record in said] == ["INFO", "INFO"]  # once for each of the two namespaces, and it is no fault
 
 
 def test_right_on_requests_that_is_missing_in_one_namespace_is_named_there_and_stops_nothing() -> None:
-    async def scenario(cluster: TwoTeams) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
         await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
-        cluster.forbidden.add(("list", "provisioningrequests", "team-b"))
-        await cluster.apply("team-b")
-        async with running(cluster.operator):
-            await cluster.works("team-b")
+        cluster.client.forbidden.add(("list", "provisioningrequests", "team-b"))
+        await apply(cluster, "team-b")
+        async with cluster.operating(TEAMS):
+            await works(cluster, "team-b")
             caches = cluster.operator.caches
             assert caches.without("team-a") == {names.WORKLOADS: NO_KUEUE}
             assert "cannot list" in caches.without("team-b")[names.PROVISIONING_REQUESTS]
-            cluster.forbidden.clear()
+            cluster.client.forbidden.clear()
             await asyncio.sleep(60)
             assert caches.without("team-b") == {names.WORKLOADS: NO_KUEUE}
 
-    play(scenario)
+    play_teams(scenario)

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from builders.cluster_scenes import TPU, occupy, play_shared, vacate
+from builders.fake_cluster import FakeCluster
 from builders.jobs import cpu_pool
 from builders.pods import a_pod
-from builders.shared_cluster import TPU, Scene, play
 from diloco_operator.api import names
+from diloco_operator.fleet import SliceState
 from diloco_operator.kube.client import Forbidden, PatchType, Resource
 from diloco_operator.operator import RunConfig
 from diloco_operator.timeouts import WatchTimeouts
+
+
+def slice_states(cluster: FakeCluster) -> dict[str, float | None]:
+    """As the newest operator's /metrics reports them."""
+    kind = {"accelerator": "tpu-v6e", "topology": "2x2"}
+    return {state: cluster.metric("diloco_fleet_slices", **kind, state=state) for state in SliceState}
 
 
 def all_of(count: int, *but: int) -> list[str]:
@@ -19,130 +27,129 @@ def all_of(count: int, *but: int) -> list[str]:
 
 
 def test_units_take_the_slices_that_others_leave_and_fail_on_none() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.occupy("train-0", "np-0-0", tpu="4")
-        await scene.occupy("train-1", "np-1-0", tpu="1")
-        async with scene.operator():
-            await scene.train("lm", 10)
-            await scene.until_training("lm", *all_of(10, 0, 1))
-            assert {unit["attempt"] for unit in (await scene.status("lm"))["units"]} == {1}
-            assert scene.slice_states() == {"Free": 0, "Used": 2, "Reserved": 8, "Unusable": 0}
-            assert scene.sees_other_pods == 1
-            await scene.until_said("lm", "8 of this job; 2 used by other pods: team-a/train-0 and 1 more")
-            await scene.free("train-0", "train-1")
-            await scene.until_training("lm", *all_of(10))
-            assert {unit["attempt"] for unit in (await scene.status("lm"))["units"]} == {1}
+    async def scenario(cluster: FakeCluster) -> None:
+        await occupy(cluster, "train-0", "np-0-0", tpu="4")
+        await occupy(cluster, "train-1", "np-1-0", tpu="1")
+        async with cluster.operating():
+            await cluster.apply("lm", max=10)
+            await cluster.trains_on("lm", *all_of(10, 0, 1))
+            assert {unit["attempt"] for unit in (await cluster.status("lm"))["units"]} == {1}
+            assert slice_states(cluster) == {"Free": 0, "Used": 2, "Reserved": 8, "Unusable": 0}
+            assert cluster.metric("diloco_operator_sees_other_pods") == 1
+            await cluster.pool_says("lm", "8 of this job; 2 used by other pods: team-a/train-0 and 1 more")
+            await vacate(cluster, "train-0", "train-1")
+            await cluster.trains_on("lm", *all_of(10))
+            assert {unit["attempt"] for unit in (await cluster.status("lm"))["units"]} == {1}
 
-    play(scenario, 10)
+    play_shared(scenario, 10)
 
 
 def test_job_that_waits_is_woken_when_another_pod_ends() -> None:
-    async def scenario(scene: Scene) -> None:
-        pod = await scene.occupy("train-0", "np-0-0", tpu="4")
-        async with scene.operator():
-            await scene.train("lm", 1)
-            await scene.until_said("lm", "the fleet has 1: 1 used by other pods: team-a/train-0")
-            await scene.api.patch(
+    async def scenario(cluster: FakeCluster) -> None:
+        pod = await occupy(cluster, "train-0", "np-0-0", tpu="4")
+        async with cluster.operating():
+            await cluster.apply("lm")
+            await cluster.pool_says("lm", "the fleet has 1: 1 used by other pods: team-a/train-0")
+            await cluster.api.patch(
                 names.PODS, "team-a", "train-0", {"status": {"phase": "Succeeded"}}, type=PatchType.MERGE, subresource="status"
             )
             begun = asyncio.get_running_loop().time()
-            await scene.until_training("lm", "np-0-0")
+            await cluster.trains_on("lm", "np-0-0")
             assert asyncio.get_running_loop().time() - begun < 5  # far less than the time between two tries
-            assert (await scene.api.get(names.PODS, "team-a", "train-0"))["metadata"]["uid"] == pod["metadata"]["uid"]
+            assert (await cluster.api.get(names.PODS, "team-a", "train-0"))["metadata"]["uid"] == pod["metadata"]["uid"]
 
-    play(scenario, 1)
+    play_shared(scenario, 1)
 
 
 def test_pod_that_comes_beside_a_unit_evicts_nothing() -> None:
-    async def scenario(scene: Scene) -> None:
-        async with scene.operator():
-            await scene.train("lm", 1)
-            await scene.until_training("lm", "np-0-0")
-            await scene.occupy("train-0", "np-0-0", tpu="4")
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            await cluster.apply("lm")
+            await cluster.trains_on("lm", "np-0-0")
+            await occupy(cluster, "train-0", "np-0-0", tpu="4")
             await asyncio.sleep(600)
-            assert await scene.units("lm") == {"v6e-0": ("np-0-0", "Training")}
-            assert (await scene.status("lm"))["units"][0]["attempt"] == 1
-            await scene.cluster.crash("lm-v6e-0-a1-0")
-            await scene.until_training("lm", "np-1-0")  # no pod may return beside the other
+            assert await cluster.units("lm") == {"v6e-0": ("np-0-0", "Training")}
+            assert (await cluster.status("lm"))["units"][0]["attempt"] == 1
+            await cluster.crash("lm-v6e-0-a1-0")
+            await cluster.trains_on("lm", "np-1-0")  # no pod may return beside the other
 
-    play(scenario, 2)
+    play_shared(scenario, 2)
 
 
 def test_pods_that_use_no_accelerators_leave_a_slice_to_units_that_fit_beside_them() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.occupy("agent", "np-0-0", cpu="2")
-        async with scene.operator():
-            await scene.train("lm", 1)
-            await scene.until_training("lm", "np-0-0")
+    async def scenario(cluster: FakeCluster) -> None:
+        await occupy(cluster, "agent", "np-0-0", cpu="2")
+        async with cluster.operating():
+            await cluster.apply("lm")
+            await cluster.trains_on("lm", "np-0-0")
 
-    play(scenario, 1)
+    play_shared(scenario, 1)
 
 
 def test_unit_that_needs_more_than_a_node_has_left_says_what_and_who_has_it() -> None:
-    async def scenario(scene: Scene) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
         for index in range(3):
-            await scene.occupy(f"web-{index}", "cpu-0", cpu="10")
+            await occupy(cluster, f"web-{index}", "cpu-0", cpu="10")
         pool = cpu_pool(max=1)
         pool["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "40"}}
-        async with scene.operator():
-            await scene.train("lm", 1, pool=pool)
-            await scene.until_said("lm", "needs 40 CPU, node cpu-0 has ")
-            assert "CPU left: team-a/web-0 and " in await scene.message("lm")
-            assert await scene.units("lm") == {"cpu-0": ("", "Pending")}
-            await scene.free("web-0")
-            await scene.until_training("lm", "cpu-0")
+        async with cluster.operating():
+            await cluster.apply("lm", pool)
+            assert "CPU left: team-a/web-0 and " in await cluster.pool_says("lm", "needs 40 CPU, node cpu-0 has ")
+            assert await cluster.units("lm") == {"cpu-0": ("", "Pending")}
+            await vacate(cluster, "web-0")
+            await cluster.trains_on("lm", "cpu-0")
 
-    play(scenario, 0)
+    play_shared(scenario, 0)
 
 
 def test_node_is_taken_only_once_its_device_plugin_reports() -> None:
-    async def scenario(scene: Scene) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
         silent = {"status": {"allocatable": {TPU: "0"}}}
-        await scene.api.patch(names.NODES, "", "np-0-0", silent, type=PatchType.MERGE, subresource="status")
-        async with scene.operator():
-            await scene.train("lm", 1)
-            await scene.until_said("lm", "1 unusable: node np-0-0 offers no google.com/tpu now: its device plugin has not reported any")
+        await cluster.api.patch(names.NODES, "", "np-0-0", silent, type=PatchType.MERGE, subresource="status")
+        async with cluster.operating():
+            await cluster.apply("lm")
+            await cluster.pool_says("lm", "1 unusable: node np-0-0 offers no google.com/tpu now: its device plugin has not reported any")
             ready = {"status": {"allocatable": {TPU: "4"}}}
-            await scene.api.patch(names.NODES, "", "np-0-0", ready, type=PatchType.MERGE, subresource="status")
-            await scene.until_training("lm", "np-0-0")
+            await cluster.api.patch(names.NODES, "", "np-0-0", ready, type=PatchType.MERGE, subresource="status")
+            await cluster.trains_on("lm", "np-0-0")
 
-    play(scenario, 1)
+    play_shared(scenario, 1)
 
 
 def test_pod_that_only_carries_the_label_of_a_job_is_another_pod() -> None:
-    async def scenario(scene: Scene) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
         pod = a_pod("mine", node="np-0-0", container={"resources": {"limits": {TPU: "4"}}}, metadata={"labels": {names.LABEL_JOB: "lm"}})
-        await scene.api.create(names.PODS, pod)
-        async with scene.operator():
-            await scene.train("lm", 2)
-            await scene.until_training("lm", "np-1-0")
-            assert (await scene.status("lm"))["units"][0]["attempt"] == 1
-            await scene.until_said("lm", "1 used by other pods: default/mine")
+        await cluster.api.create(names.PODS, pod)
+        async with cluster.operating():
+            await cluster.apply("lm", max=2)
+            await cluster.trains_on("lm", "np-1-0")
+            assert (await cluster.status("lm"))["units"][0]["attempt"] == 1
+            await cluster.pool_says("lm", "1 used by other pods: default/mine")
 
-    play(scenario, 2)
+    play_shared(scenario, 2)
 
 
 def test_operators_of_two_namespaces_take_different_slices() -> None:
-    async def scenario(scene: Scene) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
         first, second = (RunConfig(stop_grace=0, namespaces=(namespace,)) for namespace in ("team-a", "team-b"))
-        async with scene.operator(first):
-            await scene.train("lm", 2, namespace="team-a")
-            await scene.until_training("lm", "np-0-0", "np-1-0", namespace="team-a")
-            async with scene.operator(second):
-                await scene.train("lm", 3, namespace="team-b")
-                await scene.until_training("lm", "np-2-0", "np-3-0", namespace="team-b")
-                assert {unit["attempt"] for unit in (await scene.status("lm", "team-b"))["units"]} == {1}
-                message = (await scene.status("lm", "team-b"))["pools"][0]["message"]
+        async with cluster.operating(first):
+            await cluster.apply("lm", max=2, namespace="team-a")
+            await cluster.trains_on("lm", "np-0-0", "np-1-0", namespace="team-a")
+            async with cluster.operating(second):
+                await cluster.apply("lm", max=3, namespace="team-b")
+                await cluster.trains_on("lm", "np-2-0", "np-3-0", namespace="team-b")
+                assert {unit["attempt"] for unit in (await cluster.status("lm", "team-b"))["units"]} == {1}
+                message = (await cluster.status("lm", "team-b"))["pools"][0]["message"]
                 assert "2 used by other pods: team-a/lm-v6e-0-a1-0 and 1 more" in message
-                await scene.api.delete(names.DILOCO_JOBS, "team-a", "lm")
-                await scene.until_training("lm", "np-0-0", "np-2-0", "np-3-0", namespace="team-b")
+                await cluster.api.delete(names.DILOCO_JOBS, "team-a", "lm")
+                await cluster.trains_on("lm", "np-0-0", "np-2-0", "np-3-0", namespace="team-b")
 
-    play(scenario)
+    play_shared(scenario)
 
 
 @pytest.mark.parametrize("namespaces", [(), ("default", "team-b")])
 def test_operator_that_may_not_see_other_pods_says_so_and_works_on(namespaces: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(scene: Scene) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
         forbidden = True
 
         def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
@@ -150,34 +157,34 @@ def test_operator_that_may_not_see_other_pods_says_so_and_works_on(namespaces: t
             if forbidden and verb == "list" and task is not None and task.get_name().startswith("watching pods with "):
                 raise Forbidden(403, "Forbidden", "pods is forbidden at the cluster scope")
 
-        scene.api.before = reject
-        await scene.occupy("train-0", "np-1-0", tpu="4")
+        cluster.api.before = reject
+        await occupy(cluster, "train-0", "np-1-0", tpu="4")
         run = RunConfig(stop_grace=0, namespaces=namespaces, watches=WatchTimeouts())
-        async with scene.operator(run):
-            await scene.train("lm", 1)
-            await scene.until_training("lm", "np-0-0")
+        async with cluster.operating(run):
+            await cluster.apply("lm")
+            await cluster.trains_on("lm", "np-0-0")
             assert "Without this right the operator does not see which nodes other pods use" in caplog.text
             assert caplog.text.count("Without this right") == (2 if namespaces else 1)  # once for each watch, not at each try
-            assert scene.sees_other_pods == 0
+            assert cluster.metric("diloco_operator_sees_other_pods") == 0
             forbidden = False
             await asyncio.sleep(300)
-            await scene.train("next", 3)
-            await scene.until_training("next", "np-2-0", "np-3-0")
-            assert scene.sees_other_pods == 1
+            await cluster.apply("next", max=3)
+            await cluster.trains_on("next", "np-2-0", "np-3-0")
+            assert cluster.metric("diloco_operator_sees_other_pods") == 1
 
-    play(scenario)
+    play_shared(scenario)
 
 
 def test_operator_that_starts_anew_sees_the_same() -> None:
-    async def scenario(scene: Scene) -> None:
-        await scene.occupy("train-0", "np-0-0", tpu="4")
-        async with scene.operator():
-            await scene.train("lm", 2)
-            await scene.until_training("lm", "np-1-0", "np-2-0")
-        async with scene.operator():
-            await scene.train("next", 4)
-            await scene.until_training("next", "np-3-0")
+    async def scenario(cluster: FakeCluster) -> None:
+        await occupy(cluster, "train-0", "np-0-0", tpu="4")
+        async with cluster.operating():
+            await cluster.apply("lm", max=2)
+            await cluster.trains_on("lm", "np-1-0", "np-2-0")
+        async with cluster.operating():
+            await cluster.apply("next", max=4)
+            await cluster.trains_on("next", "np-3-0")
             await asyncio.sleep(60)
-            await scene.until_training("lm", "np-1-0", "np-2-0")
+            await cluster.trains_on("lm", "np-1-0", "np-2-0")
 
-    play(scenario)
+    play_shared(scenario)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders.hostile_cluster import NS, a_hostile_cluster
+from builders.cluster_scenes import named, plans, two_jobs_among_strangers
+from builders.fake_cluster import NS
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
@@ -42,10 +43,10 @@ def test_what_goes_on_without_end_is_told_once() -> None:
 @pytest.mark.slow
 def test_a_status_that_another_controller_always_changes_back_is_written_twice_a_second_and_the_operator_says_so() -> None:
     async def run() -> None:
-        async with a_hostile_cluster() as world:
-            other = await world.plans("other")
+        async with two_jobs_among_strangers() as cluster:
+            other = await plans(cluster, "other")
             writes, theirs = 0, {"status": {"learners": {"desired": 9}}}
-            patch = world.api.patch
+            patch = cluster.api.patch
 
             async def answered(resource: Any, namespace: str, name: str, body: Any, **options: Any) -> Any:
                 nonlocal writes
@@ -55,15 +56,15 @@ def test_a_status_that_another_controller_always_changes_back_is_written_twice_a
                     await patch(resource, namespace, name, theirs, type=PatchType.MERGE, subresource="status")
                 return answer
 
-            world.client.patch = answered  # type: ignore[attr-defined]
+            cluster.client.patch = answered  # type: ignore[attr-defined]
             await patch(names.DILOCO_JOBS, NS, "lm", theirs, type=PatchType.MERGE, subresource="status")
-            await until(lambda: world.named("job default/lm", "changes them back"), within=50, step=1)
+            await until(lambda: named(cluster, "job default/lm", "changes them back"), within=50, step=1)
             first = writes
-            await world.settle(10)
+            await cluster.settle(10)
             assert 15 < writes - first <= 22
-            assert await world.plans("other") == other
-            del world.client.patch
-            await world.settle()
-            assert (await world.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]["learners"]["desired"] == 1
+            assert await plans(cluster, "other") == other
+            del cluster.client.patch
+            await cluster.settle()
+            assert (await cluster.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]["learners"]["desired"] == 1
 
     run_virtual(run())

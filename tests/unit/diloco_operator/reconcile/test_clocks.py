@@ -4,95 +4,82 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from builders import timelines as t
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
-from builders.pods import exits, starts
+from builders.pods import starts
 from builders.stage import START, Stage
-from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from builders.timelines import at, given, timelines, unit
+from diloco_operator.kube.timestamps import format_timestamp
 
 HOUR = 3600.0
+AHEAD = format_timestamp(START + 3 * HOUR)
 
 
+@t.scene
 def trained(limit: int = 2, initial: str = "10s") -> Stage:
     job = a_job().with_learners(1, 1).with_restarts(limit, initial=initial).with_pool(max=1)
     return Stage(job, a_tpu_node("tpu-0")).train()
 
 
-def crash(stage: Stage, attempt: int, skew: float) -> None:
-    """The learner fails now, by a node's clock that is `skew` ahead."""
-    exits(stage.pod("v5p-0", attempt), 1, stage.now + skew)
+@t.scene
+def placed() -> Stage:
+    """The pods exist."""
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
+    return stage
 
 
-@pytest.mark.parametrize("skew", [-3 * HOUR, -5.0, 0.0, 5.0, 3 * HOUR])
-def test_back_off_does_not_depend_on_a_nodes_clock(skew: float) -> None:
-    stage = trained()
-    crash(stage, 1, skew)
-    waits = parse_timestamp(stage.unit("v5p-0")["notBefore"]) - stage.now
-    # 10 s from its end; an end that is said to be before the unit began to train (at this same moment) counts from there.
-    assert waits == 10.0
+def written(**fields: Any) -> t.Event:
+    """By an operator that led before, into the status of the unit."""
+    return t.Event(lambda stage: stage.unit("v5p-0").update(fields))
 
 
-@pytest.mark.parametrize("skew", [-3 * HOUR, 3 * HOUR])
-def test_restart_budget_holds_with_every_clock_of_a_node(skew: float) -> None:
-    stage = trained(limit=2, initial="0s")
-    for attempt in (1, 2, 3):
-        crash(stage, attempt, skew)
+def all_run(skew: float) -> t.Event:
+    def act(stage: Stage) -> None:
         for pod in stage.pods.values():
-            if pod["status"]["phase"] == "Pending":
-                starts(pod, stage.now + skew)
-        stage.advance(1)
-        stage.settle()
+            starts(pod, stage.now + skew)
+
+    return t.Event(act)
+
+
+test_clocks = timelines(
+    # 10 s from its end; an end that is said to be before the unit began to train (at this same moment) counts from there.
+    **{
+        f"back_off_does_not_depend_on_a_nodes_clock[{skew}]": given(
+            trained(), at(0, t.exits(1, skew=skew), unit(state="BackingOff", notBefore=format_timestamp(START + 10)))
+        )
+        for skew in (-3 * HOUR, -5.0, 0.0, 5.0, 3 * HOUR)
+    },
     # learners.restart.limit is 2, so the third failure within the window (1 h) is the last
-    assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["reason"]) == ("Failed", "RestartsExhausted")
-
-
-def test_join_timeout_runs_by_the_operators_clock() -> None:
-    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"))
-    stage.settle()
-    stage.all_contribute()
-    for pod in stage.pods.values():
-        starts(pod, stage.now + 3 * HOUR)
-    stage.settle()
-    stage.advance(61)  # timeouts.join is 1m
-    stage.settle()
-    assert len(stage.unit("v5p-0")["failures"]) == 1
-
-
-def written_ahead(stage: Stage) -> dict[str, Any]:
-    """As an operator whose clock was three hours ahead would have left the unit."""
-    unit = stage.unit("v5p-0")
-    unit |= {"since": format_timestamp(stage.now + 3 * HOUR)}
-    return unit
-
-
-def test_times_that_an_operator_with_a_fast_clock_wrote_do_not_stop_the_time_outs() -> None:
-    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"))
-    stage.settle()
-    written_ahead(stage)
-    stage.settle()
-    stage.advance(91)  # timeouts.schedule and start
-    stage.settle()
-    assert stage.unit("v5p-0")["endedAttempt"] == 1  # its pods were never scheduled
-
-
-def test_back_off_that_an_operator_with_a_fast_clock_wrote_is_at_most_the_longest() -> None:
-    stage = trained()
-    crash(stage, 1, 0.0)
-    stage.unit("v5p-0")["notBefore"] = format_timestamp(stage.now + 3 * HOUR)
-    stage.settle()
-    assert parse_timestamp(stage.unit("v5p-0")["notBefore"]) - stage.now == 300  # backoff.max is 5m
-    stage.advance(301)
-    stage.settle()
-    assert stage.unit("v5p-0")["state"] == "Starting"
-
-
-def test_failures_that_are_written_in_the_future_are_forgotten_in_time() -> None:
-    stage = trained(limit=1, initial="0s")
-    stage.unit("v5p-0")["failures"] = [format_timestamp(stage.now + 3 * HOUR)]
-    stage.settle()
-    assert stage.unit("v5p-0")["failures"] == [format_timestamp(START)]
-    stage.advance(HOUR + 1)
-    crash(stage, 1, 0.0)
-    assert stage.unit("v5p-0")["state"] == "Starting"
+    **{
+        f"restart_budget_holds_with_every_clock_of_a_node[{skew}]": given(
+            trained(limit=2, initial="0s"),
+            at(0, t.exits(1, skew=skew), t.reconciled, t.runs(skew)),
+            at(1, t.reconciled, t.exits(1, skew=skew), t.reconciled, t.runs(skew)),
+            at(2, t.reconciled, t.exits(1, skew=skew), unit(state="Failed", reason="RestartsExhausted")),
+        )
+        for skew in (-3 * HOUR, 3 * HOUR)
+    },
+    join_timeout_runs_by_the_operators_clock=given(
+        placed(),
+        at(0, t.all_contribute, all_run(skew=3 * HOUR)),
+        at(61, unit(failures=1)),  # timeouts.join is 1m
+    ),
+    times_that_an_operator_with_a_fast_clock_wrote_do_not_stop_the_time_outs=given(
+        placed(),
+        at(0, written(since=AHEAD)),
+        at(91, unit(endedAttempt=1)),  # timeouts.schedule and start: its pods were never scheduled
+    ),
+    back_off_that_an_operator_with_a_fast_clock_wrote_is_at_most_the_longest=given(
+        trained(),
+        at(0, t.exits(1), t.reconciled, written(notBefore=AHEAD), unit(notBefore=format_timestamp(START + 300))),  # backoff.max is 5m
+        at(301, unit(state="Starting")),
+    ),
+    failures_that_are_written_in_the_future_are_forgotten_in_time=given(
+        trained(limit=1, initial="0s"),
+        at(0, written(failures=[AHEAD])),
+        at(0, t.seen("failures", lambda stage: stage.unit("v5p-0")["failures"], [format_timestamp(START)])),
+        at(HOUR + 1, t.exits(1), unit(state="Starting")),
+    ),
+)

@@ -1,4 +1,4 @@
-"""Nodes whose end is known: flex-start capacity and limited run times. Units leave them ahead of it."""
+"""Nodes whose end is known: announced maintenance, flex-start capacity and limited run times. Units leave them ahead of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from builders import timelines as t
 from builders.jobs import a_job
-from builders.nodes import a_tpu_node, a_tpu_slice, an_inventory
+from builders.nodes import a_node, a_tpu_node, a_tpu_slice, an_inventory
 from builders.stage import START, Stage, one_unit_on_two_nodes
-from diloco_operator.fleet import Shape
+from builders.timelines import at, given, has, states, timelines, unit
+from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile import OperatorConfig
 
+MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
 ENDS = "node.gke.io/machine-termination-datetime"
 RUNS = "cloud.google.com/gke-max-run-duration-seconds"
 FLEX = {"cloud.google.com/gke-flex-start": "true"}
@@ -25,30 +28,108 @@ def after(seconds: float) -> str:
     return format_timestamp(START + seconds)
 
 
-def a_limited_node(seconds: float, name: str = "tpu-0", **fields: Any) -> dict[str, Any]:
-    return a_tpu_node(name, annotations={ENDS: after(seconds)}, **fields)
+def ends(seconds: float) -> dict[str, Any]:
+    """Fields of a node that ends so long after the test began."""
+    return {"annotations": {ENDS: after(seconds)}}
 
 
-def test_unit_leaves_ahead_of_the_end_of_its_node_drained_and_goes_on_elsewhere() -> None:
-    stage = one_unit_on_two_nodes()
-    stage.set_node(a_limited_node(1000))
-    plan = stage.step()
-    # endLead is 300 s: at 700 s it leaves, and the job is reconciled no later
-    assert stage.states() == {"v5p-0": "Training"}
-    assert plan.requeue_after is not None
-    assert plan.requeue_after <= 700.001
-    stage.advance(699)
-    stage.settle()
-    assert stage.states() == {"v5p-0": "Training"}
-    stage.advance(1)
-    stage.settle()
-    assert (stage.unit("v5p-0")["state"], stage.unit("v5p-0")["message"]) == ("Draining", "node tpu-0 ends at 2026-11-20T12:16:40Z")
-    stage.kubelets_finish_deletions()
-    stage.settle()
-    unit = stage.unit("v5p-0")
-    assert (unit["slice"], unit["attempt"], unit["failures"]) == ("tpu-1", 2, [])
+def maintained(seconds: float) -> dict[str, Any]:
+    """Fields of a node whose maintenance begins so long after the test began."""
+    return {"labels": {MAINTENANCE: str(round(START + seconds))}}
 
 
+# --- units ------------------------------------------------------------------------------------------------------------
+trained = t.scene(one_unit_on_two_nodes)
+
+
+@t.scene
+def two_slices(last: Mapping[str, Any]) -> Stage:
+    """Of two hosts each, and a unit that may start on either. `last`: fields of the last host of the first."""
+    first = [*a_tpu_slice("np-0", 1), a_tpu_node("np-0-1", topology="2x2x2", pool="np-0", **last)]
+    return Stage(a_job().with_learners(1, 1).with_pool(max=1, topology="2x2x2"), *first, *a_tpu_slice("np-1", 2))
+
+
+@t.scene
+def starting(config: OperatorConfig, **node: Any) -> Stage:
+    """A unit whose only node is this one."""
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0", **node), config=config)
+    stage.inventory = Inventory(config.disruption_signals)
+    stage.set_node(stage.nodes["tpu-0"])
+    return stage
+
+
+def syncers_node(fields: Mapping[str, Any]) -> t.Event:
+    return t.Event(lambda stage: stage.set_node(a_node("cpu-0", **fields)))
+
+
+# Both leads are 300 s.
+test_units = timelines(
+    **{
+        f"unit_leaves_ahead_of_{what}_drained_and_goes_on_elsewhere_and_it_does_not_count": given(
+            trained(),
+            at(0, t.node("tpu-0", **fields), t.one_reconcile, states(v5p_0="Training"), t.next_reconcile_within(700)),
+            at(699, states(v5p_0="Training")),
+            at(700, unit(state="Draining", message=message)),
+            at(700, t.deleted_pods_end, unit(slice="tpu-1", attempt=2, failures=0)),
+        )
+        for what, fields, message in (
+            ("the_end_of_its_node", ends(1000), "node tpu-0 ends at 2026-11-20T12:16:40Z"),
+            ("announced_maintenance", maintained(1000), has("maintenance of node tpu-0 begins at 2026-11-20T12:16:40Z")),
+        )
+    },
+    end_that_is_put_off_is_followed=given(
+        trained(),
+        at(0, t.node("tpu-0", **ends(400)), t.reconciled, t.node("tpu-0", **ends(4000))),
+        at(200, states(v5p_0="Training")),
+    ),
+    maintenance_that_is_moved_or_withdrawn_is_followed=given(
+        trained(),
+        at(0, t.node("tpu-0", **maintained(400)), t.reconciled, t.node("tpu-0", **maintained(4000))),
+        at(200, states(v5p_0="Training"), t.node("tpu-0")),
+        at(4200, states(v5p_0="Training")),
+    ),
+    # An Arabic-Indic digit is a number to Python, and a moment long past: nothing to leave for either.
+    **{
+        f"maintenance_that_cannot_be_read_is_none[{value}]": given(
+            trained(),
+            at(0, t.node("tpu-0", labels={MAINTENANCE: value})),
+            at(1, states(v5p_0="Training")),
+        )
+        for value in ("", "soon", "-5", "1e9", "\u0663")
+    },
+    **{
+        f"{what}_of_one_host_takes_the_whole_slice": given(two_slices(fields), at(0, t.reconciled, unit(slice="np-1")))
+        for what, fields in (("end", ends(200)), ("maintenance", maintained(100)))
+    },
+    **{
+        f"syncer_leaves_a_node_ahead_of_its_{what}_too": given(
+            trained(),
+            at(0, syncers_node(fields), t.one_reconcile, t.seen("leaves", lambda s: "deletionTimestamp" in s.syncer["metadata"], True)),
+        )
+        for what, fields in (("end", ends(100)), ("maintenance", maintained(100)))
+    },
+    lead_of_maintenance_is_the_operators_to_set=given(
+        starting(OperatorConfig(maintenance_lead=2000.0), **maintained(1000)),
+        at(0, t.reconciled, unit(reason="NoCapacity")),
+        at(0, t.seen("pool", lambda stage: stage.status["pools"][0]["message"], has("maintenance of node tpu-0"))),
+    ),
+    lead_and_signals_of_ends_are_the_operators_to_set=given(
+        starting(
+            OperatorConfig(end_lead=30.0, end_annotations=("example.com/ends",), flex_start_lifetime=DAY),
+            annotations={ENDS: after(0), "example.com/ends": after(100)},
+        ),
+        at(69, unit(slice="tpu-0")),
+        at(70, t.seen("starts", lambda stage: stage.unit("v5p-0")["state"] == "Starting", False)),
+    ),
+    node_that_karpenter_takes_away_is_left_at_once=given(
+        trained(),
+        at(0, t.node("tpu-0", taints=[{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}])),
+        at(0, unit(state="Draining", message=has("karpenter.sh/disrupted"))),
+    ),
+)
+
+
+# --- the inventory ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("labels", "annotations", "end"),
     [
@@ -99,50 +180,18 @@ def test_flex_start_node_without_a_readable_announcement_ends_as_its_kind_does()
     assert fleet.advance(START + 7 * DAY) == ["tpu-0"]
 
 
-def test_end_of_one_host_takes_the_whole_slice() -> None:
-    nodes = a_tpu_slice("np-0", 2)
-    nodes[1]["metadata"]["annotations"] = {ENDS: after(200)}
-    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1, topology="2x2x2"), *nodes, *a_tpu_slice("np-1", 2))
-    stage.settle()
-    assert stage.unit("v5p-0")["slice"] == "np-1"
+def test_node_whose_maintenance_is_far_off_is_used_and_one_that_is_near_is_not() -> None:
+    fleet = an_inventory(a_tpu_node("far", **maintained(10_000)), a_tpu_node("near", **maintained(100)))
+    fleet.advance(START)
+    assert [part.name for part in fleet.free(SHAPE)] == ["far"]
+    assert fleet.advance(START + 9_699) == []
+    assert fleet.advance(START + 9_700) == ["far"]
+    assert list(fleet.free(SHAPE)) == []
 
 
-def test_end_that_is_put_off_is_followed() -> None:
-    stage = one_unit_on_two_nodes()
-    stage.set_node(a_limited_node(400))
-    stage.settle()
-    stage.set_node(a_limited_node(4000))
-    stage.advance(200)
-    stage.settle()
-    assert stage.states() == {"v5p-0": "Training"}
-
-
-def test_lead_and_signals_are_the_operators_to_set() -> None:
-    config = OperatorConfig(end_lead=30.0, end_annotations=("example.com/ends",), flex_start_lifetime=DAY)
-    job = a_job().with_learners(1, 1).with_pool(max=1)
-    node = a_tpu_node("tpu-0", annotations={ENDS: after(0), "example.com/ends": after(100)})
-    stage = Stage(job, node, config=config)
-    stage.inventory = type(stage.inventory)(config.disruption_signals)
-    stage.set_node(node)
-    stage.advance(69)
-    stage.settle()
-    assert stage.unit("v5p-0")["slice"] == "tpu-0"
-    stage.advance(1)
-    stage.settle()
-    assert stage.unit("v5p-0")["state"] != "Starting"
-
-
-def test_syncer_leaves_a_node_ahead_of_its_end_too() -> None:
-    stage = one_unit_on_two_nodes()
-    node = stage.nodes["cpu-0"]
-    stage.set_node({**node, "metadata": {**node["metadata"], "annotations": {ENDS: after(100)}}})
-    stage.step()
-    assert "deletionTimestamp" in stage.syncer["metadata"]
-
-
-def test_node_that_karpenter_takes_away_is_left_at_once() -> None:
-    stage = one_unit_on_two_nodes()
-    stage.set_node(a_tpu_node("tpu-0", taints=[{"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}]))
-    stage.settle()
-    assert stage.unit("v5p-0")["state"] == "Draining"
-    assert "karpenter.sh/disrupted" in stage.unit("v5p-0")["message"]
+def test_announcement_that_stays_on_the_node_is_ignored_in_the_end() -> None:
+    fleet = an_inventory(a_tpu_node("tpu-0", **maintained(100)))
+    fleet.advance(START)
+    assert list(fleet.free(SHAPE)) == []
+    fleet.advance(START + 100 + 21_600)
+    assert [part.name for part in fleet.free(SHAPE)] == ["tpu-0"]

@@ -189,20 +189,6 @@ def ranks_of_two_hosts(**pool: Any) -> list[dict[str, str]]:
     return [env(learner(stage, "h100-0", host)) for host in (0, 1)]
 
 
-def test_torchrun_finds_all_that_it_needs_in_the_environment() -> None:
-    # torchrun takes the default of an option --foo-bar from PET_FOO_BAR: torch/distributed/argparse_util.py
-    from torch.distributed.run import get_args_parser
-
-    _, second = ranks_of_two_hosts(processesPerHost=8)
-    with pytest.MonkeyPatch.context() as patched:
-        for name in ("PET_NNODES", "PET_NODE_RANK", "PET_NPROC_PER_NODE", "PET_MASTER_ADDR", "PET_MASTER_PORT"):
-            patched.setenv(name, second[name])
-        options = get_args_parser().parse_args(["train.py"])
-    assert (options.nnodes, int(options.node_rank), options.nproc_per_node) == ("2", 1, "8")
-    assert (options.master_addr, str(options.master_port)) == (second["MASTER_ADDR"], second["MASTER_PORT"])
-    assert second[contract.ENV_PROCESSES_PER_HOST] == "8"
-
-
 def test_pod_of_several_processes_names_no_rank_that_all_of_them_would_take() -> None:
     first, second = ranks_of_two_hosts(processesPerHost=8)
     assert not {"RANK", "LOCAL_RANK", "WORLD_SIZE", "JAX_PROCESS_ID"} & first.keys()

@@ -172,20 +172,48 @@ def test_request_of_which_no_nodes_come_is_withdrawn_and_asked_anew_after_a_paus
     assert list(stage.requests) == list(stage.templates) == ["bytes-lm-h100-0-a2"]
 
 
-@pytest.mark.parametrize("status", [7, {"conditions": "soon"}, {"conditions": [{"type": "Provisioned", "status": True}]}])
-def test_answer_that_cannot_be_read_is_named_and_asked_anew_with_a_pause_that_doubles(status: object) -> None:
+CONTRADICTION = {"conditions": [a_condition("Provisioned"), a_condition("Failed")]}
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (7, "status"),
+        ({"conditions": "soon"}, "status"),
+        ({"conditions": [{"type": "Provisioned", "status": True}]}, "status"),
+        (CONTRADICTION, "its conditions contradict each other"),
+    ],
+)
+def test_answer_that_cannot_be_read_is_named_and_asked_anew_with_a_pause_that_doubles(status: object, words: str) -> None:
     stage = a_stage()
     pauses = []
     for attempt in (1, 2, 3):
         stage.requests[f"bytes-lm-h100-0-a{attempt}"]["status"] = status
         stage.settle()
-        assert "says what cannot be: status" in stage.unit("h100-0")["message"]
+        assert f"says what cannot be: {words}" in stage.unit("h100-0")["message"]
         begun = stage.now
         while not stage.requests:
             stage.advance(1)
             stage.settle()
         pauses.append(stage.now - begun)
     assert pauses[0] < pauses[1] < pauses[2]
+
+
+def test_job_that_is_answered_nonsense_asks_less_and_less_often_with_one_request_at_a_time() -> None:
+    stage, asked = a_stage(), set()
+    end = stage.now + 900
+    while stage.now < end:
+        for name, request in stage.requests.items():
+            asked.add(name)
+            request["status"] = CONTRADICTION
+        stage.settle()
+        assert len(stage.requests) <= 1
+        wait = stage.reconcile_only().requeue_after
+        assert wait is not None
+        stage.advance(wait)
+        stage.settle()
+    # The pause doubles from 5 s to 5 min, so six of them pass in the first five minutes; by lot each is cut to half of it at the most.
+    assert 900 / 300 <= len(asked) <= 2 * 6 + 900 / 150
 
 
 def test_conditions_that_nobody_knows_are_shown_and_waited_for_until_the_time_out() -> None:

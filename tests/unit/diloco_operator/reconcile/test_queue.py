@@ -9,9 +9,8 @@ import pytest
 from builders.jobs import a_job, gpu_pool, template
 from builders.nodes import a_gpu_node
 from builders.pods import is_unschedulable, starts
-from builders.simulated_queue import GROUP, RETRIABLE, SimulatedQueue
 from builders.stage import Stage
-from builders.workloads import NO_QUOTA
+from builders.workloads import GROUP, NO_QUOTA, RETRIABLE, SimulatedQueue
 from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
 from diloco_operator.kube.timestamps import format_timestamp
@@ -31,7 +30,7 @@ def a_queued_stage(quota: int = 1, *, min: int = 2, max: int = 2, hosts: int = 1
     stage.settle()
     starts(stage.syncer, stage.now)
     stage.settle()
-    queue = SimulatedQueue(stage, quota)
+    queue = stage.with_quota(quota)
     queue.play()
     return queue
 
@@ -85,7 +84,7 @@ def test_pods_of_a_unit_are_one_group_that_no_scheduler_may_bind_yet() -> None:
 
 
 def test_of_two_grantors_kueue_alone_is_asked() -> None:
-    """The CRD refuses such a job; that of an earlier release did not know the rule."""
+    """The CRD refuses such a job; that of another version may not know the rule."""
     by_request = {"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.io", "timeout": "10m"}
     queue = a_queued_stage(min=1, max=1, provisioning=by_request)
     stage = queue.stage

@@ -53,7 +53,7 @@ def is_kept(stage: Stage) -> bool:
 def test_claim_goes_with_its_job_unless_it_is_asked_to_stay() -> None:
     assert not is_kept(a_stage().train())
     assert is_kept(a_stage("Keep").train())
-    bare = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()  # as an earlier release stored it
+    bare = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0")).train()  # its spec does not say it
     assert not is_kept(bare)
 
 

@@ -112,13 +112,6 @@ def test_job_without_a_snapshot_says_that_it_starts_from_the_beginning() -> None
     assert stage.condition("Failed")["message"] == "retry 1: the job starts again from the beginning, because it has no snapshot"
 
 
-def test_status_of_an_earlier_release_does_not_tell_the_snapshot() -> None:
-    stage = failed()
-    del stage.status["model"]
-    retry(stage).step()
-    assert stage.condition("Failed")["message"] == "retry 1: the job starts again from the newest snapshot on its volume"
-
-
 def test_retried_unit_has_a_new_restart_budget() -> None:
     stage = trained()
     stage.job["spec"]["learners"]["restart"]["limit"] = 1

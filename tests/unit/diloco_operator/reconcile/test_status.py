@@ -124,10 +124,6 @@ def test_loss_history_stays_when_the_syncer_stops_reporting_it() -> None:
     stage.all_contribute(losses=HISTORY)
     stage.step()
     stage.advance(10)
-    stage.all_contribute(t=12)  # a syncer of an earlier release
-    stage.step()
-    assert [point["step"] for point in stage.status["progress"]["lossHistory"]] == [1, 8]
-    stage.advance(10)
     stage.report = None
     stage.edit(suspend=True)
     stage.settle()
@@ -288,17 +284,6 @@ def test_held_out_loss_is_of_the_final_parameters_only() -> None:
     stage.settle()
     assert stage.status["progress"]["step"] == 101
     assert "heldOutLoss" not in stage.status["progress"]
-
-
-def test_state_of_a_job_that_ended_under_an_earlier_release_is_added_once() -> None:
-    stage = trained(1)
-    stage.learner_exits("v5p-0", 1, 65)
-    stage.settle()
-    ended = stage.status
-    assert (ended["state"], ended["reason"]) == ("Failed", "LayoutRefused")
-    stage.job["status"] = {key: value for key, value in ended.items() if key not in ("state", "reason")}
-    stage.settle()
-    assert stage.status == ended
 
 
 def test_seeding_is_not_training_yet() -> None:

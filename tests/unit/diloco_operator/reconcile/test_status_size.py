@@ -204,7 +204,7 @@ def test_no_more_units_start_than_status_can_hold() -> None:
     assert derived is not None
     failed = [
         {"name": f"{pool}-{i}", "pool": pool, "state": "Failed", "attempt": 1, "endedAttempt": 1, "reason": "RestartsExhausted"}
-        | {"templateHash": derived.learner_hashes[pool].current}
+        | {"templateHash": derived.learner_hashes[pool]}
         for pool in ("a", "b")
         for i in range(MAX_LEARNERS)
     ]

@@ -1,0 +1,63 @@
+"""The API server as the operators of a `FakeCluster` reach it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import EventType, Forbidden, Obj, ObjList, Resource, WatchEvent
+from diloco_operator.kube.memory import MemoryApi
+
+type Distortion = Callable[[Obj], Any]
+"""What the API server shows instead of an object."""
+
+
+class OperatorsApi:
+    """The API server as operators reach it: it may distort what they read, forbid reads, and reject what they create."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        self._api = api
+        self.distortions: dict[tuple[str, str, str], Distortion] = {}
+        """By plural, namespace and name."""
+        self.forbidden: set[tuple[str, str, str]] = set()
+        """Verb (list or watch), plural and namespace."""
+        self.rejects: Callable[[Obj], str] = lambda _: ""
+        """Says why an object may not be created; "" if it may."""
+        self.created: list[str] = []
+        """Names of the objects that operators tried to create, without Events."""
+        self.emitted: list[str] = []
+        """Reasons of the Events that they tried to create."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def list(self, resource: Resource, namespace: str = "", **options: Any) -> ObjList:
+        self._check("list", resource, namespace)
+        page = await self._api.list(resource, namespace, **options)
+        return replace(page, items=[self._shown(resource, obj) for obj in page.items])
+
+    async def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
+        self._check("watch", resource, namespace)
+        async for event in self._api.watch(resource, namespace, **options):
+            yield event if event.type is EventType.BOOKMARK else replace(event, object=self._shown(resource, event.object))
+
+    async def create(self, resource: Resource, obj: Obj, **options: Any) -> Obj:
+        if resource == names.EVENTS:
+            self.emitted.append(obj["reason"])
+        else:
+            self.created.append(obj["metadata"]["name"])
+        if message := self.rejects(obj):
+            raise Forbidden(403, "Forbidden", message)
+        return await self._api.create(resource, obj, **options)
+
+    def _check(self, verb: str, resource: Resource, namespace: str) -> None:
+        if (verb, resource.plural, namespace) in self.forbidden:
+            what = f'cannot {verb} resource "{resource.plural}" in the namespace "{namespace}"'
+            raise Forbidden(403, "Forbidden", f'{resource.plural} is forbidden: User "operator" {what}')
+
+    def _shown(self, resource: Resource, obj: Obj) -> Any:
+        meta = obj["metadata"]
+        distort = self.distortions.get((resource.plural, meta.get("namespace", ""), meta["name"]))
+        return distort(obj) if distort is not None else obj

@@ -1,0 +1,190 @@
+"""Merge patches, the status and scale subresources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.kube_objects import CONFIG_MAPS, NODES, NOTES, PODS, WIDGETS, config_map, widget
+from builders.pods import a_bare_pod
+from diloco_operator.kube.client import Client, Conflict, Invalid, NotFound, Obj, PatchType
+
+# RFC 7386, appendix A: the cases whose target and patch are objects.
+_CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+    ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+    ({"a": "b"}, {"a": None}, {}),
+    ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+    ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+    ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+    ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+    ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+    ({"a": "foo"}, {"b": {"c": {"d": None}}}, {"a": "foo", "b": {"c": {}}}),
+]
+
+
+@pytest.mark.parametrize(("target", "patch", "expected"), _CASES)
+async def test_merge_patch_is_rfc_7386(client: Client, namespace: str, target: Obj, patch: Obj, expected: Obj) -> None:
+    await client.create(WIDGETS, widget(namespace, "a", extra=target))
+    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"extra": patch}}, type=PatchType.MERGE)
+    assert patched["spec"]["extra"] == expected
+    assert (await client.get(WIDGETS, namespace, "a"))["spec"]["extra"] == expected
+
+
+async def test_merge_patch_with_an_old_version_conflicts(client: Client, namespace: str) -> None:
+    old = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
+    version = {"resourceVersion": old["metadata"]["resourceVersion"]}
+    await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": version, "data": {"x": "1"}}, type=PatchType.MERGE)
+    with pytest.raises(Conflict):
+        await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": version, "data": {"x": "2"}}, type=PatchType.MERGE)
+    assert (await client.get(CONFIG_MAPS, namespace, "a"))["data"] == {"x": "1"}
+
+
+async def test_merge_patch_that_makes_an_object_wrong_is_rejected_as_a_whole(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a"))
+    with pytest.raises(Invalid):
+        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 0, "label": "abc"}}, type=PatchType.MERGE)
+    assert await client.get(WIDGETS, namespace, "a") == made
+
+
+async def test_status_sent_on_create_is_dropped(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a", status={"phase": "On"}))
+    assert "status" not in made
+
+
+async def test_spec_write_leaves_status_alone(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "a"))
+    await client.patch(WIDGETS, namespace, "a", {"status": {"phase": "On"}}, type=PatchType.MERGE, subresource="status")
+    current = await client.get(WIDGETS, namespace, "a")
+    updated = await client.update(WIDGETS, {**current, "spec": {"size": 3}, "status": {"phase": "Off"}})
+    assert (updated["spec"]["size"], updated["status"]) == (3, {"phase": "On"})
+    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}, "status": None}, type=PatchType.MERGE)
+    assert (patched["spec"]["size"], patched["status"]) == (4, {"phase": "On"})
+
+
+async def test_status_write_leaves_everything_else_alone(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a", meta={"labels": {"a": "b"}}))
+    meta = {**made["metadata"], "labels": {"a": "changed"}}
+    updated = await client.update(WIDGETS, {**made, "metadata": meta, "spec": {"size": 9}, "status": {"phase": "On"}}, subresource="status")
+    assert updated["spec"] == made["spec"]
+    assert updated["metadata"]["labels"] == {"a": "b"}
+    assert updated["status"] == {"phase": "On"}
+    patch = {"metadata": {"finalizers": ["a.example/x"]}, "spec": {"size": 9}, "status": {"phase": "Off"}}
+    patched = await client.patch(WIDGETS, namespace, "a", patch, type=PatchType.MERGE, subresource="status")
+    assert patched["spec"] == made["spec"]
+    assert "finalizers" not in patched["metadata"]
+    assert patched["status"] == {"phase": "Off"}
+
+
+async def test_status_write_with_an_old_version_conflicts(client: Client, namespace: str) -> None:
+    old = await client.create(WIDGETS, widget(namespace, "a"))
+    await client.update(WIDGETS, {**old, "status": {"phase": "On"}}, subresource="status")
+    with pytest.raises(Conflict):
+        await client.update(WIDGETS, {**old, "status": {"phase": "Off"}}, subresource="status")
+
+
+async def test_status_is_validated(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "a"))
+    with pytest.raises(Invalid) as error:
+        await client.patch(WIDGETS, namespace, "a", {"status": {"replicas": "many"}}, type=PatchType.MERGE, subresource="status")
+    # One error from the schema, one from the scale subresource, and one that says rules were not evaluated.
+    assert {cause.field for cause in error.value.causes} == {"status.replicas", ".status.replicas", "<nil>"}
+
+
+async def test_without_the_subresource_status_is_a_field_like_others(client: Client, namespace: str) -> None:
+    made = await client.create(NOTES, {"metadata": {"generateName": "note-"}, "status": {"phase": "On"}})
+    assert made["status"] == {"phase": "On"}
+    with pytest.raises(NotFound):
+        await client.patch(NOTES, "", made["metadata"]["name"], {"status": {}}, type=PatchType.MERGE, subresource="status")
+    await client.delete(NOTES, "", made["metadata"]["name"])
+
+
+async def test_status_of_pods_is_a_subresource(client: Client, namespace: str) -> None:
+    made = await client.create(PODS, {**a_bare_pod(namespace, "a"), "status": {"phase": "Running"}})
+    assert made["status"]["phase"] == "Pending"
+    patch = {"status": {"phase": "Running", "podIP": "127.0.0.9"}}
+    ignored = await client.patch(PODS, namespace, "a", patch, type=PatchType.MERGE)
+    assert ignored["status"]["phase"] == "Pending"
+    running = await client.patch(PODS, namespace, "a", patch, type=PatchType.MERGE, subresource="status")
+    assert running["status"]["phase"] == "Running"
+    assert running["spec"] == made["spec"]
+
+
+async def test_status_of_nodes_is_a_subresource_but_may_come_with_the_node(client: Client, namespace: str) -> None:
+    name = f"node-{namespace}"
+    made = await client.create(NODES, {"metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}})
+    assert made["status"]["capacity"] == {"cpu": "4"}
+    changed = await client.patch(NODES, "", name, {"spec": {"unschedulable": True}, "status": {"capacity": None}}, type=PatchType.MERGE)
+    assert changed["status"]["capacity"] == {"cpu": "4"}
+    status = await client.patch(NODES, "", name, {"status": {"capacity": {"cpu": "8"}}}, type=PatchType.MERGE, subresource="status")
+    assert status["status"]["capacity"] == {"cpu": "8"}
+    await client.delete(NODES, "", name)
+
+
+async def test_patch_can_answer_with_the_metadata_alone(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "a"))
+    applied = {"metadata": {"name": "a", "namespace": namespace}, "status": {"phase": "On"}}
+    answers = [
+        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}}, type=PatchType.MERGE, metadata_only=True),
+        await client.patch(
+            WIDGETS, namespace, "a", {"status": {"phase": "Off"}}, type=PatchType.MERGE, subresource="status", metadata_only=True
+        ),
+        await client.patch(
+            *(WIDGETS, namespace, "a", applied),
+            type=PatchType.APPLY,
+            subresource="status",
+            field_manager="me",
+            force=True,
+            metadata_only=True,
+        ),
+    ]
+    now = await client.get(WIDGETS, namespace, "a")
+    assert (now["spec"]["size"], now["status"]["phase"]) == (4, "On")
+    assert all(answer.keys() == {"apiVersion", "kind", "metadata"} for answer in answers)
+    assert [answer["kind"] for answer in answers] == ["PartialObjectMetadata"] * 3
+    assert answers[-1]["metadata"] == now["metadata"]
+
+
+async def test_scale_shows_replicas(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a", replicas=3))
+    status = {"status": {"replicas": 2, "selector": "a=b"}}
+    await client.patch(WIDGETS, namespace, "a", status, type=PatchType.MERGE, subresource="status")
+    scale = await client.get(WIDGETS, namespace, "a", subresource="scale")
+    assert (scale["apiVersion"], scale["kind"]) == ("autoscaling/v1", "Scale")
+    assert scale["spec"] == {"replicas": 3}
+    assert scale["status"] == {"replicas": 2, "selector": "a=b"}
+    assert scale["metadata"]["uid"] == made["metadata"]["uid"]
+
+
+async def test_scale_sets_replicas_and_nothing_else(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a", replicas=3))
+    scale = await client.get(WIDGETS, namespace, "a", subresource="scale")
+    scale["spec"]["replicas"] = 5
+    updated = await client.update(WIDGETS, scale, subresource="scale")
+    assert (updated["kind"], updated["spec"]) == ("Scale", {"replicas": 5})
+    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"replicas": 6}}, type=PatchType.MERGE, subresource="scale")
+    assert patched["spec"] == {"replicas": 6}
+    now = await client.get(WIDGETS, namespace, "a")
+    assert now["spec"] == {**made["spec"], "replicas": 6}
+    assert now["metadata"]["generation"] == 3
+
+
+async def test_scale_with_an_old_version_conflicts(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "a"))
+    scale = await client.get(WIDGETS, namespace, "a", subresource="scale")
+    await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)
+    with pytest.raises(Conflict):
+        await client.update(WIDGETS, scale, subresource="scale")
+
+
+async def test_merge_patch_with_another_uid_is_rejected(client: Client, namespace: str) -> None:
+    await client.create(CONFIG_MAPS, config_map(namespace, "a"))
+    patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}, "data": {"x": "1"}}
+    with pytest.raises(Invalid) as error:
+        await client.patch(CONFIG_MAPS, namespace, "a", patch, type=PatchType.MERGE)
+    assert {cause.field for cause in error.value.causes} == {"metadata.uid"}
+
+
+async def test_apply_without_a_manager_is_rejected(client: Client, namespace: str) -> None:
+    with pytest.raises(Invalid):
+        await client.patch(WIDGETS, namespace, "a", widget(namespace, "a"), type=PatchType.APPLY)

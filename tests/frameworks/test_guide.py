@@ -1,0 +1,80 @@
+"""The guide's programs run, and a plain loop needs as few lines as it claims."""
+
+import difflib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diloco.learner import session as driver
+from diloco.learner.store import ParameterStore
+from diloco.trainers.alone import AloneSession
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+STEPS = 30
+ROWS = np.tile(np.arange(9), (8, 1)).astype(np.int64)
+"""Every byte is followed by the next one: easily learnt."""
+
+
+def program(mark: str) -> str:
+    found = re.search(rf"<!-- {re.escape(mark)} -->\n```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert found, f"the guide has no program marked {mark!r}"
+    return found.group(1)
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The losses that a program reports. There is no syncer: joining gives a session of 30 steps."""
+    reported: list[float] = []
+
+    class Listening(AloneSession):
+        def step(self, *, tokens: int, loss: float | None = None, batches: int = 1) -> None:
+            super().step(tokens=tokens, loss=loss, batches=batches)
+            assert tokens == 64 * batches
+            if loss is not None:
+                reported.append(loss)
+
+    def join(store: ParameterStore, *, framework: str, environment: Mapping[str, str], **_: Any) -> AloneSession:
+        return Listening(STEPS)
+
+    monkeypatch.setattr(driver.Session, "join", join)
+    return reported
+
+
+def plain_batches[T](source: Callable[[np.ndarray], T], batch_size: int) -> Iterator[T]:
+    return (source(np.arange(batch_size)) for _ in range(STEPS))
+
+
+@pytest.mark.slow
+def test_the_torch_program_trains(losses: list[float]) -> None:
+    exec(program("torch: learner"), {"source": lambda numbers: torch.from_numpy(ROWS)})
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.slow
+def test_the_jax_program_trains(losses: list[float]) -> None:
+    exec(program("jax: learner"), {"source": lambda numbers: ROWS})
+    assert len(losses) == STEPS - 1  # a loss on the device is reported one step later
+    assert losses[-1] < losses[0] / 2
+
+
+def test_the_plain_program_is_a_program() -> None:
+    space: dict[str, Any] = {"source": lambda numbers: torch.from_numpy(ROWS), "batches": plain_batches}
+    exec(program("torch: plain"), space)
+    assert space["loss"].item() < np.log(256)
+
+
+def test_a_plain_loop_becomes_a_learner_with_an_import_a_join_a_step_and_a_close() -> None:
+    plain, learner = (program(f"torch: {kind}").splitlines() for kind in ("plain", "learner"))
+    changes = [line for line in difflib.ndiff(plain, learner) if line.startswith("+ ")]
+    assert [line.split("(")[0] for line in changes] == [
+        "+ import diloco.torch as diloco",
+        "+ session = diloco.join",
+        "+ for batch in session.batches",
+        "+     session.step",
+        "+ session.close",
+    ]
