@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--sizes | --kube | --growth | --quality] [--smoke] [name...]`: run benchmarks, one JSON line for each figure.
+"""`python -m benchmarks [--sizes | --kube | --quality] [--smoke] [name...]`: run benchmarks, one JSON line for each figure.
 
 Exit status 1 when a figure misses its limit, when a benchmark raises, or when it does not print a figure that it has; 2 for a wrong name.
 """
@@ -79,15 +79,11 @@ KUBE: Mapping[str, Benchmark] = {
     "create-rate": Benchmark("benchmarks.kube.create_rate", ("writes-per-unit", "create-rate")),
     "mass-failure": Benchmark("benchmarks.kube.mass_failure", ("mass-failure",)),
     "noisy-neighbour": Benchmark("benchmarks.kube.noisy_neighbour", ("noisy-neighbour",)),
-}
-"""`make bench-kube`: on a real API server and etcd, which hack/kube/assets.sh provides."""
-GROWTH: Mapping[str, Benchmark] = {
     "scale": Benchmark("benchmarks.kube.scale", ("scale-from-zero", "scale-to-zero")),
     "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }
-"""Also of `make bench-kube`, with Karpenter or Kueue. Their small size runs in `make e2e-growth`, which has built these programs."""
-SMOKE: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **SIZES, **QUALITY, **KUBE}
-ALL: Mapping[str, Benchmark] = {**SMOKE, **GROWTH}
+"""`make bench-kube`: on a real API server and etcd, with Karpenter and Kueue, which hack/kube/assets.sh provides."""
+ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **SIZES, **QUALITY, **KUBE}
 
 
 def run(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
@@ -116,16 +112,14 @@ def main(arguments: list[str]) -> int:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--sizes", action="store_true", help="the group with models of real sizes")
     group.add_argument("--kube", action="store_true", help="the groups that need a real API server")
-    group.add_argument("--growth", action="store_true", help="of these, the group with Karpenter and Kueue")
     group.add_argument("--quality", action="store_true", help="the group that trains models to the end")
-    parser.add_argument("--smoke", action="store_true", help="all groups but that of --growth in a small size; no limit is judged")
+    parser.add_argument("--smoke", action="store_true", help="all groups in a small size; no limit is judged")
     given = parser.parse_args(arguments)
     group_of = [
         (given.sizes, SIZES),
-        (given.kube, {**KUBE, **GROWTH}),
-        (given.growth, GROWTH),
+        (given.kube, KUBE),
         (given.quality, QUALITY),
-        (given.smoke, SMOKE),
+        (given.smoke, ALL),
     ]
     chosen = next((benchmarks for asked, benchmarks in group_of if asked), OPERATOR_AND_EXCHANGE)
     names: list[str] = given.names or list(chosen)

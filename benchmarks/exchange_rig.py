@@ -81,34 +81,40 @@ class ExchangeRig:
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
         return self.start_program(unit, "benchmarks.fixed_step_learner", *(["--alone"] if alone else []))
 
-    def start_program(self, unit: str, module: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """A learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments."""
+    def start_program(self, unit: str, module: str, *arguments: str, address: str = "") -> subprocess.Popen[bytes]:
+        """A learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments. `address`: where
+        it finds the syncer, if not directly."""
         workload = self.workload
         command = ["-m", module, str(self.times(unit))]
         command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *arguments]
-        return self._start(unit, command, self._of_learner(unit))
+        return self._start(unit, command, self._of_learner(unit, address or self.address))
 
     def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:
         """A unit of so many torch processes, which note the steps of rank 0 in its times."""
         self._ports_of_ranks.append(port := held_port())
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **self._of_learner(unit)}
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **self._of_learner(unit, self.address)}
         command = ["-m", "benchmarks.rank_learner", str(self.times(unit))]
         command += ["--mebibytes", str(self.workload.mebibytes), "--step-seconds", str(self.workload.step_seconds)]
         command += ["--alone"] if alone else []
         return [self._start(f"{unit}-{rank}", command, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
 
-    def _of_learner(self, unit: str) -> dict[str, str]:
+    def _of_learner(self, unit: str, address: str) -> dict[str, str]:
         return {
             contract.ENV_TLS_DIR: str(self.certificates.learner(unit).folder),
             contract.ENV_UNIT: unit,
             contract.ENV_ATTEMPT: "1",
-            contract.ENV_SYNCER_ADDRESS: self.address,
+            contract.ENV_SYNCER_ADDRESS: address,
         }
 
     def step_ends(self, unit: str) -> list[float]:
         """When each of the unit's steps ended, seconds of the monotonic clock."""
+        return [float(fields[0]) for fields in self.noted(unit)]
+
+    def noted(self, unit: str) -> list[list[str]]:
+        """What the unit's program noted, one list of fields for each step so far."""
         path = self.times(unit)
-        return [float(line) for line in path.read_text(encoding="ascii").split()[:-1]] if path.exists() else []
+        whole = path.read_text(encoding="ascii").splitlines(keepends=True) if path.exists() else []
+        return [line.split() for line in whole if line.endswith("\n")]
 
     def wait_for_steps(self, units: list[str], count: int) -> None:
         """Until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""

@@ -1,9 +1,11 @@
 """The learner of the exchange's benchmarks: a model of a given size and a step of a given length. Writes the time of each step's end.
 
-    python -m benchmarks.fixed_step_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone]
+    python -m benchmarks.fixed_step_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone] [--pause PAUSE]
 
-TIMES gets one line a step: seconds of CLOCK_MONOTONIC, which all processes of a machine share. `--alone`: the same loop without a
-session, to compare with. It ends with the process that started it.
+TIMES gets one line a step: seconds of CLOCK_MONOTONIC, which all processes of a machine share, pushes that wait or are under way, and how
+often the parameters of a fragment were overwritten in this step. While a file PAUSE exists no step is taken; there is another file from
+then on, see `paused`. `--alone`: the same loop without a session, to compare with; it writes the seconds only. It ends with the process
+that started it.
 """
 
 from __future__ import annotations
@@ -17,13 +19,21 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from diloco.learner.arrays import ArrayStore
+from diloco.learner.connection import Connection
 from diloco.learner.session import Session
+from diloco.learner.solo import SoloMember
 
 type Weights = dict[str, npt.NDArray[np.float32]]
 
 BATCH = 8
 TENSORS, COLUMNS = 48, 256
 """Two tensors for each of the 24 fragments."""
+POLL = 0.01
+
+
+def paused(pause: Path) -> Path:
+    """The file that the program makes as soon as it pauses."""
+    return pause.with_suffix(".paused")
 
 
 def shapes(mebibytes: int) -> dict[str, tuple[int, int]]:
@@ -54,6 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mebibytes", type=int, required=True)
     parser.add_argument("--step-seconds", type=float, required=True)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--pause", type=Path)
     return parser.parse_args()
 
 
@@ -65,10 +76,17 @@ def main() -> None:
             for _ in steps(weights, iter(lambda: 0, 1), given.step_seconds):
                 times.write(f"{time.monotonic():.6f}\n")
             return
-        with Session.join(ArrayStore(weights), framework="numpy") as session:
+        written: list[str] = []
+        with Session.join(ArrayStore(weights), framework="numpy", on_adopt=lambda names: written.append(names[0])) as session:
+            link = session._member._link if isinstance(session._member, SoloMember) else None
+            assert isinstance(link, Connection)
             for _ in steps(weights, session.batches(lambda numbers: numbers, BATCH), given.step_seconds):
+                while given.pause is not None and given.pause.exists():
+                    paused(given.pause).touch()
+                    time.sleep(POLL)
+                written.clear()
                 session.step(tokens=BATCH * 128)
-                times.write(f"{time.monotonic():.6f}\n")
+                times.write(f"{time.monotonic():.6f} {link.queued_pushes} {len(written)}\n")
 
 
 if __name__ == "__main__":

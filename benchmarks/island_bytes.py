@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 from builders.exchange import LocalSyncer, Place, job_file, training, until
-from builders.raw_unit import RawUnit, Sharding, a_round, columns, rows
-from diloco.algorithm.codec import coding_for
+from builders.scripted_learner import ScriptedLearner, a_round
+from builders.shardings import Sharding, columns, rows
 
 from benchmarks.figure import Figure
 from benchmarks.narrow_link import NarrowLink
@@ -46,20 +46,19 @@ def measured(directory: Path, size: Size, compression: str, sharding: Sharding |
     """Bytes of one exchange, there and back."""
     arrays = {f"w{i}": np.zeros((size.rows, 1024), np.float32) for i in range(4)}
     place = Place(directory, job_file(training(100_000, compression=compression)))
-    coding = coding_for(place.job.training.compression)
     with (
         LocalSyncer(place) as syncer,
         NarrowLink(syncer.address) as link,
-        RawUnit(_Behind(place, link.address), sharding, "u-0", arrays=arrays) as unit,
+        ScriptedLearner(_Behind(place, link.address), arrays, sharding=sharding) as unit,
     ):
         unit.join().seed()
         until(lambda: syncer.report().seeded, "the seed")
-        a_round([unit], 1, coding)
+        a_round([unit], 1)
         before = link.up.bytes + link.down.bytes
         for number in range(2, 2 + size.exchanges):
-            a_round([unit], number, coding)
+            a_round([unit], number)
         moved = link.up.bytes + link.down.bytes - before
-        unit.leader.leave()
+        unit.leave()
     return round(moved / size.exchanges)
 
 

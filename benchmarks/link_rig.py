@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any
 
 import grpc
-from diloco import contract
 from diloco.algorithm.codec import coding_for, payload_bytes
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
@@ -45,18 +44,7 @@ class LinkRig(ExchangeRig):
 
     def start_link_learner(self, unit: str, address: str) -> subprocess.Popen[bytes]:
         """A learner that finds the syncer at `address`."""
-        workload = self.workload
-        command = ["-m", "benchmarks.link_learner", str(self._lines(unit)), str(self.pause_file(unit))]
-        return self._start(
-            unit,
-            [*command, "--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds)],
-            {
-                contract.ENV_TLS_DIR: str(self.certificates.learner(unit).folder),
-                contract.ENV_UNIT: unit,
-                contract.ENV_ATTEMPT: "1",
-                contract.ENV_SYNCER_ADDRESS: address,
-            },
-        )
+        return self.start_program(unit, "benchmarks.fixed_step_learner", "--pause", str(self.pause_file(unit)), address=address)
 
     def pause_file(self, unit: str) -> Path:
         """While it exists, the unit's program takes no step."""
@@ -64,10 +52,7 @@ class LinkRig(ExchangeRig):
 
     def lines(self, unit: str) -> list[StepLine]:
         """The unit's steps so far."""
-        path = self._lines(unit)
-        whole = path.read_text(encoding="ascii").splitlines(keepends=True) if path.exists() else []
-        fields = [line.split() for line in whole if line.endswith("\n")]
-        return [StepLine(float(ended), int(queued), int(written)) for ended, queued, written in fields]
+        return [StepLine(float(ended), int(queued), int(written)) for ended, queued, written in self.noted(unit)]
 
     def reports(self) -> Iterator[Report]:
         """The syncer's reports. Raises RuntimeError with the logs when they end, or too many come."""
@@ -89,9 +74,6 @@ class LinkRig(ExchangeRig):
         layout = Layout(TensorSpec(name, shape) for name, shape in shapes(self.workload.mebibytes).items())
         training = self.job.training
         return max(payload_bytes(coding_for(training.compression), f.size) for f in make_fragments(layout, training.fragments))
-
-    def _lines(self, unit: str) -> Path:
-        return self._folder / f"{unit}.lines"
 
 
 def unit_of(report: Report, unit: str) -> UnitReport:

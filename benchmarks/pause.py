@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.exchange_rig import Workload
 from benchmarks.figure import Figure
-from benchmarks.link_learner import paused
+from benchmarks.fixed_step_learner import paused
 from benchmarks.link_rig import LinkRig, unit_of
 
 PAUSED, OTHERS = "u-0", ("u-1", "u-2")

@@ -23,6 +23,7 @@ from diloco.protocol.diloco_pb2 import Chunk, FragmentNames, ToLearner, Welcome
 from diloco.protocol.framing import Transfer
 from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco.syncer.changes import Changes
+from diloco.syncer.config import Timeouts
 from diloco.syncer.engine import Engine
 from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import HelloReceived, Peer, StreamEvent
@@ -88,7 +89,7 @@ def bare(messages: int, size: int) -> grpc.GenericRpcHandler:
 async def serve(tls: TlsFiles, address: str, mebibytes: int, messages: int, size: int) -> None:
     server = grpc.aio.server(options=server_options(Keepalive()))
     engine = AnsweringEngine(mebibytes * MIB // 4)
-    rpc.serve(Service(cast("Engine", engine), JOB_UID, Changes()), server)
+    rpc.serve(Service(cast("Engine", engine), JOB_UID, Changes(), Timeouts().hello), server)
     server.add_generic_rpc_handlers((bare(messages, size),))
     server.add_secure_port(address, server_credentials(tls))
     await server.start()
