@@ -7,6 +7,7 @@ The contract's environment says which unit it is of. It writes `met` to stdout o
 hang      its main thread waits in the kernel, as in a collective, and reaches no line of Python any more
 barrier   the same in torch's gloo barrier, at which it waits for all others; it has met them at MASTER_PORT before
 raise X   raise ValueError(X)
+talk      write `talks`, and tell the leader something without end
 leave     leave orderly, write `left`, and hang
 exit      end without a word, with status 0
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import deal
@@ -24,7 +26,7 @@ from diloco.ranks.channel import Membership
 from diloco.ranks.follower import Follower
 from diloco.ranks.leader import Leader
 from diloco.ranks.meeting import to_message
-from diloco.ranks.ranks_pb2 import Here
+from diloco.ranks.ranks_pb2 import Here, Stepped, ToLeader
 
 LAYOUT = Layout([TensorSpec("w", (8, 4))])
 
@@ -60,6 +62,13 @@ def main() -> None:
         import torch.distributed as dist
 
         dist.barrier()
+    if what == "talk":
+        print("talks", flush=True)
+    while what == "talk":
+        assert isinstance(channel, Follower)
+        channel.say(ToLeader(stepped=Stepped(tokens=1)))
+        channel.send()
+        time.sleep(2e-5)
     if what == "leave":
         channel.left()
         print("left", flush=True)

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from diloco.contract import Exit
 from diloco.protocol.backoff import exponential
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.ranks.channel import TICK, Membership, Said, SideChannel, end_process
+from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence
 from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
 from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
@@ -31,6 +31,8 @@ class Follower(SideChannel[FromLeader]):
         super().__init__(me, tls, end)
         self._address = host, port
         self._stream: Stream | None = None
+        self._gone = threading.Event()
+        """The leader knows that this rank leaves."""
 
     def say(self, message: ToLeader) -> None:
         """Say it to the leader with the next `send`. Never waits; what is said keeps its order."""
@@ -70,6 +72,7 @@ class Follower(SideChannel[FromLeader]):
             await self._listen(stream)
         watch.cancel()
         await stream.close()
+        self._gone.set()
 
     async def _connect(self) -> tuple[Stream, FromLeader] | None:
         """The connection, and the first message of a leader that has taken this rank. A leader that refuses its certificate only closes the
@@ -96,7 +99,7 @@ class Follower(SideChannel[FromLeader]):
             raise StreamError(f"the leader did not take this rank: {error or 'no answer'}") from error
 
     async def _listen(self, stream: Stream) -> None:
-        while not self._over:
+        while True:
             try:
                 message = FromLeader.FromString(await stream.read())
             except (StreamError, DecodeError) as error:
@@ -148,6 +151,7 @@ class Follower(SideChannel[FromLeader]):
         if self._stream is None:
             gone.set()
             return
+        self._gone = gone
         self._stream.write(ToLeader(left=Left()).SerializeToString())
-        closing = self._loop.create_task(self._stream.close())
-        closing.add_done_callback(lambda _: gone.set())
+        # The leader closes the connection once it has read that: were it closed here, what the leader writes meanwhile would break it first.
+        self._loop.call_later(TELL_TIMEOUT, self._stream.cut)

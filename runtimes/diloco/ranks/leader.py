@@ -56,6 +56,7 @@ class Leader(SideChannel[ToLeader]):
         self.port: int = self._listener.getsockname()[1]
         self._strangers: set[asyncio.Task[None]] = set()
         self._streams: dict[int, Stream] = {}
+        self._listening: set[asyncio.Task[None]] = set()
         self._heres: dict[int, Here] = {}
         self._verdict = Verdict()
         self._left: set[int] = set()
@@ -136,6 +137,8 @@ class Leader(SideChannel[ToLeader]):
         self._silence.heard(rank)
         stream.write(b"")  # it is taken
         listening = self._loop.create_task(self._listen(rank, stream))
+        self._listening.add(listening)
+        listening.add_done_callback(self._listening.discard)
         listening.add_done_callback(lambda _: self._streams.pop(rank, None))
         self._all_there()
 
@@ -207,9 +210,14 @@ class Leader(SideChannel[ToLeader]):
         closing.add_done_callback(lambda _: self._finish(cause, end))
 
     async def _close_all(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for stream in self._streams.values():
-                group.create_task(_close(stream))
+        """Let the others close their ends, which they do once they know; then close what is left.
+
+        A peer that writes to a connection which is closed already gets an error, and with it loses what it has not read yet: the reason.
+        """
+        if self._listening:
+            await asyncio.wait(self._listening, timeout=TELL_TIMEOUT)
+        for stream in self._streams.values():
+            stream.cut()
 
     def _write(self, said: Sequence[Said]) -> None:
         for each, stream in self._streams.items():
@@ -227,14 +235,6 @@ class Leader(SideChannel[ToLeader]):
         self._say_now(FromLeader(left=Left()))
         closing = self._loop.create_task(self._close_all())
         closing.add_done_callback(lambda _: gone.set())
-
-
-async def _close(stream: Stream) -> None:
-    try:
-        async with asyncio.timeout(TELL_TIMEOUT):
-            await stream.close()
-    except TimeoutError:
-        stream.cut()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -53,6 +53,20 @@ def test_a_frozen_rank_ends_all_others_and_itself_once_it_goes_on(lost: int, pla
         assert len(messages(place, lost)) == 1
 
 
+def test_ranks_that_speak_while_the_leader_ends_still_hear_who_is_lost(place: Place) -> None:
+    with RankProcesses(place, 5) as unit:
+        unit.meet()
+        unit.tell(0, "hang")
+        for rank in (2, 3, 4):
+            unit.tell(rank, "talk")
+            assert unit.said(rank) == "talks"
+        unit.signal(1, signal.SIGKILL)
+        for rank in (0, 2, 3, 4):
+            assert unit.end_of(rank) == Exit.RANK_LOST
+            [message] = messages(place, rank)
+            assert message.startswith("rank 1 of unit u is lost: the connection")
+
+
 def test_a_program_that_raises_ends_as_it_does_and_the_others_say_what_it_raised(place: Place) -> None:
     with RankProcesses(place, 3) as unit:
         unit.meet()
