@@ -153,5 +153,5 @@ class Follower(SideChannel[FromLeader]):
             return
         self._gone = gone
         self._stream.write(ToLeader(left=Left()).SerializeToString())
-        # The leader closes the connection once it has read that: were it closed here, what the leader writes meanwhile would break it first.
+        # The leader closes the connection once it has read that. If this end closed it, what the leader writes would break it before.
         self._loop.call_later(TELL_TIMEOUT, self._stream.cut)
