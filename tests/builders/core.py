@@ -17,6 +17,7 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.events import Action, Broadcast, Metadata, Offer, Pull, Push, Refusal, Rest
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Training
+from diloco.syncer.awake import AwakeClock
 
 
 def a_layout(tensors: int = 4, size: int = 5) -> Layout:
@@ -128,6 +129,11 @@ class Simulation[L: SimulatedLearner]:
         self.learners: dict[str, L] = {x.unit: x for x in learners}
         self.actions: list[tuple[float, Action]] = []
         self.refused: list[tuple[str, Refusal]] = []
+        self.stepped: list[float] = []
+        """When the outer steps were taken."""
+        self._awake = AwakeClock()
+        self._backlog: list[Callable[[], None]] | None = None
+        """What came while the syncer was stopped; None: it runs."""
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         for learner in self.learners.values():
@@ -142,7 +148,7 @@ class Simulation[L: SimulatedLearner]:
         """Up to virtual time `until`, to outer step `steps`, or to the job's end."""
         self._advance()
         while not self.core.done and self.core.t < steps:
-            wake = self.core.wake_at(self.now)
+            wake = self._wake_at()
             assert wake is None or wake > self.now, "the core asks to be woken in the past"
             event = self._queue[0][0] if self._queue else None
             following = min((x for x in (wake, event) if x is not None), default=None)
@@ -160,8 +166,43 @@ class Simulation[L: SimulatedLearner]:
     def times(self, kind: type[Any]) -> list[float]:
         return [when for when, a in self.actions if isinstance(a, kind)]
 
+    def stop_syncer(self, at: float, seconds: float) -> None:
+        """It reads nothing for so long (SIGSTOP), and then everything that came."""
+
+        def stop() -> None:
+            self._awake.look(self.now)
+            self._backlog = []
+            self.at(self.now + seconds, go_on)
+
+        def go_on() -> None:
+            assert self._backlog is not None
+            backlog, self._backlog = self._backlog, None
+            self._awake.look(self.now)
+            for call in backlog:
+                call()
+                self._advance()
+
+        self.at(at, stop)
+
+    def _at_syncer(self, call: Callable[[], None]) -> None:
+        """A message comes to the syncer."""
+        call() if self._backlog is None else self._backlog.append(call)
+
+    @property
+    def _core_now(self) -> float:
+        return self._awake.of(self.now)
+
+    def _wake_at(self) -> float | None:
+        at = self.core.wake_at(self._core_now) if self._backlog is None else None
+        return None if at is None else self._awake.back(at)
+
     def _advance(self) -> None:
-        for action in self.core.advance(self.now):
+        if self._backlog is not None:
+            return
+        before = self.core.t
+        actions = self.core.advance(self._core_now)
+        self.stepped += [self.now] * (self.core.t - before)
+        for action in actions:
             self.actions.append((self.now, action))
             self._carry_out(action)
 
@@ -180,7 +221,7 @@ class Simulation[L: SimulatedLearner]:
                 self.learners[action.unit].resting = action.rests
 
     def _join(self, unit: str) -> None:
-        self.core.join(unit, self.now)
+        self._at_syncer(lambda: self.core.join(unit, self._core_now))
 
     def _pulled(self, learner: L, pull: Pull) -> None:
         if learner.between_steps:
@@ -202,7 +243,7 @@ class Simulation[L: SimulatedLearner]:
         self.at(self.now + learner.next_step(), lambda: self._step(learner))
 
     def _report(self, learner: L, metadata: Metadata) -> None:
-        self.core.progress(learner.unit, metadata, self.now)
+        self._at_syncer(lambda: self.core.progress(learner.unit, metadata, self._core_now))
 
     def _reply(self, learner: L, pull: Pull, steps: int | None = None) -> None:
         """`steps` that the answer holds; None: those until it is sent."""
@@ -214,8 +255,9 @@ class Simulation[L: SimulatedLearner]:
         steps = learner.steps[pull.fragment] if steps is None else steps
         self._push(learner, a_push(self.core, pull, float(learner.local_step), steps=steps, tokens=steps * learner.tokens))
 
-    def _push(self, learner: L, push: Push) -> bool:
-        """Whether it is accepted."""
-        if refusal := self.core.push(learner.unit, push, self.now):
+    def _push(self, learner: L, push: Push) -> None:
+        self._at_syncer(lambda: self._pushed(learner, push))
+
+    def _pushed(self, learner: L, push: Push) -> None:
+        if refusal := self.core.push(learner.unit, push, self._core_now):
             self.refused.append((learner.unit, refusal))
-        return refusal is None

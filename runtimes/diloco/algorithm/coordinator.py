@@ -7,7 +7,8 @@ The clock t counts outer steps. The coordinator takes step t when
 3. every exchange that was launched at or before t-1-tau is merged (tau: overlap, the paper), and
 4. if a fragment p has t mod H == offset[p]: the grace window is over, or no further learner is expected in it.
 
-With (4) the step launches the exchange of p: the coordinator pulls p from every live learner that has trained p since its last adoption.
+With (4) the step launches the exchange of p: the coordinator pulls p from every learner that is not lost and has trained p since its last
+adoption.
 An answer goes through `admit`, before anything of it is decoded, and then through `contributed` or `rejected`. The exchange is closed as
 soon as all that were asked have answered or left; `Exchange.closes_at` limits the wait. `Close` orders a shard to merge it, and the
 shard's result comes back with `applied`. The merge of step t makes version t of the fragment. Contributions that the guards refuse are
@@ -48,7 +49,7 @@ from diloco.algorithm.events import (
 from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
 from diloco.algorithm.guards import Guard, Measured
-from diloco.algorithm.members import Member, mean_step_seconds, outer_step_seconds
+from diloco.algorithm.members import Member, Members
 from diloco.algorithm.pacing import OuterStepBudget, countable_steps
 from diloco.algorithm.quarantine import Quarantine
 from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
@@ -90,7 +91,7 @@ class Coordinator:
         self._guard = guard
         self._quarantine = Quarantine(training.fragments)
         self._steps_per_sync: dict[str, int] = {}
-        self._members: dict[str, Member] = {}
+        self._members = Members()
         self._open: OrderedDict[int, Exchange] = OrderedDict()
         self._ordered: OrderedDict[int, Exchange] = OrderedDict()
         """Closed exchanges whose order is not applied yet."""
@@ -100,6 +101,10 @@ class Coordinator:
         self._sync_seconds = MovingAverage(SYNC_ALPHA)
         self._stepped_at: float | None = None
         self._quorum_at: float | None = None
+        self._waited = False
+        """Whether the last call of `advance` found that the quorum is missing."""
+        self._reported: dict[str, Member] = {}
+        """Units that have reported since that call."""
         self._snapshot_due = False
         self._begun = versions is not None
         self._finished = False
@@ -124,12 +129,12 @@ class Coordinator:
     @property
     def units(self) -> tuple[str, ...]:
         """Joined units, sorted."""
-        return tuple(sorted(self._members))
+        return tuple(sorted(m.unit for m in self._members))
 
     @property
     def step_seconds(self) -> float:
         """Duration of the mean learner step, seconds; 0 if it is unknown."""
-        return mean_step_seconds(self._members.values())
+        return self._members.step_seconds
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -156,11 +161,6 @@ class Coordinator:
         process began."""
         return self._steps_per_sync.get(unit, 0)
 
-    def live(self, unit: str, now: float) -> bool:
-        """Whether the unit is joined and has reported lately."""
-        member = self._members.get(unit)
-        return member is not None and member.live(now)
-
     # --- events of units ----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
@@ -174,13 +174,14 @@ class Coordinator:
     def join(self, unit: str, now: float) -> None:
         """The unit has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
         self.leave(unit, now)
-        self._members[unit] = Member(unit, self._t, [0] * len(self._versions))
+        self._members.join(Member(unit, self._t, [0] * len(self._versions)))
         self._guard.joined(unit)
 
     def leave(self, unit: str, now: float) -> None:
         """The unit is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
-        if self._members.pop(unit, None) is not None:
+        if self._members.leave(unit):
             self._budget.forget(unit)
+            self._reported.pop(unit, None)
             for exchange in self._open.values():
                 exchange.answered(unit, self.training.quorum, now)
 
@@ -198,8 +199,14 @@ class Coordinator:
         if member is None:
             return
         self._guard.reported(unit, metadata.loss)
-        if new := member.report(metadata, now):
-            self._budget.add(unit, new, sum(m.live(now) for m in self._members.values()))
+        new = self._members.report(member, metadata, now)
+        self._reported[unit] = member
+        if new:
+            self._budget.add(unit, new, self._members.counting)
+
+    def paused(self, unit: str, until: float, now: float) -> None:
+        """A learner takes no steps until `until`, on purpose; one in the past: it goes on. Ignored if the unit is not joined."""
+        self._members.pauses(unit, until, now)
 
     # --- events of answers --------------------------------------------------------------------------------------------
 
@@ -261,7 +268,7 @@ class Coordinator:
             return Skipped(t, p, "the merged update is not finite: training has diverged; the fragment keeps its value")
         self._versions[p] = t
         self._sync_seconds.add(max(0.0, now - exchange.launched_at))
-        for m in self._members.values():
+        for m in self._members:
             m.steps[p] = 0
         units = tuple(sorted(given))
         weights = {unit: given[unit].weight for unit in units}
@@ -278,6 +285,7 @@ class Coordinator:
         """
         if not self._begun or self._finished:
             return []
+        self._members.look(now)
         return self._steps_and_merges(now) or self._rests()
 
     def _steps_and_merges(self, now: float) -> list[Order]:
@@ -300,7 +308,7 @@ class Coordinator:
             if not due:
                 self._step(now, orders)
                 continue
-            closing = [e for e in due if e.t in self._open and not e.arriving and now >= self._closes_at(e)]
+            closing = [e for e in due if e.t in self._open and not e.arriving and now >= self._closes_at(e, now)]
             if not closing or self._close(closing, now, orders):
                 return orders
 
@@ -312,13 +320,13 @@ class Coordinator:
         if self._t < self._last and self._quorum_at is not None and self._budget.ready and not self._step_ready(now):
             waits = [self._grace_over(self._quorum_at)]
         elif self._t == self._last or self._step_ready(now):
-            waits = [self._closes_at(e) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
+            waits = [self._closes_at(e, now) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
         later = [at for at in waits if at > now]
         return min(later) if later else None
 
     def _note_quorum(self, now: float) -> None:
         """Note whether the quorum of the next step is reached, and since when."""
-        if sum(m.fresh for m in self._members.values()) < self.training.quorum:
+        if self._members.fresh < self.training.quorum:
             self._quorum_at = None
         elif self._quorum_at is None:
             self._quorum_at = now
@@ -329,7 +337,10 @@ class Coordinator:
         """Who is to rest from now on, or to train again. A learner rests only while the quorum waits for others than itself, so that those
         that rest cannot be what it waits for."""
         waits = self._quorum_at is None and self._t < self._last
-        changed = [m for m in self._members.values() if m.resting != (waits and m.fresh and self._budget.exhausted(m.unit))]
+        # Nothing else changes for a unit that has not reported since.
+        looked_at = self._reported.values() if waits is self._waited else self._members
+        changed = [m for m in looked_at if m.resting != (waits and m.fresh and self._budget.exhausted(m.unit))]
+        self._waited, self._reported = waits, {}
         for m in changed:
             m.resting = not m.resting
         return [Rest(m.unit, m.resting) for m in changed]
@@ -350,14 +361,14 @@ class Coordinator:
             return quorum_at
         grace = self.training.grace
         deadline = quorum_at + grace_seconds(
-            outer_step_seconds(self._members.values()),
+            self._members.outer_step_seconds,
             self._quorum_seconds.value or 0.0,
             self._sync_seconds.value or 0.0,
             self.training.overlap_steps,
             grace.safety_factor,
             grace.max_steps,
         )
-        awaited = any(m.live(quorum_at) and not m.steps[p] and m.expected_at <= deadline for m in self._members.values())
+        awaited = any(m.counts and not m.steps[p] and m.expected_at <= deadline for m in self._members)
         return deadline if awaited else quorum_at
 
     def _due_exchanges(self) -> list[Exchange]:
@@ -367,9 +378,13 @@ class Coordinator:
             return unmerged
         return [e for e in unmerged if e.t + self.training.overlap_steps <= self._t]
 
-    def _closes_at(self, exchange: Exchange) -> float:
-        step = outer_step_seconds(self._members.values()) if self._budget.overdue else self.step_seconds
-        return exchange.closes_at(self._members, self.training.overlap_steps * step, self.training.grace.max_steps * step)
+    def _closes_at(self, exchange: Exchange, now: float) -> float:
+        step = self._members.outer_step_seconds if self._budget.overdue else self._members.step_seconds
+
+        def deadline(unit: str) -> float:
+            return self._members[unit].answer_deadline(exchange.launched_at)
+
+        return exchange.closes_at(now, deadline, self.training.overlap_steps * step, self.training.grace.max_steps * step)
 
     def _step(self, now: float, orders: list[Order]) -> None:
         """Take the next outer step."""
@@ -377,16 +392,16 @@ class Coordinator:
         self._budget.spend()
         self._stepped_at = now
         self._quorum_at = None
-        for m in self._members.values():
-            m.fresh = False
+        self._members.stepped()
+        self._waited = False
         if self._t % self.training.checkpoint.every_steps == 0 and self._t < self._last:
             self._snapshot_due = True
         p = self._launches.get(self._t % self.training.sync_interval)
         if p is None:
             return
-        units = tuple(sorted(m.unit for m in self._members.values() if m.live(now) and m.steps[p] > 0))
+        units = tuple(sorted(m.unit for m in self._members if m.counts and m.steps[p] > 0))
         if not units:
-            orders.append(Skipped(self._t, p, "no live learner has trained it since it was broadcast"))
+            orders.append(Skipped(self._t, p, "no learner that is not lost has trained it since it was broadcast"))
             return
         self._open[self._t] = Exchange(self._t, p, now, frozenset(units), set(units))
         orders.append(Pull(self._t, p, units))

@@ -100,10 +100,6 @@ class Core:
         """As `Coordinator.steps_per_sync`."""
         return self.coordinator.steps_per_sync(unit)
 
-    def live(self, unit: str, now: float) -> bool:
-        """Whether the unit is joined and has reported lately."""
-        return self.coordinator.live(unit, now)
-
     def state(self) -> CoreState:
         """What a snapshot must hold. Costs nothing: the arrays are shared and never written to. Raises ValueError before the seed."""
         shard = self.shard

@@ -5,7 +5,7 @@ See docs/decisions/0060-outer-clock-and-quorum.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from diloco.algorithm.events import Marks
@@ -43,6 +43,8 @@ class Exchange:
     arriving: set[str] = field(default_factory=set)
     """Of those that are waited for: admitted, and being decoded."""
     contributions: dict[str, Contribution] = field(default_factory=dict)
+    waits_for: str = ""
+    """The unit for which it was waited longest when that was last looked for."""
     quorum_at: float | None = None
     """When as many as the quorum had answered."""
 
@@ -53,16 +55,18 @@ class Exchange:
         if self.quorum_at is None and len(self.contributions) >= quorum:
             self.quorum_at = now
 
-    def closes_at(self, members: Mapping[str, Member], overlap_seconds: float, grace_seconds: float) -> float:
+    def closes_at(self, now: float, deadline: Callable[[str], float], overlap_seconds: float, grace_seconds: float) -> float:
         """When to merge without the units that have not answered, once the overlap in outer steps is used up.
 
-        With fewer answers than the quorum, the core waits for each unit until its `answer_deadline`. With the quorum, the others get
+        With fewer answers than the quorum, the core waits for each unit until `deadline` of it. With the quorum, the others get
         `grace_seconds` from the end of the overlap, or from the quorum if that came later: on a network slower than the overlap one fast
-        answer does not exclude the others. The core never waits for a silent unit.
+        answer does not exclude the others.
         """
         if not self.waiting:
             return self.launched_at
         if self.quorum_at is None:
-            return max(members[unit].answer_deadline(self.launched_at) for unit in self.waiting)
-        grace_over = max(self.launched_at + overlap_seconds, self.quorum_at) + grace_seconds
-        return min(grace_over, max(members[unit].silent_at for unit in self.waiting))
+            # One unit that is waited for yet is enough to know, so not all are looked at after each answer.
+            if self.waits_for not in self.waiting or deadline(self.waits_for) <= now:
+                self.waits_for = max(self.waiting, key=deadline)
+            return deadline(self.waits_for)
+        return max(self.launched_at + overlap_seconds, self.quorum_at) + grace_seconds

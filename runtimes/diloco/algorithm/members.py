@@ -1,23 +1,33 @@
-"""What the core knows of the joined units: newest metadata, speed, liveness, time to answer.
+"""What the core knows of the joined units: newest metadata, speed, whether they are lost, time to answer.
 
-See docs/decisions/0060-outer-clock-and-quorum.md.
+A unit **counts** from its first report until it is lost: the clock divides the local steps of all by the number of those that count. Real
+programs have uneven steps (an evaluation, a checkpoint, a compilation), so a unit that says nothing for a while still counts. It is lost
+once it has been silent for several of its own longest recent steps; a pause that it has declared is no silence.
+
+Each report costs the same however many units there are; what needs all of them is done once per outer step.
+
+See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0183-uneven-steps.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from diloco.algorithm.events import Metadata
 from diloco.algorithm.pacing import MOST_LOCAL_STEPS
-from diloco.algorithm.quorum import SPEED_ALPHA, SYNC_ALPHA, MovingAverage
+from diloco.algorithm.quorum import STEP_ALPHA, SYNC_ALPHA, MovingAverage
 
-SILENT_STEPS: Final = 3.0
-"""A learner without a report for so many of its own steps is silent: neither pulled nor waited for until it reports again."""
-SILENT_SECONDS: Final = 1.0
-"""No learner is silent before so many seconds: a shared machine has pauses of that length."""
+LOST_STEPS: Final = 4.0
+"""A unit without a report for so many times its longest recent step is lost: it neither counts nor is pulled until it reports again."""
+LOST_SECONDS: Final = 60.0
+"""No unit is lost before so many seconds: the first evaluation or checkpoint of a program is longer than any step before."""
+MOST_LOST_SECONDS: Final = 3600.0
+"""A unit is lost after so many seconds, whatever its steps were."""
+FORGETS: Final = 0.99
+"""By this factor the longest recent step shrinks with each step: to half in 69."""
 SHORTEST_STEP: Final = 1e-6
 LONGEST_STEP: Final = 1e8
 """Seconds between which the duration of a step lies; any other is unknown. Sums and quotients of such numbers stay finite."""
@@ -37,11 +47,17 @@ class Member:
     """Per fragment, local steps since adoption as last reported; set to 0 when a broadcast goes out."""
     local_step: int = 0
     heard: float | None = None
-    """When its newest metadata came, seconds on the core's clock; None: none yet."""
+    """When its newest metadata came or its last pause ended, seconds on the core's clock; None: no metadata yet."""
     fresh: bool = False
     """Whether it has reported a new step since the last outer step."""
-    speed: MovingAverage = field(default_factory=lambda: MovingAverage(SPEED_ALPHA))
-    """Local steps per second."""
+    counts: bool = False
+    """Whether it has reported and is not lost."""
+    duration: MovingAverage = field(default_factory=lambda: MovingAverage(STEP_ALPHA, even=True))
+    """Seconds of a local step."""
+    longest: float = 0.0
+    """Seconds of its longest recent step, see `FORGETS`."""
+    paused_until: float = -math.inf
+    """When its declared pause must be over."""
     answer: MovingAverage = field(default_factory=lambda: MovingAverage(SYNC_ALPHA))
     """Seconds from a pull to the push, late answers included."""
     loss: float = math.nan
@@ -65,14 +81,26 @@ class Member:
         self.local_step = metadata.local_step
         self.fresh = True
         if usable_step_seconds(metadata.step_seconds):
-            # A moving average of speed, not of duration: one long pause (compilation, evaluation) counts as one slow step.
-            self.speed.add(1 / metadata.step_seconds)
+            # Durations are averaged, not speeds: one step of a millisecond would be a thousand steps a second.
+            self.duration.add(metadata.step_seconds)
+            self.longest = max(metadata.step_seconds, FORGETS * self.longest)
         return new
+
+    def pauses(self, until: float, now: float) -> None:
+        """Its program takes no steps until `until`. One that lies in the past: its pause is over."""
+        if until <= now < self.paused_until and self.heard is not None:
+            self.heard = now
+        self.paused_until = until
 
     @property
     def step_seconds(self) -> float:
         """Average duration of its steps, seconds; 0: unknown."""
-        return 1 / self.speed.value if self.speed.value else 0.0
+        return self.duration.value or 0.0
+
+    @property
+    def speed(self) -> float:
+        """Local steps per second; 0: unknown."""
+        return 1 / self.duration.value if self.duration.value else 0.0
 
     @property
     def expected_at(self) -> float:
@@ -80,37 +108,127 @@ class Member:
         return math.inf if self.heard is None else self.heard + self.step_seconds
 
     @property
-    def silent_at(self) -> float:
-        """When it becomes silent if no report comes."""
+    def lost_at(self) -> float:
+        """When it is lost if no report comes."""
         if self.heard is None:
             return -math.inf
-        return self.heard + max(SILENT_SECONDS, SILENT_STEPS * self.step_seconds)
-
-    def live(self, now: float) -> bool:
-        """Whether its last report is recent enough to believe that it trains."""
-        return now < self.silent_at
+        return max(self.heard, self.paused_until) + min(MOST_LOST_SECONDS, max(LOST_SECONDS, LOST_STEPS * self.longest))
 
     def answer_deadline(self, launched_at: float) -> float:
         """Until when to wait for an answer to a pull of `launched_at` where the quorum depends on it. Not at all after a missed pull."""
         if self.missed:
             return launched_at
         expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
-        return min(launched_at + expected, self.silent_at)
+        return launched_at + expected
+
+
+class Members:
+    """All joined units, and what the clock needs of all of them together."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+        self._fresh = 0
+        self._counting = 0
+        self._look_at = math.inf
+        """No unit that counts is lost before."""
+        self._speeds = 0.0
+        """Sum over the units that count and whose speed is known."""
+        self._with_speed = 0
+        self._fastest = 0.0
+        """Since the last outer step."""
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self._members.values())
+
+    def __contains__(self, unit: str) -> bool:
+        return unit in self._members
+
+    def __getitem__(self, unit: str) -> Member:
+        return self._members[unit]
+
+    def get(self, unit: str) -> Member | None:
+        """None if it is not joined."""
+        return self._members.get(unit)
+
+    @property
+    def fresh(self) -> int:
+        """How many have reported a new step since the last outer step."""
+        return self._fresh
+
+    @property
+    def counting(self) -> int:
+        """How many count."""
+        return self._counting
+
+    @property
+    def step_seconds(self) -> float:
+        """The mean learner step, seconds: 1 / mean(speed), over the units that count and whose speed is known; 0 if none is."""
+        return self._with_speed / self._speeds if self._speeds > 0 else 0.0
+
+    @property
+    def outer_step_seconds(self) -> float:
+        """How long an outer step takes that waits for nothing but the pace of the clock, see `pacing`; seconds, 0 if no speed is known."""
+        return min(self.step_seconds, MOST_LOCAL_STEPS / self._fastest) if self._fastest else 0.0
+
+    def join(self, member: Member) -> None:
+        """A unit that is not joined joins."""
+        self._members[member.unit] = member
+
+    def leave(self, unit: str) -> bool:
+        """Whether it was joined."""
+        member = self._members.pop(unit, None)
+        if member is None:
+            return False
+        self._fresh -= member.fresh
+        self._counting -= member.counts
+        self._sum_up()
+        return True
+
+    def report(self, member: Member, metadata: Metadata, now: float) -> int:
+        """Take metadata and return the number of new local steps in it."""
+        speed, fresh = member.speed if member.counts else 0.0, member.fresh
+        new = member.report(metadata, now)
+        self._fresh += member.fresh - fresh
+        if not member.counts:
+            member.counts = True
+            self._counting += 1
+            self._look_at = min(self._look_at, member.lost_at)
+        if member.speed != speed:
+            self._with_speed += speed == 0.0
+            self._speeds += member.speed - speed
+            self._fastest = max(self._fastest, member.speed)
+        return new
+
+    def pauses(self, unit: str, until: float, now: float) -> None:
+        """As `Member.pauses`. Ignored if the unit is not joined."""
+        if (member := self._members.get(unit)) is not None:
+            member.pauses(until, now)
+            self._look_at = min(self._look_at, member.lost_at) if member.counts else self._look_at
+
+    def look(self, now: float) -> None:
+        """Find who is lost by now."""
+        if now < self._look_at:
+            return
+        for member in self._members.values():
+            if member.counts and member.lost_at <= now:
+                member.counts = False
+        self._counting = sum(m.counts for m in self._members.values())
+        self._look_at = min((m.lost_at for m in self._members.values() if m.counts), default=math.inf)
+        self._sum_up()
+
+    def stepped(self) -> None:
+        """An outer step was taken."""
+        for member in self._members.values():
+            member.fresh = False
+        self._fresh = 0
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        """Anew, as errors of a sum that is only added to and subtracted from would grow."""
+        speeds = [speed for m in self._members.values() if m.counts and (speed := m.speed)]
+        self._speeds, self._with_speed, self._fastest = math.fsum(speeds), len(speeds), max(speeds, default=0.0)
 
 
 def usable_step_seconds(seconds: float) -> bool:
     """Whether a reported duration can be that of a step."""
     return SHORTEST_STEP <= seconds <= LONGEST_STEP
-
-
-def outer_step_seconds(members: Iterable[Member]) -> float:
-    """How long an outer step takes that waits for nothing but the pace of the clock, see `pacing`; seconds, 0 if no speed is known."""
-    members = list(members)
-    fastest = max((m.speed.value or 0.0 for m in members), default=0.0)
-    return min(mean_step_seconds(members), MOST_LOCAL_STEPS / fastest) if fastest else 0.0
-
-
-def mean_step_seconds(members: Iterable[Member]) -> float:
-    """The mean learner step in seconds: 1 / mean(speed), over the members whose speed is known; 0 if none is."""
-    speeds = [m.speed.value for m in members if m.speed.value]
-    return len(speeds) / math.fsum(speeds) if speeds else 0.0

@@ -1,9 +1,10 @@
 """How fast the syncer's clock runs: one outer step per mean local step of the learners, and at least one per 1.5 steps of the fastest.
 
 The quorum alone does not limit the clock: with K = 1, M learners that are not aligned would drive it M times too fast, and every merge
-would contain the work of one learner. So an outer step costs one *mean learner step*: the local steps of all live learners divided by
-their number. A fragment then returns after H mean learner steps, that is `H * step_time / P` seconds between launches at any speed of
-the network. Steps are counted and not predicted from times, so errors of averages do not add up.
+would contain the work of one learner. So an outer step costs one *mean learner step*: the local steps of all learners that count, divided
+by their number. One that is silent counts until it is lost, see `members`: were it left out at once, each long step of one learner would
+let the clock run ahead of all. A fragment then returns after H mean learner steps, that is `H * step_time / P` seconds between launches at
+any speed of the network. Steps are counted and not predicted from times, so errors of averages do not add up.
 
 A learner that is much faster than the mean would take many times H local steps between two adoptions of a fragment. A learner never waits,
 so the clock follows it: an outer step is due as well when one learner has done `MOST_LOCAL_STEPS` steps since the one before. The slower
@@ -20,59 +21,83 @@ from __future__ import annotations
 
 from typing import Final
 
-BURST: Final = 2.0
-"""Upper bound of the saved budget, in outer steps: after a pause the clock continues at its usual speed."""
 MOST_LOCAL_STEPS: Final = 1.5
 """Local steps of one learner per outer step, so 1.5 H between two adoptions. The speeds of the paper's learners differ by 18 %; 1.5 leaves
 such jobs alone."""
-LENIENCE: Final = 4.0
-"""Steps by which a learner may be ahead for a while: reports of whole steps come in bunches, also of one that is slower in the long run."""
+LENIENCE: Final = 0.5
+"""How far a learner may be ahead for a while, in H: steps are of uneven length, and reports come in bunches."""
+LEAST_LENIENCE: Final = 4.0
+"""The same in steps, at least."""
 MOST_BEHIND: Final = 0.25
-"""How far the clock may fall behind the fastest learner while it waits for the answers of slower ones, in H; it catches up afterwards."""
+"""How far the clock may fall behind the learners while it waits for answers, in H; it catches up afterwards. What it falls
+behind beyond that, in a long pause, is forgotten."""
+LEAST_BEHIND: Final = 2.0
+"""The same in outer steps, at least."""
+_CATCH_UP: Final = 2.0
+"""Outer steps that the clock, once it goes on, makes up for at once."""
+_COUNTABLE: Final = 8.0
+"""Local steps beyond the others that may count in a weight: reports come in bunches."""
 _ROUNDING: Final = 1e-9
 
 
 def countable_steps(outer_steps: int, sync_interval: int) -> float:
     """Of the local steps that a learner says it has done in so many outer steps, how many may count in a weight: what the clock allows for,
     and H with some bunched reports more. A learner that trained on while the syncer was away has more, and counts as one at the bound."""
-    return MOST_LOCAL_STEPS * outer_steps + sync_interval + 2 * LENIENCE
+    return MOST_LOCAL_STEPS * outer_steps + sync_interval + _COUNTABLE
 
 
 class OuterStepBudget:
-    """Budget in mean learner steps. Reports of learners add to it, an outer step spends 1."""
+    """Budget in mean learner steps. Reports of learners add to it, an outer step spends 1.
+
+    Each call but `forget` costs the same however many learners there are.
+    """
 
     def __init__(self, sync_interval: int) -> None:
         """`sync_interval`: H."""
+        self._lenience = max(LEAST_LENIENCE, LENIENCE * sync_interval)
         self._overdue = MOST_LOCAL_STEPS * MOST_BEHIND * sync_interval
-        self._furthest = self._overdue + BURST * MOST_LOCAL_STEPS
+        self._furthest = self._overdue + _CATCH_UP * MOST_LOCAL_STEPS
+        self._most_saved = max(LEAST_BEHIND, MOST_BEHIND * sync_interval)
         self._credit = 0.0
-        self._ahead: dict[str, float] = {}
-        """By unit: local steps beyond those that the outer steps have allowed for; from -LENIENCE to `_furthest`."""
+        self._spent = 0
+        """Outer steps so far."""
+        self._ahead: dict[str, tuple[float, int]] = {}
+        """By unit: local steps beyond those that the outer steps have allowed for, from -lenience to `_furthest`, and `_spent` of then."""
+        self._most = -self._lenience
+        """Of the unit that is furthest ahead now."""
 
-    def add(self, unit: str, steps: int, live: int) -> None:
-        """The unit has reported `steps` new local steps while `live` learners, at least this one, train."""
-        self._credit = min(BURST, self._credit + steps / max(1, live))
-        self._ahead[unit] = min(self._furthest, self._ahead.get(unit, -LENIENCE) + steps)
+    def add(self, unit: str, steps: int, counting: int) -> None:
+        """The unit has reported `steps` new local steps while `counting` learners, at least this one, count."""
+        self._credit = min(self._most_saved, self._credit + steps / max(1, counting))
+        ahead = min(self._furthest, self._ahead_of(unit) + steps)
+        self._ahead[unit] = ahead, self._spent
+        self._most = max(self._most, ahead)
 
     def forget(self, unit: str) -> None:
         """The unit has left. Idempotent."""
-        self._ahead.pop(unit, None)
+        if self._ahead.pop(unit, None) is not None:
+            self._most = max((self._ahead_of(other) for other in self._ahead), default=-self._lenience)
 
     @property
     def ready(self) -> bool:
         """Whether the next outer step is due."""
-        return max(self._credit, *(x / MOST_LOCAL_STEPS for x in self._ahead.values()), 0.0) >= 1 - _ROUNDING
+        return max(self._credit, self._most / MOST_LOCAL_STEPS) >= 1 - _ROUNDING
 
     @property
     def overdue(self) -> bool:
         """Whether a learner is so far ahead of the clock that it waits no longer than its own outer steps last."""
-        return any(x >= self._overdue for x in self._ahead.values())
+        return self._most >= self._overdue
 
     def exhausted(self, unit: str) -> bool:
         """Whether the unit is so far ahead of the clock that the clock would not catch up with one more step."""
-        return self._ahead.get(unit, -LENIENCE) > self._furthest - 1
+        return self._ahead_of(unit) > self._furthest - 1
 
     def spend(self) -> None:
         """The outer step was taken."""
         self._credit = max(0.0, self._credit - 1)
-        self._ahead = {unit: max(-LENIENCE, x - MOST_LOCAL_STEPS) for unit, x in self._ahead.items()}
+        self._spent += 1
+        self._most = max(-self._lenience, self._most - MOST_LOCAL_STEPS)
+
+    def _ahead_of(self, unit: str) -> float:
+        ahead, spent = self._ahead.get(unit, (-self._lenience, 0))
+        return max(-self._lenience, ahead - MOST_LOCAL_STEPS * (self._spent - spent))

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-SPEED_ALPHA: Final = 0.1
-"""Weight of a learner's newest step in the moving average of its speed: about its last 20 steps."""
+STEP_ALPHA: Final = 0.02
+"""Weight of a learner's newest step in the moving average of their durations: about its last 100 steps."""
 QUORUM_ALPHA: Final = 0.1
 """Weight of the newest outer step in the moving average of the time until a quorum was there."""
 SYNC_ALPHA: Final = 0.2
@@ -25,12 +25,17 @@ class MovingAverage:
 
     alpha: float
     value: float | None = None
+    even: bool = False
+    """Average the first 1 / alpha values with equal weights: one of them is no better than the others."""
+    _values: int = 0
 
     def add(self, x: float) -> None:
         """Take one more value. Raises ValueError if it is not finite."""
         if not math.isfinite(x):
             raise ValueError(f"{x} cannot be averaged")
-        self.value = x if self.value is None else self.value + self.alpha * (x - self.value)
+        self._values += 1
+        alpha = max(self.alpha, 1 / self._values) if self.even else self.alpha
+        self.value = x if self.value is None else self.value + alpha * (x - self.value)
 
     def add_or_raise(self, x: float) -> None:
         """Take one more value; one above the average becomes the average. Raises ValueError if it is not finite."""

@@ -24,6 +24,7 @@ from diloco.contract import Result
 from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, Refused, Report, ToLearner, Work
 from diloco.protocol.framing import Transfer
 from diloco.syncer.answers import Answers
+from diloco.syncer.awake import TICK
 from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.ending import JobEnding, is_over
@@ -214,6 +215,7 @@ class Engine:
                 event = await asyncio.wait_for(self._events.get(), self._timeout())
             except TimeoutError:
                 event = None
+            self.exchanges.awake.look(self._clock())
             if isinstance(event, MergeComputed):
                 self.exchanges.merged(event, self._clock())
             elif isinstance(event, AnswerDecoded):
@@ -241,11 +243,10 @@ class Engine:
         until = self.farewell.until
         return until is not None and self._clock() >= until
 
-    def _timeout(self) -> float | None:
+    def _timeout(self) -> float:
         now = self._clock()
         wakes = [self._sessions.wake_at(), self.farewell.until, self.exchanges.wake_at(now)]
-        soonest = min((at for at in wakes if at is not None), default=None)
-        return None if soonest is None else max(0.0, soonest - now)
+        return max(0.0, min([now + TICK, *(at for at in wakes if at is not None)]) - now)
 
     def _disconnect(self) -> None:
         for peer in self._peers:
@@ -365,6 +366,7 @@ class Engine:
         stats = self._unit_stats.of(session.unit)
         pause = one_line(alive.pause, MOST_PAUSE_TEXT)
         if stats.alive(alive.local_step, pause, alive.pause_left, now):
+            self.exchanges.paused(session.unit, stats.paused_until or now, now)
             _log.info("unit %s %s", session.unit, f"pauses for at most {alive.pause_left:.0f} s: {pause}" if pause else "goes on")
             self._changes.notify()
 

@@ -27,6 +27,7 @@ from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused, ToLearner
 from diloco.protocol.diloco_pb2 import Rest as RestMessage
 from diloco.protocol.framing import OPEN_TRANSFERS, FramingError, Transfer
 from diloco.syncer.arithmetic import Arithmetic
+from diloco.syncer.awake import AwakeClock
 from diloco.syncer.gathering import WholeAnswer
 from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import AnswerDecoded, MergeComputed, Peer, Peers
@@ -60,6 +61,8 @@ class Exchanges:
         self.core = core
         """None: no learner has said yet what the model looks like."""
         self.seeding = Seeding()
+        self.awake = AwakeClock()
+        """The core's clock."""
         self._training = training
         self._peers = peers
         self._work = work
@@ -123,12 +126,12 @@ class Exchanges:
             else:
                 peer.outgoing.broadcast(self._whole(core, p))
         if peer.leader is peer:
-            core.join(session.unit, now)
+            core.join(session.unit, self.awake.of(now))
 
     def leave(self, unit: str, now: float) -> None:
         """The unit is not waited for any more."""
         if self.core is not None:
-            self.core.leave(unit, now)
+            self.core.leave(unit, self.awake.of(now))
 
     # --- what learners send -------------------------------------------------------------------------------------------
 
@@ -160,17 +163,22 @@ class Exchanges:
         """A learner has taken a local step. Not None: it must be refused."""
         metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds, progress.loss)
         try:
-            self._core().progress(session.unit, metadata, now)
+            self._core().progress(session.unit, metadata, self.awake.of(now))
         except ValueError as error:
             return Rejected(Refused.PROTOCOL, str(error))
         return None
+
+    def paused(self, unit: str, until: float, now: float) -> None:
+        """The unit's program takes no steps until then, on purpose; a time that is past: it goes on."""
+        if self.core is not None:
+            self.core.coordinator.paused(unit, self.awake.of(until), self.awake.of(now))
 
     def offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
         """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
         offer = self._offer(session, header)
         if isinstance(offer, Rejected):
             return offer
-        refusal = self._core().coordinator.admit(session.unit, offer, now)
+        refusal = self._core().coordinator.admit(session.unit, offer, self.awake.of(now))
         return offer if refusal is None else self._refused(session, refusal)
 
     def portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
@@ -191,12 +199,12 @@ class Exchanges:
         if not coordinator.awaits(unit, offer):
             if gathering.refused_before(peer.rank, offer):
                 return None
-            refusal = coordinator.admit(unit, offer, now)
+            refusal = coordinator.admit(unit, offer, self.awake.of(now))
             assert refusal is not None
             return self._refused(session, refusal)
         whole = gathering.add(peer.rank, offer, portion, transfer.payload)
         if whole is not None:
-            coordinator.admit(unit, offer, now)
+            coordinator.admit(unit, offer, self.awake.of(now))
         return whole
 
     def decode_answer(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
@@ -217,13 +225,13 @@ class Exchanges:
         """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
         core = self._core()
         if not isinstance(decoded, Decoded):
-            core.coordinator.rejected(session.unit, offer, now)
+            core.coordinator.rejected(session.unit, offer, self.awake.of(now))
             return self._refused(session, decoded) if decoded is not None else None
         # Again: another answer of the unit may have been accepted since this one was admitted.
         if why := self._work.contradiction_of(offer):
-            core.coordinator.rejected(session.unit, offer, now)
+            core.coordinator.rejected(session.unit, offer, self.awake.of(now))
             return Rejected(Refused.PROTOCOL, why)
-        if refusal := core.contributed(session.unit, offer, decoded, now):
+        if refusal := core.contributed(session.unit, offer, decoded, self.awake.of(now)):
             return self._refused(session, refusal)
         self._work.offered(offer)
         self._unit_stats.of(session.unit).contributed(now)
@@ -231,7 +239,7 @@ class Exchanges:
 
     def undecoded(self, session: UnitSession, offer: Offer, now: float) -> None:
         """An answer that was admitted could not be decoded: its exchange does not wait for it."""
-        self._core().coordinator.rejected(session.unit, offer, now)
+        self._core().coordinator.rejected(session.unit, offer, self.awake.of(now))
 
     def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
         if why := self._work.contradiction(session, header):
@@ -285,7 +293,7 @@ class Exchanges:
         """Let the core decide and carry its orders out. Returns them: snapshots, distrusted units and the end are the caller's."""
         core = self.core
         carried_out: list[Order] = []
-        while core is not None and (orders := core.coordinator.advance(now)):
+        while core is not None and (orders := core.coordinator.advance(self.awake.of(now))):
             for order in orders:
                 self._carry_out(core, order, now)
             carried_out += orders
@@ -297,7 +305,8 @@ class Exchanges:
 
     def wake_at(self, now: float) -> float | None:
         """When to call `advance` if no event comes before; None: only an event changes anything."""
-        return self.core.wake_at(now) if self.core is not None else None
+        at = self.core.wake_at(self.awake.of(now)) if self.core is not None else None
+        return None if at is None else self.awake.back(at)
 
     def _carry_out(self, core: Core, order: Order, now: float) -> None:
         if isinstance(order, Close | Skipped):
@@ -305,8 +314,9 @@ class Exchanges:
                 peer.gathering.closed(order.fragment, order.t)
         match order:
             case Pull():
+                asked = set(order.units)
                 for peer, session in self._peers.joined():
-                    if session.unit in order.units:
+                    if session.unit in asked:
                         peer.outgoing.pull(order.fragment, order.t, self._training.overlap_steps)
             case Close() if core.fragments[order.fragment].size <= INLINE_ELEMENTS:
                 self._install(core, order, core.shard.compute(order), now)
@@ -327,7 +337,7 @@ class Exchanges:
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
-        outcome = core.installed(close, update, now)
+        outcome = core.installed(close, update, self.awake.of(now))
         if isinstance(outcome, Skipped):
             self._skipped(outcome)
             return

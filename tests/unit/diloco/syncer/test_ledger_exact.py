@@ -48,7 +48,7 @@ def one_fast(directory: Path, *slow: UnitSpeed, overlap: int = 2, steps: int = 2
     """A job with the paper's P = H = 24 and a fast unit beside slow ones, without trouble; counted once all know their pace."""
     fast = UnitSpeed(1.0, jitter=0.05, wire_seconds=0.2)
     world = World(directory, 1, a_training(steps, interval=24, fragments=24, overlap=overlap), [fast, *slow])
-    world.settled = 36
+    world.settled = 60
     run_virtual(world.run(0))
     assert world.account.wrong == 0
     return world
@@ -76,7 +76,7 @@ def test_units_of_like_speed_stage_nothing_ahead(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("overlap", "share"), [(0, 0.8), (1, 0.95), (4, 0.98)])
 def test_slow_units_take_part_whatever_the_overlap(tmp_path: Path, overlap: int, share: float) -> None:
     slow = [UnitSpeed(10.0, jitter=0.2, wire_seconds=0.2)] * 2
-    world = one_fast(tmp_path, *slow, overlap=overlap, steps=120)
+    world = one_fast(tmp_path, *slow, overlap=overlap, steps=160)
     assert min(world.share_of_merges(unit) for unit in world.units) >= share
 
 

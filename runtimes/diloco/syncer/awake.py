@@ -1,0 +1,38 @@
+"""The time that the syncer was awake. Pure.
+
+A process that was stopped, or that got no processor time, finds at its return that every deadline is over, while the messages of its units
+wait to be read. On the core's clock such a time does not pass: no unit is silent because the syncer did not listen.
+
+See docs/decisions/0183-uneven-steps.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+TICK: Final = 1.0
+"""The engine looks at least this often, seconds."""
+LONGEST_GAP: Final = 2 * TICK
+"""More seconds between two looks are a time in which this process was not awake; so many of them count."""
+
+
+class AwakeClock:
+    """Turns the time of a monotonic clock into the time of the core."""
+
+    def __init__(self) -> None:
+        self._looked_at: float | None = None
+        self._slept = 0.0
+
+    def look(self, now: float) -> None:
+        """The process is awake."""
+        if self._looked_at is not None:
+            self._slept += max(0.0, now - self._looked_at - LONGEST_GAP)
+        self._looked_at = now
+
+    def of(self, now: float) -> float:
+        """The core's time at `now`, seconds."""
+        return now - self._slept
+
+    def back(self, awake: float) -> float:
+        """When the core's time will be `awake`, if this process stays awake until then."""
+        return awake + self._slept

@@ -1,0 +1,167 @@
+"""Learners whose steps are of uneven length, and what the syncer's clock makes of them."""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
+from diloco.algorithm.core import Core
+from diloco.algorithm.events import Broadcast, Merged, Pull
+from diloco.contract import Training
+
+type Steps = Callable[[random.Random], Iterator[float]]
+"""The durations of a unit's steps, seconds, without end."""
+
+
+def _in_turn(*seconds: float) -> Steps:
+    def durations(random: random.Random) -> Iterator[float]:
+        at = random.randrange(len(seconds))
+        while True:
+            yield seconds[at % len(seconds)]
+            at += 1
+
+    return durations
+
+
+def _lognormal(sigma: float) -> Steps:
+    def durations(random: random.Random) -> Iterator[float]:
+        while True:
+            yield random.lognormvariate(0.0, sigma)
+
+    return durations
+
+
+def one_other(usual: float, other: float, at: int) -> Steps:
+    """Steps of `usual` seconds; step number `at` takes `other`."""
+
+    def durations(_: random.Random) -> Iterator[float]:
+        number = 0
+        while True:
+            number += 1
+            yield other if number == at else usual
+
+    return durations
+
+
+PATTERNS: dict[str, tuple[Steps, float]] = {
+    "20 x 1 s, one of 21 s": (_in_turn(*[1.0] * 20, 21.0), 41 / 21),
+    "lognormal, sigma 1.2": (_lognormal(1.2), math.exp(1.2**2 / 2)),
+    "1 s and 19 s in turn": (_in_turn(1.0, 19.0), 10.0),
+    "4 x 1 s, one of 61 s": (_in_turn(*[1.0] * 4, 61.0), 13.0),
+    "10 s, one of 1 ms": (one_other(10.0, 0.001, 12), 10.0),
+}
+"""By name: the durations, and their mean in seconds."""
+
+
+@dataclass
+class UnevenLearner(SimulatedLearner):
+    """Reads its parameters and adopts between its steps only, as a real learner does."""
+
+    durations: Iterator[float] = field(default_factory=lambda: iter(()))
+    boundaries: list[float] = field(default_factory=list)
+    """When its steps ended, ascending."""
+    to_adopt: list[int] = field(default_factory=list)
+    """Fragments of which it has received a version during the step under way."""
+    trained_at: dict[int, list[float]] = field(default_factory=dict)
+    """By fragment, the boundaries at which it has trained the fragment since its adoption."""
+
+    def next_step(self) -> float:
+        self.step_seconds = next(self.durations)
+        return self.step_seconds
+
+
+class UnevenSimulation(Simulation[UnevenLearner]):
+    """`pause(at, seconds)`: the syncer reads nothing for so long, and then everything at once."""
+
+    def _adopts(self, learner: UnevenLearner, broadcast: Broadcast) -> None:
+        learner.to_adopt.append(broadcast.fragment)
+
+    def _step(self, learner: UnevenLearner) -> None:
+        learner.boundaries.append(self.now)
+        for p, steps in enumerate(learner.steps):
+            if steps or not learner.resting:
+                learner.trained_at.setdefault(p, []).append(self.now)
+        took = learner.step_seconds
+        super()._step(learner)
+        assert took > 0
+        for fragment in learner.to_adopt:
+            learner.adopt(fragment)
+        learner.to_adopt.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the clock made of the learners."""
+
+    ratio: float
+    """Outer steps per mean local step."""
+    least: float
+    most: float
+    """The same over each H outer steps."""
+    merged: float
+    """Contributions in merges, of those that the answers of the learners allowed."""
+    units: float
+    """Mean number of units in a merge."""
+    merges: int
+
+
+def a_job_of(interval: int, **changes: object) -> Training:
+    return a_job(sync_interval=interval, fragments=interval, overlap_steps=2, **changes)
+
+
+def uneven(core: Core, steps: list[Steps], seed: int) -> UnevenSimulation:
+    """One learner for each of `steps`; they begin at other times."""
+    randoms = [random.Random(f"{seed} {i}") for i in range(len(steps))]
+    learners = [
+        UnevenLearner(f"u{i}", 1.0, start=randoms[i].random() * 24.0, between_steps=True, durations=of(randoms[i]))
+        for i, of in enumerate(steps)
+    ]
+    return UnevenSimulation(core, learners)
+
+
+def measure(name: str, units: int = 8, interval: int = 24, cycles: int = 20, seed: int = 0) -> Pace:
+    """Equal units with the steps of a pattern."""
+    steps, mean = PATTERNS[name]
+    core = a_seeded_core(a_job_of(interval), a_layout(interval, 1))
+    sim = uneven(core, [steps] * units, seed)
+    return pace(sim.run(until=(cycles + 2) * interval * mean), mean, after=2 * interval * mean)
+
+
+def pace(sim: UnevenSimulation, mean: float, after: float) -> Pace:
+    """From `after` seconds on. `mean`: seconds of a mean step."""
+    training = sim.core.training
+    learners = list(sim.learners.values())
+
+    def local(at: float) -> float:
+        return sum(bisect_right(x.boundaries, at) for x in learners) / len(learners)
+
+    stepped = [at for at in sim.stepped if at >= after]
+    windows = [
+        training.sync_interval / (local(end) - local(begin)) for begin, end in zip(stepped, stepped[training.sync_interval :], strict=False)
+    ]
+    pulls = {a.t: (at, a.fragment) for at, a in sim.actions if isinstance(a, Pull)}
+    allowed = given = 0
+    merges = [(at, a) for at, a in sim.actions if isinstance(a, Merged) and at >= after]
+    for _, merge in merges:
+        pulled, p = pulls[merge.t]
+        until = pulled + (training.overlap_steps + 1) * mean
+        could = {x.unit for x in learners if _any_between(x.trained_at.get(p, []), pulled, until)}
+        allowed += len(could)
+        given += len(could & set(merge.units))
+    taken = (stepped[0], stepped[-1])
+    return Pace(
+        (len(stepped) - 1) / (local(taken[1]) - local(taken[0])),
+        min(windows),
+        max(windows),
+        given / allowed,
+        sum(len(a.units) for _, a in merges) / len(merges),
+        len(merges),
+    )
+
+
+def _any_between(ascending: list[float], begin: float, end: float) -> bool:
+    return bisect_left(ascending, begin) < bisect_right(ascending, end)

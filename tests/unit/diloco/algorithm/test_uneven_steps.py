@@ -1,0 +1,98 @@
+"""The clock where steps are uneven, programs pause, and the syncer itself is stopped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from builders.core import a_layout, a_seeded_core
+from builders.uneven_steps import PATTERNS, Steps, UnevenSimulation, a_job_of, measure, one_other, pace, uneven
+from diloco.algorithm.events import Merged, Skipped
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+H = 24
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_an_outer_step_is_a_mean_local_step_and_units_are_in_the_merges_that_they_can_answer(name: str) -> None:
+    found = measure(name)
+    assert found.ratio == pytest.approx(1.0, abs=0.1)
+    assert found.merged >= 0.9
+    assert found.merges > 400
+
+
+def again_and_again(seconds: list[float]) -> Steps:
+    def durations(random: random.Random) -> Iterator[float]:
+        while True:
+            yield random.choice(seconds)
+
+    return durations
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-3.0, 6.0), min_size=2, max_size=25), st.integers(4, 8), st.integers(0, 2**32))
+def test_whatever_the_steps_of_equal_units_an_outer_step_is_a_mean_local_step(exponents: list[float], units: int, seed: int) -> None:
+    """Steps of 50 ms to 400 s in random order; the longest of four mean steps, so longer than an exchange stays open for its answers."""
+    seconds = [min(2.718**x, 4.0 * sum(2.718**y for y in exponents) / len(exponents)) for x in exponents]
+    mean = sum(seconds) / len(seconds)
+    core = a_seeded_core(a_job_of(H), a_layout(H, 1))
+    sim = uneven(core, [again_and_again(seconds)] * units, seed).run(until=22 * H * mean)
+    found = pace(sim, mean, after=2 * H * mean)
+    # A unit that happens to be half as fast again as the mean for a while drives the clock; rare over 20 intervals.
+    assert 0.9 <= found.ratio <= 1.1
+    assert found.merged >= 0.9
+
+
+def merges_after(sim: UnevenSimulation, at: float) -> list[int]:
+    return [len(a.units) for when, a in sim.actions if isinstance(a, Merged) and when > at]
+
+
+@pytest.mark.parametrize("other", [0.001, 600.0])
+def test_one_step_of_a_millisecond_or_of_ten_minutes_moves_nothing_for_good(other: float) -> None:
+    core = a_seeded_core(a_job_of(H), a_layout(H, 1))
+    usual = again_and_again([10.0])
+    sim = uneven(core, [one_other(10.0, other, 30), *[usual] * 7], seed=1).run(until=3000.0)
+    over = 350.0 + other + H * 10.0
+    assert set(merges_after(sim, over)) == {8}
+    after = pace(sim, 10.0, after=over)
+    assert (after.least, after.most) == pytest.approx((1.0, 1.0), abs=0.1)
+    # Meanwhile the others are in all merges.
+    assert min(merges_after(sim, 2 * H * 10.0)) >= 7
+
+
+def test_a_unit_in_a_declared_pause_still_counts() -> None:
+    """Eight units, of which one pauses for 20 minutes. Were it lost after one, the others would take 8/7 outer steps for one."""
+    core = a_seeded_core(a_job_of(H), a_layout(H, 1))
+    usual = again_and_again([1.0])
+    sim = uneven(core, [one_other(1.0, 1200.0, 100), *[usual] * 7], seed=1)
+    sim.at(110.0, lambda: core.coordinator.paused("u0", 1400.0, 110.0))
+    sim.run(until=130.0)
+    before = core.t
+    sim.run(until=1130.0)
+    assert core.t - before == pytest.approx(1000 * 7 / 8, abs=3)
+
+
+def test_a_unit_that_is_silent_without_a_word_is_lost_after_a_minute_and_counts_again_when_it_returns() -> None:
+    core = a_seeded_core(a_job_of(H), a_layout(H, 1))
+    usual = again_and_again([1.0])
+    sim = uneven(core, [one_other(1.0, 600.0, 100), *[usual] * 7], seed=1).run(until=200.0)
+    before = core.t
+    sim.run(until=600.0)
+    assert core.t - before == pytest.approx(400, abs=3)
+    sim.run(until=800.0)
+    assert set(merges_after(sim, 720.0 + H)) == {8}
+
+
+@pytest.mark.parametrize("seconds", [4.0, 30.0, 150.0])
+def test_after_a_stop_of_the_syncer_merges_are_full_again_within_one_cycle(seconds: float) -> None:
+    core = a_seeded_core(a_job_of(H), a_layout(H, 1))
+    sim = uneven(core, [again_and_again([1.0, 1.1, 0.9])] * 8, seed=1)
+    sim.stop_syncer(200.5, seconds)
+    sim.run(until=400.0 + seconds)
+    back = 200.5 + seconds
+    full = merges_after(sim, back + H)
+    assert len(full) > 100
+    assert set(full) == {8}
+    assert not [a for when, a in sim.actions if isinstance(a, Skipped) and when > back]
