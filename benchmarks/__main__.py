@@ -41,6 +41,8 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "ledger-exact": Benchmark("benchmarks.ledger_exact", ("ledger-exact",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
     "poison": Benchmark("benchmarks.poison", ("poison",)),
+    "uneven-clock": Benchmark("benchmarks.uneven_clock", ("uneven-clock", "uneven-merges", "grace-window")),
+    "decision-cost": Benchmark("benchmarks.decision_cost", ("decision-cost",)),
     "idle-drift": Benchmark("benchmarks.idle_drift", ("idle-drift",)),
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),

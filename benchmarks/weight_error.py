@@ -101,8 +101,8 @@ class _Run(Simulation[Learner]):
         value = self.core.value(pull.fragment).copy()
         value[learner.index] += -1.0 if value[learner.index] > 0 else 1.0  # back and forth, so that float32 keeps its precision
         payload = codec.encode(self.core.coding, value)
-        if self._push(learner, a_push(self.core, pull, steps=len(batches), tokens=sum(batches), payload=payload)):
-            self._expected[pull.t, learner.unit] = len(batches) * (sum(batches) / len(batches)) ** 2
+        self._expected[pull.t, learner.unit] = len(batches) * (sum(batches) / len(batches)) ** 2
+        self._push(learner, a_push(self.core, pull, steps=len(batches), tokens=sum(batches), payload=payload))
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, Merged):

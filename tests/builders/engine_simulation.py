@@ -236,7 +236,7 @@ class World:
         self._tasks[unit] = asyncio.create_task(learner.run())
 
 
-def a_training(steps: int, *, interval: int, fragments: int, overlap: int) -> Training:
+def a_training(steps: int, *, interval: int, fragments: int, overlap: int, grace: float = 1.0) -> Training:
     return Training(
         steps=steps,
         sync_interval=interval,
@@ -247,6 +247,7 @@ def a_training(steps: int, *, interval: int, fragments: int, overlap: int) -> Tr
         merge=contract.Merge(method="Average", embeddings="Average"),
         outer_optimizer=contract.OuterOptimizer(learning_rate=1.0, momentum=0.0),
         checkpoint=contract.Checkpoint(every_steps=3, keep=2),
+        grace=contract.Grace(max_steps=grace, safety_factor=0.8),
     )
 
 
@@ -261,3 +262,14 @@ def simulate(directory: Path, seed: int, *, steps: int = 120, units: int = 3, tr
     world = World(directory, seed, training, speeds)
     run_virtual(world.run(trouble))
     return world
+
+
+def share_of_one_slow_unit(directory: Path, slow: float, grace: float, *, steps: int = 240) -> float:
+    """The share of the merges with a contribution of a unit whose steps take `slow` times those of three others, at P = H = 24, where the
+    grace window is `grace` mean steps at most."""
+    fast = UnitSpeed(1.0, jitter=0.05, wire_seconds=0.05)
+    training = a_training(steps, interval=24, fragments=24, overlap=2, grace=grace)
+    world = World(directory, 1, training, [fast, fast, fast, UnitSpeed(slow, jitter=0.05, wire_seconds=0.05)])
+    world.settled = 60
+    run_virtual(world.run(0))
+    return world.share_of_merges("u-3")

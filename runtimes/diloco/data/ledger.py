@@ -91,6 +91,10 @@ class Ledger:
         self._free = IntervalSet()
         self._committed = IntervalSet()
         self._units: dict[str, UnitWork] = {}
+        self._total = UnitWork()
+        """Of all units."""
+        self._sampled = UnitWork()
+        """Of those that have trained leased samples."""
         self._sessions: dict[str, _WorkSession] = {}
         self._next_lease = 1
         self.repaired: tuple[str, ...] = ()
@@ -150,7 +154,7 @@ class Ledger:
         for start, end in _take_first(held, new.samples):
             self._committed.add(start, end)
         held.done = before + new
-        self._units[held.unit] = self.unit(held.unit) + new
+        self._set(held.unit, self.unit(held.unit) + new)
         return new
 
     def release(self, session: str, keep: int | None = None) -> tuple[Range, ...]:
@@ -186,12 +190,12 @@ class Ledger:
     @property
     def tokens(self) -> int:
         """Committed tokens of the whole job, at most MOST_WORK."""
-        return min(MOST_WORK, sum(work.tokens for work in self._units.values()))
+        return min(MOST_WORK, self._total.tokens)
 
     @property
     def sampled(self) -> UnitWork:
         """What is committed of the units that train leased samples, over all of them."""
-        return sum((work for work in self._units.values() if work.samples), UnitWork())
+        return self._sampled
 
     def committed(self) -> tuple[Range, ...]:
         """All committed numbers."""
@@ -237,7 +241,8 @@ class Ledger:
         try:
             ledger._frontier = int(stored["frontier"])
             ranges = [(int(start), int(end)) for start, end in stored["committed"]]
-            ledger._units = {unit: UnitWork(int(s), int(t), int(n)) for unit, (s, t, n) in stored["units"].items()}
+            for unit, (samples, tokens, steps) in stored["units"].items():
+                ledger._set(unit, UnitWork(int(samples), int(tokens), int(steps)))
             ledger._next_lease = int(stored["nextLease"])
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise LedgerError(f"the ledger is incomplete or malformed: {type(e).__name__}: {e}") from e
@@ -246,15 +251,19 @@ class Ledger:
             b - a for a, b in ranges
         ):
             raise LedgerError(f"the ledger's committed ranges overlap or do not lie in 0..{ledger._frontier}")
-        if ledger._committed.count != sum(work.samples for work in ledger._units.values()):
-            raise LedgerError(
-                f"the ledger has {ledger._committed.count} committed samples, but its units have "
-                f"{sum(work.samples for work in ledger._units.values())}"
-            )
+        if ledger._committed.count != ledger._total.samples:
+            raise LedgerError(f"the ledger has {ledger._committed.count} committed samples, but its units have {ledger._total.samples}")
         for start, end in ledger._committed.gaps(0, ledger._frontier):
             ledger._free.add(start, end)
         ledger._repair()
         return ledger
+
+    def _set(self, unit: str, work: UnitWork) -> None:
+        """Replace what a unit has done, and keep the sums: each push asks for them."""
+        before = self.unit(unit)
+        self._units[unit] = work
+        self._total += work - before
+        self._sampled += (work if work.samples else UnitWork()) - (before if before.samples else UnitWork())
 
     def _repair(self) -> None:
         """Replace the counts of units that cannot be true: tokens by what the samples of the others hold on average, steps by 0."""
@@ -264,7 +273,7 @@ class Ledger:
         for unit in sorted(wrong):
             work = self._units[unit]
             tokens = work.tokens if work.tokens <= MOST_WORK else work.samples * known.tokens // max(1, known.samples)
-            self._units[unit] = UnitWork(work.samples, tokens, work.steps if work.steps <= MOST_WORK else 0)
+            self._set(unit, UnitWork(work.samples, tokens, work.steps if work.steps <= MOST_WORK else 0))
             said.append(
                 f"unit {unit} cannot have trained {plural(work.tokens, 'token')} in {plural(work.steps, 'step')}: its count goes on from "
                 f"{plural(tokens, 'token')}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from builders.core import a_layout, a_seeded_core
+from builders.engine_simulation import share_of_one_slow_unit
 from builders.uneven_steps import PATTERNS, Steps, UnevenSimulation, a_job_of, measure, one_other, pace, uneven
 from diloco.algorithm.events import Merged, Skipped
 from hypothesis import given, settings
@@ -96,3 +98,20 @@ def test_after_a_stop_of_the_syncer_merges_are_full_again_within_one_cycle(secon
     assert len(full) > 100
     assert set(full) == {8}
     assert not [a for when, a in sim.actions if isinstance(a, Skipped) and when > back]
+
+
+def test_the_grace_window_lets_a_unit_slower_than_half_an_interval_into_more_merges(tmp_path: Path) -> None:
+    """Its steps take 20 of the others', so 15 outer steps: it has adopted some fragments shortly before they are pulled."""
+    shares = [share_of_one_slow_unit(directory_in(tmp_path, str(grace)), 20.0, grace) for grace in (0.0, 1.0, 2.0)]
+    assert shares[0] < shares[1] < shares[2]
+
+
+def test_the_grace_window_never_opens_where_all_units_can_be_pulled(tmp_path: Path) -> None:
+    shares = [share_of_one_slow_unit(directory_in(tmp_path, str(grace)), 1.18, grace, steps=120) for grace in (0.0, 2.0)]
+    assert shares == [1.0, 1.0]
+
+
+def directory_in(parent: Path, name: str) -> Path:
+    directory = parent / name
+    directory.mkdir()
+    return directory
