@@ -401,7 +401,7 @@ class Coordinator:
             return
         units = tuple(sorted(m.unit for m in self._members if m.counts and m.steps[p] > 0))
         if not units:
-            orders.append(Skipped(self._t, p, "no learner that is not lost has trained it since it was broadcast"))
+            orders.append(Skipped(self._t, p, "no learner that reports has trained it since it was broadcast"))
             return
         self._open[self._t] = Exchange(self._t, p, now, frozenset(units), set(units))
         orders.append(Pull(self._t, p, units))

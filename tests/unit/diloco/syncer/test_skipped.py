@@ -46,7 +46,7 @@ def test_a_job_that_merges_nothing_says_so_now_and_then(caplog: pytest.LogCaptur
             exchanges.progress(session, Progress(local_step=step, steps=[0] * 4, tokens=[0] * 4, step_seconds=1.0), float(step))
             exchanges.advance(float(step))
     assert exchanges.t == 2 * SKIPS_SAID_AGAIN_AFTER + 50
-    why = "leaves fragment 1 unchanged: no live learner has trained it since it was broadcast"
+    why = "leaves fragment 1 unchanged: no learner that reports has trained it since it was broadcast"
     assert [record.getMessage() for record in caplog.records] == [
         f"outer step 1 {why}",
         f"outer step 101 {why}; since outer step 1 so did 99 others",
