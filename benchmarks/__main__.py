@@ -44,6 +44,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "uneven-clock": Benchmark("benchmarks.uneven_clock", ("uneven-clock", "uneven-merges", "grace-window")),
     "decision-cost": Benchmark("benchmarks.decision_cost", ("decision-cost",)),
     "idle-drift": Benchmark("benchmarks.idle_drift", ("idle-drift",)),
+    "int4-feedback": Benchmark("benchmarks.int4_feedback", ("int4-feedback",)),
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),

@@ -59,9 +59,9 @@ class ScriptedStream:
             ToLearner(welcome=Welcome(incarnation=incarnation, t=t, steps=steps, seed_wanted=seed_wanted, fragments=names, resumed=resumed))
         )
 
-    def broadcast(self, fragment: int, t: int, values: Mapping[str, Float32Array]) -> Self:
-        """Version `t` of a fragment in FLOAT32."""
-        return self._broadcast(Chunk(fragment=fragment, t=t, coding=Chunk.FLOAT32), pack(self.fragments[fragment], values))
+    def broadcast(self, fragment: int, t: int, values: Mapping[str, Float32Array], merged: int = 0) -> Self:
+        """Version `t` of a fragment in FLOAT32. `merged`: as on the wire."""
+        return self._broadcast(Chunk(fragment=fragment, t=t, coding=Chunk.FLOAT32, merged=merged), pack(self.fragments[fragment], values))
 
     def broadcast_all(self, t: int, values: Mapping[str, Float32Array]) -> Self:
         """Version `t` of every fragment."""

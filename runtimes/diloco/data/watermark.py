@@ -24,6 +24,7 @@ class Watermark:
 
     def __init__(self, fragments: int) -> None:
         self._merged = [UnitWork()] * fragments
+        self._merged_at = [0] * fragments
         self._offers: dict[int, _Offer] = {}
         """Per fragment, the accepted contribution that waits for its merge. A fragment has one exchange at a time."""
 
@@ -39,6 +40,10 @@ class Watermark:
             (max(done, offer.done, key=_order) if (offer := self._offers.get(p)) else done for p, done in enumerate(self._merged)),
             key=_order,
         )
+
+    def merged_at(self, p: int) -> int:
+        """Outer step of the last merge of fragment `p` that had a contribution of this session; 0: none had."""
+        return self._merged_at[p]
 
     @property
     def waits(self) -> bool:
@@ -66,6 +71,7 @@ class Watermark:
         del self._offers[p]
         if merged:
             self._merged[p] = max(self._merged[p], offer.done, key=_order)
+            self._merged_at[p] = t
         return True
 
 

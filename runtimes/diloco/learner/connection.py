@@ -27,8 +27,9 @@ from diloco.learner.broadcasts import Broadcasts, Whole
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
-from diloco.learner.push_coding import coded, push_chunks
+from diloco.learner.push_coding import push_chunks, seed_chunks
 from diloco.learner.reconnect import reconnect_delay
+from diloco.learner.remainders import Remainders
 from diloco.learner.standing import Standing
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
@@ -83,6 +84,7 @@ class Connection:
         self._broadcasts = broadcasts or Whole(fragments)
         self._incarnations = incarnations or Incarnations()
         self._bases: dict[int, tuple[int, Float32Array]] = {}
+        self._remainders = Remainders()
         self._ahead = StagedAhead()
         self._standing = Standing()
         self._incarnation = b""
@@ -169,7 +171,7 @@ class Connection:
                 self._bases[index] = (0, value)
                 if value.size and self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
-                    self._outbox.seed(coded(header, value))
+                    self._outbox.seed(seed_chunks(header, value))
 
     def received(self) -> list[Float32Array] | None:
         """The last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
@@ -355,6 +357,7 @@ class Connection:
             if not welcome.resumed:
                 self._generation += 1
                 self._ahead.clear()
+                self._remainders = Remainders()  # a push of the generation before may still be coded, and puts its own where it found them
                 self._leased = 0
                 asked = self._initial_request
                 if asked:
@@ -371,7 +374,8 @@ class Connection:
     def _push(self, outbox: Outbox, header: Chunk, staged: Staged) -> None:
         # Coded when its turn comes, against the newest broadcast received by then.
         names = self._names[header.fragment]
-        outbox.push(header, push_chunks(header, staged, lambda: self._base(header.fragment), self._store, names), staged.release)
+        chunks = push_chunks(header, staged, lambda: self._base(header.fragment), self._store, names, self._remainders)
+        outbox.push(header, chunks, staged.release)
 
     def _base(self, fragment: int) -> tuple[int, Float32Array]:
         with self._lock:
@@ -405,6 +409,7 @@ class Connection:
         with self._lock:
             self._bases[header.fragment] = (header.t, value)
             self._ahead.received(header.fragment)
+            self._remainders.received(header.fragment, header.t, header.merged)
         self._inbox.put(Received(header.fragment, header.t, ready, self._epoch, header.tokens))
 
 

@@ -148,7 +148,7 @@ class FragmentNames(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done", "cancelled")
+    __slots__ = ("kind", "fragment", "t", "coding", "base", "total", "offset", "data", "steps", "tokens", "samples_done", "tokens_done", "steps_done", "cancelled", "merged")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Chunk.Kind]
@@ -183,6 +183,7 @@ class Chunk(_message.Message):
     TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
     STEPS_DONE_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    MERGED_FIELD_NUMBER: _ClassVar[int]
     kind: Chunk.Kind
     fragment: int
     t: int
@@ -197,7 +198,8 @@ class Chunk(_message.Message):
     tokens_done: int
     steps_done: int
     cancelled: bool
-    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ...) -> None: ...
+    merged: int
+    def __init__(self, kind: _Optional[_Union[Chunk.Kind, str]] = ..., fragment: _Optional[int] = ..., t: _Optional[int] = ..., coding: _Optional[_Union[Chunk.Coding, str]] = ..., base: _Optional[int] = ..., total: _Optional[int] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ..., cancelled: _Optional[bool] = ..., merged: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("local_step", "steps", "tokens", "step_seconds", "loss", "samples_done", "tokens_done", "t", "own_data")

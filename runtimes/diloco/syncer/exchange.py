@@ -124,7 +124,7 @@ class Exchanges:
             if held.get(p) == core.version(p):
                 peer.outgoing.holds(p, core.version(p))
             else:
-                peer.outgoing.broadcast(self._whole(core, p))
+                peer.outgoing.broadcast(self._whole(core, p), self._work.merged_at(session, p))
         if peer.leader is peer:
             core.join(session.unit, self.awake.of(now))
 
@@ -347,8 +347,8 @@ class Exchanges:
         self._tokens[update.fragment] = tokens = self._work.ledger.tokens
         whole = core.shard.whole(update.fragment)
         version = Version(update.fragment, update.t, update.base, core.coding, update.payload, whole, tokens)
-        for peer, _ in self._peers.streams():
-            peer.outgoing.broadcast(version)
+        for peer, session in self._peers.streams():
+            peer.outgoing.broadcast(version, self._work.merged_at(session, update.fragment))
 
     def _skipped(self, skipped: Skipped) -> None:
         self._work.closed(skipped.fragment, skipped.t, ())

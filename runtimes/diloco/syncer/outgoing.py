@@ -64,6 +64,8 @@ class _Queued:
     """Counts everything that has its place relative to messages of the ordered lane."""
     version: Version
     delta: bool
+    merged: int
+    """As in `broadcast`."""
 
     @property
     def bytes(self) -> int:
@@ -73,7 +75,8 @@ class _Queued:
     def transfer(self) -> tuple[Chunk, Buffer]:
         """Header and payload."""
         version = self.version
-        header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32, tokens=version.tokens)
+        header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32)
+        header.tokens, header.merged = version.tokens, self.merged
         if not self.delta:
             return header, version.whole
         header.coding, header.base = version.coding.value, version.base  # type: ignore[assignment]
@@ -147,8 +150,9 @@ class Outgoing:
         self._pulls[fragment] = (self._next_number(), t)
         self._wake.set()
 
-    def broadcast(self, version: Version) -> None:
+    def broadcast(self, version: Version, merged: int = 0) -> None:
         """Send a version: as a delta if the learner will hold its base and what waits for it is smaller than a whole value, else whole.
+        `merged`: the outer step of the last merge of the fragment that had a contribution of the learner's session; 0: none had.
 
         A whole value that waits is replaced: the learner gets the newest. A pull that waits is dropped, as its exchange is over.
         """
@@ -163,7 +167,7 @@ class Outgoing:
             delta = False
         # Not to keep alive what is not sent: a learner that is paused would hold back many versions of every fragment.
         kept = replace(version, whole=memoryview(b"")) if delta else replace(version, payload=b"")
-        queue.append(_Queued(self._next_number(), kept, delta))
+        queue.append(_Queued(self._next_number(), kept, delta, merged))
         self._held[p] = version.t
         self._wake.set()
 

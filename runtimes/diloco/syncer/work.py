@@ -145,6 +145,11 @@ class Work:
         done = UnitWork(marks.samples, marks.tokens, marks.steps)
         self._sessions[marks.session].watermark.offered(offer.fragment, offer.t, done)
 
+    def merged_at(self, session: UnitSession, p: int) -> int:
+        """Outer step of the last merge of fragment `p` that had a contribution of the session; 0: none had, or the session is over."""
+        work = self._sessions.get(session.holder)
+        return work.watermark.merged_at(p) if work is not None else 0
+
     def closed(self, p: int, t: int, sessions: Collection[str]) -> None:
         """The exchange of fragment `p` at outer step `t` is over: it merged what these sessions offered.
 

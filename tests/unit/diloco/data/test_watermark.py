@@ -41,6 +41,24 @@ def test_the_merge_of_another_outer_step_is_not_this_ones() -> None:
     assert (mark.committed, mark.waits) == (UnitWork(), True)
 
 
+def test_a_later_merge_of_an_earlier_reading_takes_nothing_back() -> None:
+    mark = Watermark(1)
+    mark.offered(0, 1, at(5))
+    mark.closed(0, 1, merged=True)
+    mark.offered(0, 2, at(3))
+    mark.closed(0, 2, merged=True)
+    assert mark.committed == at(5)
+
+
+def test_it_knows_per_fragment_the_last_merge_that_had_something_of_the_session() -> None:
+    mark = Watermark(2)
+    for t, merged in ((3, True), (5, False)):
+        mark.offered(1, t, at(t))
+        mark.closed(1, t, merged=merged)
+    mark.closed(1, 7, merged=True)  # of others
+    assert (mark.merged_at(0), mark.merged_at(1)) == (0, 3)
+
+
 def test_reachable_is_what_open_exchanges_may_still_commit() -> None:
     mark = Watermark(2)
     mark.offered(0, 1, at(4))

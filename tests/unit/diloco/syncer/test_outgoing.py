@@ -55,6 +55,15 @@ def holding(*fragments: int, t: int = 0) -> Outgoing:
 # --- versions -----------------------------------------------------------------------------------------------------------
 
 
+async def test_a_broadcast_says_which_merge_had_the_learners_contribution_last() -> None:
+    outgoing = holding(0, t=4)
+    outgoing.broadcast(version(6, base=4), merged=6)
+    outgoing.broadcast(whole(7, fragment=1), merged=3)
+    outgoing.close()
+    chunks = [as_to_learner(message).chunk async for message in outgoing.messages()]
+    assert {chunk.fragment: chunk.merged for chunk in chunks} == {0: 6, 1: 3}
+
+
 async def test_a_learner_that_holds_the_base_gets_the_delta_and_another_the_whole() -> None:
     up_to_date, behind, fresh = holding(0, t=4), holding(0, t=2), Outgoing()
     for outgoing in (up_to_date, behind, fresh):

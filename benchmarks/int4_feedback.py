@@ -1,0 +1,124 @@
+"""[int4-feedback] Steady small gradients beside large noisy ones, with int4: the distance of the parameters that have the small ones to
+their optimum after 200 cycles, of 1 at the beginning.
+
+Learners on virtual time descend a quadratic bowl against the real core, and code their pushes as a learner does. Every second value of a
+block has a steady gradient, the others noise twenty times as large. The change of the former in a cycle is less than half a level of its
+block, so that each push alone rounds it to nothing. `uncoded`: the same without compression; `without`: each push begins without what the
+pushes before it left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
+from diloco.algorithm.codec import Coding
+from diloco.algorithm.core import Core
+from diloco.algorithm.events import Action, Broadcast, Merged, Pull
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.push_coding import push_chunks
+from diloco.learner.remainders import Remainders
+from diloco.learner.store import Float32Array
+from diloco.protocol.diloco_pb2 import Chunk
+
+from benchmarks.figure import Figure
+
+LIMIT = 0.1
+LEARNERS = 4
+CYCLE = 10
+"""Outer steps, and about as many local ones."""
+BLOCKS = 4
+RATE = 5e-4
+"""Of the distance to the optimum, what one local step goes."""
+NOISE = 0.03
+"""Standard deviation of what one local step moves a noisy parameter."""
+BACK = 0.1
+"""Of a noisy parameter's distance to its optimum, what one local step goes: it stays near."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    cycles: int
+    runs: int
+
+
+FULL = Size(cycles=200, runs=3)
+SMOKE = Size(cycles=3, runs=1)
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    found = {how: [_distance(seed, size.cycles, *of) for seed in range(size.runs)] for how, of in HOW.items()}
+    worst = {how: round(max(distances), 4) for how, distances in found.items()}
+    value = worst.pop("with")
+    yield Figure("int4-feedback", value, "of the distance at the beginning", LIMIT, value <= LIMIT, size.runs, dict(worst))
+
+
+type Compression = Literal["None", "Int4"]
+
+HOW: dict[str, tuple[Compression, bool]] = {"uncoded": ("None", True), "without": ("Int4", False), "with": ("Int4", True)}
+"""Compression, and whether a push holds what the ones before it left out."""
+
+
+def _distance(seed: int, cycles: int, compression: Compression, feedback: bool) -> float:
+    job = a_job(
+        sync_interval=CYCLE,
+        fragments=1,
+        compression=compression,
+        quorum=LEARNERS,
+        outer_optimizer={"learning_rate": 0.7, "momentum": 0.9},
+    )
+    core = a_seeded_core(job, a_layout(1, 256 * BLOCKS), value=1.0)
+    learners = [Learner(f"u-{index}", core.value(0), np.random.default_rng([seed, index]), feedback) for index in range(LEARNERS)]
+    _Run(core, learners).run(steps=cycles * CYCLE)
+    return float(np.linalg.norm(core.value(0)[::2]) / np.linalg.norm(np.ones(128 * BLOCKS)))
+
+
+class Learner(SimulatedLearner):
+    """Its optimum is 0 everywhere."""
+
+    def __init__(self, unit: str, value: Float32Array, rng: np.random.Generator, feedback: bool) -> None:
+        self.rng, self.feedback = rng, feedback
+        self.theta = value.copy()
+        self.store, self.remainders = ArrayStore({"w0": self.theta}), Remainders()
+        super().__init__(unit, step_seconds=1.0)
+
+    def train(self) -> None:
+        super().train()
+        self.theta[::2] *= np.float32(1 - RATE)
+        noisy = self.theta[1::2]
+        noisy *= np.float32(1 - BACK)
+        noisy += NOISE * self.rng.standard_normal(noisy.size, dtype=np.float32)
+
+    def payload(self, core: Core, t: int) -> bytes:
+        header = Chunk(kind=Chunk.PUSH, t=t, coding=Chunk.INT4_DELTA if core.coding is Coding.INT4_DELTA else Chunk.FLOAT32)
+        remainders = self.remainders if self.feedback else Remainders()
+        staged = self.store.stage(["w0"])
+        chunks = push_chunks(header, staged, lambda: (core.version(0), core.value(0)), self.store, ["w0"], remainders)
+        coded = b"".join(chunk.data for chunk in chunks)
+        staged.release()
+        return coded
+
+
+class _Run(Simulation[Learner]):
+    def __init__(self, core: Core, learners: Iterable[Learner]) -> None:
+        super().__init__(core, learners)
+        self._merged: dict[str, int] = {}
+
+    def _answer(self, learner: Learner, pull: Pull, steps: int | None = None) -> None:
+        steps = learner.steps[0]
+        if steps:
+            self._push(learner, a_push(self.core, pull, steps=steps, tokens=100 * steps, payload=learner.payload(self.core, pull.t)))
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Merged):
+            self._merged |= dict.fromkeys(action.units, action.t)
+        super()._carry_out(action)
+
+    def _adopts(self, learner: Learner, broadcast: Broadcast) -> None:
+        super()._adopts(learner, broadcast)
+        learner.theta[...] = self.core.value(0)
+        learner.remainders.received(0, broadcast.t, self._merged.get(learner.unit, 0))
