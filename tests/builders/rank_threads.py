@@ -69,6 +69,7 @@ class Unit:
             fingerprint=LAYOUT.fingerprint,
             data_rank=rank,
             data_ranks=self.ranks,
+            dtypes={spec.name: "float32" for spec in LAYOUT.tensors},
             owned=to_message(deal(LAYOUT.tensors, self.ranks)[rank] if owned is None else owned),
         )
         for name, value in changes.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -102,6 +102,9 @@ class _Record:
 
     def frozen(self) -> Sequence[FrozenTensor]:
         return self._layout.frozen
+
+    def dtypes(self) -> Mapping[str, str]:
+        return {spec.name: "float32" for spec in self._layout.tensors}
 
     def owned(self) -> Sequence[Piece]:
         return [whole(spec) for spec in self._layout.tensors]

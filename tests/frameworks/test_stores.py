@@ -105,6 +105,20 @@ def some_values(seed: int = 1) -> np.ndarray:
     return values
 
 
+@pytest.mark.parametrize(
+    ("name", "matrix", "vector"),
+    [
+        ("numpy", "float32", "float32"),
+        ("torch bfloat16", "bfloat16", "float32"),
+        ("torch float16 and float64", "float16", "float64"),
+        ("jax bfloat16", "bfloat16", "float32"),
+    ],
+)
+def test_it_says_in_which_types_the_framework_keeps_the_tensors(name: str, matrix: str, vector: str) -> None:
+    like_matrix = dict.fromkeys(["matrix", "layer.0", "layer.1"], matrix)
+    assert MODELS[name]().store.dtypes() == like_matrix | dict.fromkeys(["vector", "scalar"], vector)
+
+
 def test_the_model_is_what_it_was_after_warming_up(model: Model) -> None:
     assert not model.store.stage(NAMES).wait().any()
 

@@ -13,6 +13,7 @@ RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after
 RANKS_MEETS     a folder: the ranks meet there in each step
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
 RANKS_TAKES_FROM_STEP, RANKS_GATE  rank 1 does no step from this local step on, and takes batches once the file RANKS_GATE is there
+RANKS_DTYPES_OF_<rank>  JSON: say that this rank keeps these tensors in these types
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
 
@@ -25,7 +26,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,9 @@ class RowStore(ArrayStore):
 
     def specs(self) -> list[TensorSpec]:
         return [TensorSpec(name, SHAPES[name], name == "embedding") for name in sorted(SHAPES)]
+
+    def dtypes(self) -> Mapping[str, str]:
+        return {**super().dtypes(), **json.loads(os.environ.get(f"RANKS_DTYPES_OF_{self.rank}", "{}"))}
 
     def owned(self) -> list[Piece]:
         return [Piece(name, (self.first[name], *(0 for _ in value.shape[1:])), value.shape) for name, value in sorted(self.arrays.items())]

@@ -145,6 +145,10 @@ class TreeStore[Tree]:
         """Every canonical tensor of the frozen leaves, sorted by canonical name; of leaves that are numbers, too, and of no others."""
         return frozen_tensors(self._frozen_parts, self._frozen)
 
+    def dtypes(self) -> Mapping[str, str]:
+        """Of the leaves, by canonical name."""
+        return {name: self._types[part.parameter].name for name, part in self._parts.items()}
+
     def owned(self) -> Sequence[Piece]:
         """All of every tensor."""
         return [whole(part.spec) for part in self._parts.values()]

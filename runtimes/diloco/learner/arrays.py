@@ -31,6 +31,9 @@ class ArrayStore:
     def specs(self) -> Sequence[TensorSpec]:
         return [self._spec(name) for name in sorted(self.arrays)]
 
+    def dtypes(self) -> Mapping[str, str]:
+        return {spec.name: "float32" for spec in self.specs()}
+
     def frozen(self) -> Sequence[FrozenTensor]:
         return ()
 

@@ -5,7 +5,7 @@ See docs/decisions/0151-step-boundary.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,11 @@ class ParameterStore(Protocol):
     def specs(self) -> Sequence[TensorSpec]:
         """Every tensor that is exchanged, in canonical form: name, shape and whether it is an embedding. Any order, always the same
         answer."""
+        ...
+
+    def dtypes(self) -> Mapping[str, str]:
+        """The type in which this process keeps each tensor of `specs`, such as "bfloat16". In a unit of several ranks all must have the
+        same: `fill` exchanges values in it."""
         ...
 
     def frozen(self) -> Sequence[FrozenTensor]:

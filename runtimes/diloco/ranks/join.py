@@ -73,6 +73,7 @@ def join_ranks(
         framework=hello.framework,
         fingerprint=layout.fingerprint,
         owned=to_message(store.owned()),
+        dtypes=store.dtypes(),
         data_rank=data.index,
         data_ranks=data.of,
     )

@@ -29,6 +29,14 @@ def disagreement(leader: Here, other: Here) -> str:
         return f"{who} trains with {other.framework}, the leader with {leader.framework}"
     if other.fingerprint != leader.fingerprint:
         return f"{who} has another model than the leader: names and shapes of the parameters must be the same on all ranks"
+    apart = sorted(name for name, dtype in leader.dtypes.items() if other.dtypes.get(name) != dtype)
+    if apart:
+        name, first = apart[0], f" (the first of {len(apart)} that differ)" if len(apart) > 1 else ""
+        theirs, ours = other.dtypes.get(name, "no type"), leader.dtypes[name]
+        return (
+            f"{who} keeps tensor {name!r} in {theirs}, rank 0 (the leader) in {ours}{first}: give the model the same types on all ranks, "
+            "which bring each other what they hold in common"
+        )
     if other.data_ranks != leader.data_ranks or other.data_rank >= leader.data_ranks:
         return (
             f"{who} trains part {other.data_rank} of {other.data_ranks} of the unit's batch, and the leader cuts it into "

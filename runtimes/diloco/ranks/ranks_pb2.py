@@ -24,13 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64iloco/ranks/ranks.proto\x12\x0f\x64iloco.ranks.v1\"\xba\x02\n\x08ToLeader\x12%\n\x04here\x18\x01 \x01(\x0b\x32\x15.diloco.ranks.v1.HereH\x00\x12)\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x17.diloco.ranks.v1.FailedH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x12%\n\x04told\x18\x04 \x01(\x0b\x32\x15.diloco.ranks.v1.ToldH\x00\x12+\n\x07stepped\x18\x05 \x01(\x0b\x32\x18.diloco.ranks.v1.SteppedH\x00\x12-\n\x08\x64raining\x18\x06 \x01(\x0b\x32\x19.diloco.ranks.v1.DrainingH\x00\x12\'\n\x05wants\x18\x07 \x01(\x0b\x32\x16.diloco.ranks.v1.WantsH\x00\x42\t\n\x07message\"\xd3\x02\n\nFromLeader\x12#\n\x03met\x18\x01 \x01(\x0b\x32\x14.diloco.ranks.v1.MetH\x00\x12#\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x14.diloco.ranks.v1.EndH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x12\'\n\x05order\x18\x04 \x01(\x0b\x32\x16.diloco.ranks.v1.OrderH\x00\x12%\n\x04\x64\x65\x61l\x18\x05 \x01(\x0b\x32\x15.diloco.ranks.v1.DealH\x00\x12%\n\x03\x63ut\x18\x06 \x01(\x0b\x32\x16.diloco.ranks.v1.OrderH\x00\x12%\n\x04\x64rop\x18\x07 \x01(\x0b\x32\x15.diloco.ranks.v1.DropH\x00\x12+\n\x07\x63ounted\x18\x08 \x01(\x0b\x32\x18.diloco.ranks.v1.CountedH\x00\x42\t\n\x07message\"4\n\x05Piece\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x03(\x03\x12\x0c\n\x04size\x18\x03 \x03(\x03\"0\n\x06Pieces\x12&\n\x06pieces\x18\x01 \x03(\x0b\x32\x16.diloco.ranks.v1.Piece\"\xca\x01\n\x04Here\x12\x0f\n\x07job_uid\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\r\n\x05ranks\x18\x05 \x01(\r\x12\x11\n\tframework\x18\x06 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t\x12&\n\x05owned\x18\x08 \x01(\x0b\x32\x17.diloco.ranks.v1.Pieces\x12\x11\n\tdata_rank\x18\t \x01(\r\x12\x12\n\ndata_ranks\x18\n \x01(\r\">\n\x03Met\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12&\n\x05owned\x18\x02 \x03(\x0b\x32\x17.diloco.ranks.v1.Pieces\"\x18\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x06\n\x04Left\")\n\x07Version\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\t\n\x01t\x18\x02 \x01(\x03\"C\n\x04Told\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\"I\n\x07Stepped\x12\x0e\n\x06tokens\x18\x01 \x01(\x04\x12\x0c\n\x04loss\x18\x02 \x01(\x01\x12\x14\n\x07settled\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_settled\"\x18\n\x05Wants\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\x04\"\n\n\x08\x44raining\"\xee\x02\n\x05Order\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\'\n\x05\x61\x64opt\x18\x02 \x01(\x0b\x32\x16.diloco.ranks.v1.AdoptH\x00\x12,\n\x08read_out\x18\x03 \x01(\x0b\x32\x18.diloco.ranks.v1.ReadOutH\x00\x12%\n\x04seed\x18\x04 \x01(\x0b\x32\x15.diloco.ranks.v1.SeedH\x00\x12\'\n\x05\x62\x65gin\x18\x05 \x01(\x0b\x32\x16.diloco.ranks.v1.BeginH\x00\x12)\n\x06\x66inish\x18\x06 \x01(\x0b\x32\x17.diloco.ranks.v1.FinishH\x00\x12\'\n\x05\x64rain\x18\x07 \x01(\x0b\x32\x16.diloco.ranks.v1.DrainH\x00\x12%\n\x04quit\x18\x08 \x01(\x0b\x32\x15.diloco.ranks.v1.QuitH\x00\x12+\n\x07release\x18\t \x01(\x0b\x32\x18.diloco.ranks.v1.ReleaseH\x00\x42\x08\n\x06\x61\x63tion\"D\n\x05\x41\x64opt\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\";\n\x07ReadOut\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12\t\n\x01t\x18\x02 \x01(\x03\x12\x13\n\x0bincarnation\x18\x03 \x01(\x0c\"\x1b\n\x04Seed\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\"\x07\n\x05\x42\x65gin\"\x13\n\x06\x46inish\x12\t\n\x01t\x18\x01 \x01(\x03\"\x07\n\x05\x44rain\"\'\n\x04Quit\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"#\n\x07Release\x12\t\n\x01t\x18\x01 \x01(\x03\x12\r\n\x05steps\x18\x02 \x01(\x03\"=\n\x04\x44\x65\x61l\x12&\n\x06ranges\x18\x01 \x03(\x0b\x32\x16.diloco.ranks.v1.Range\x12\r\n\x05taken\x18\x02 \x01(\x04\"#\n\x05Range\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"C\n\x04\x44rop\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\"\x84\x01\n\x07\x43ounted\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12\t\n\x01t\x18\x02 \x01(\x03\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x12\x14\n\x0csamples_done\x18\x05 \x01(\x04\x12\x13\n\x0btokens_done\x18\x06 \x01(\x04\x12\x12\n\nsteps_done\x18\x07 \x01(\x04\"4\n\x03\x45nd\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06status\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x64iloco/ranks/ranks.proto\x12\x0f\x64iloco.ranks.v1\"\xba\x02\n\x08ToLeader\x12%\n\x04here\x18\x01 \x01(\x0b\x32\x15.diloco.ranks.v1.HereH\x00\x12)\n\x06\x66\x61iled\x18\x02 \x01(\x0b\x32\x17.diloco.ranks.v1.FailedH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x12%\n\x04told\x18\x04 \x01(\x0b\x32\x15.diloco.ranks.v1.ToldH\x00\x12+\n\x07stepped\x18\x05 \x01(\x0b\x32\x18.diloco.ranks.v1.SteppedH\x00\x12-\n\x08\x64raining\x18\x06 \x01(\x0b\x32\x19.diloco.ranks.v1.DrainingH\x00\x12\'\n\x05wants\x18\x07 \x01(\x0b\x32\x16.diloco.ranks.v1.WantsH\x00\x42\t\n\x07message\"\xd3\x02\n\nFromLeader\x12#\n\x03met\x18\x01 \x01(\x0b\x32\x14.diloco.ranks.v1.MetH\x00\x12#\n\x03\x65nd\x18\x02 \x01(\x0b\x32\x14.diloco.ranks.v1.EndH\x00\x12%\n\x04left\x18\x03 \x01(\x0b\x32\x15.diloco.ranks.v1.LeftH\x00\x12\'\n\x05order\x18\x04 \x01(\x0b\x32\x16.diloco.ranks.v1.OrderH\x00\x12%\n\x04\x64\x65\x61l\x18\x05 \x01(\x0b\x32\x15.diloco.ranks.v1.DealH\x00\x12%\n\x03\x63ut\x18\x06 \x01(\x0b\x32\x16.diloco.ranks.v1.OrderH\x00\x12%\n\x04\x64rop\x18\x07 \x01(\x0b\x32\x15.diloco.ranks.v1.DropH\x00\x12+\n\x07\x63ounted\x18\x08 \x01(\x0b\x32\x18.diloco.ranks.v1.CountedH\x00\x42\t\n\x07message\"4\n\x05Piece\x12\x0e\n\x06tensor\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x03(\x03\x12\x0c\n\x04size\x18\x03 \x03(\x03\"0\n\x06Pieces\x12&\n\x06pieces\x18\x01 \x03(\x0b\x32\x16.diloco.ranks.v1.Piece\"\xac\x02\n\x04Here\x12\x0f\n\x07job_uid\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\x04\x12\x0c\n\x04rank\x18\x04 \x01(\r\x12\r\n\x05ranks\x18\x05 \x01(\r\x12\x11\n\tframework\x18\x06 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t\x12&\n\x05owned\x18\x08 \x01(\x0b\x32\x17.diloco.ranks.v1.Pieces\x12\x11\n\tdata_rank\x18\t \x01(\r\x12\x12\n\ndata_ranks\x18\n \x01(\r\x12\x31\n\x06\x64types\x18\x0b \x03(\x0b\x32!.diloco.ranks.v1.Here.DtypesEntry\x1a-\n\x0b\x44typesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\x03Met\x12\x0f\n\x07session\x18\x01 \x01(\x0c\x12&\n\x05owned\x18\x02 \x03(\x0b\x32\x17.diloco.ranks.v1.Pieces\"\x18\n\x06\x46\x61iled\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x06\n\x04Left\")\n\x07Version\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\x12\t\n\x01t\x18\x02 \x01(\x03\"C\n\x04Told\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\"I\n\x07Stepped\x12\x0e\n\x06tokens\x18\x01 \x01(\x04\x12\x0c\n\x04loss\x18\x02 \x01(\x01\x12\x14\n\x07settled\x18\x03 \x01(\rH\x00\x88\x01\x01\x42\n\n\x08_settled\"\x18\n\x05Wants\x12\x0f\n\x07\x62\x61tches\x18\x01 \x01(\x04\"\n\n\x08\x44raining\"\xee\x02\n\x05Order\x12\x0c\n\x04step\x18\x01 \x01(\x04\x12\'\n\x05\x61\x64opt\x18\x02 \x01(\x0b\x32\x16.diloco.ranks.v1.AdoptH\x00\x12,\n\x08read_out\x18\x03 \x01(\x0b\x32\x18.diloco.ranks.v1.ReadOutH\x00\x12%\n\x04seed\x18\x04 \x01(\x0b\x32\x15.diloco.ranks.v1.SeedH\x00\x12\'\n\x05\x62\x65gin\x18\x05 \x01(\x0b\x32\x16.diloco.ranks.v1.BeginH\x00\x12)\n\x06\x66inish\x18\x06 \x01(\x0b\x32\x17.diloco.ranks.v1.FinishH\x00\x12\'\n\x05\x64rain\x18\x07 \x01(\x0b\x32\x16.diloco.ranks.v1.DrainH\x00\x12%\n\x04quit\x18\x08 \x01(\x0b\x32\x15.diloco.ranks.v1.QuitH\x00\x12+\n\x07release\x18\t \x01(\x0b\x32\x18.diloco.ranks.v1.ReleaseH\x00\x42\x08\n\x06\x61\x63tion\"D\n\x05\x41\x64opt\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\";\n\x07ReadOut\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12\t\n\x01t\x18\x02 \x01(\x03\x12\x13\n\x0bincarnation\x18\x03 \x01(\x0c\"\x1b\n\x04Seed\x12\x13\n\x0bincarnation\x18\x01 \x01(\x0c\"\x07\n\x05\x42\x65gin\"\x13\n\x06\x46inish\x12\t\n\x01t\x18\x01 \x01(\x03\"\x07\n\x05\x44rain\"\'\n\x04Quit\x12\x0e\n\x06status\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"#\n\x07Release\x12\t\n\x01t\x18\x01 \x01(\x03\x12\r\n\x05steps\x18\x02 \x01(\x03\"=\n\x04\x44\x65\x61l\x12&\n\x06ranges\x18\x01 \x03(\x0b\x32\x16.diloco.ranks.v1.Range\x12\r\n\x05taken\x18\x02 \x01(\x04\"#\n\x05Range\x12\r\n\x05start\x18\x01 \x01(\x03\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x03\"C\n\x04\x44rop\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12)\n\x07version\x18\x02 \x01(\x0b\x32\x18.diloco.ranks.v1.Version\"\x84\x01\n\x07\x43ounted\x12\x10\n\x08\x66ragment\x18\x01 \x01(\r\x12\t\n\x01t\x18\x02 \x01(\x03\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x0e\n\x06tokens\x18\x04 \x01(\x04\x12\x14\n\x0csamples_done\x18\x05 \x01(\x04\x12\x13\n\x0btokens_done\x18\x06 \x01(\x04\x12\x12\n\nsteps_done\x18\x07 \x01(\x04\"4\n\x03\x45nd\x12\x0c\n\x04rank\x18\x01 \x01(\r\x12\x0e\n\x06status\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'diloco.ranks.ranks_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_HERE_DTYPESENTRY']._loaded_options = None
+  _globals['_HERE_DTYPESENTRY']._serialized_options = b'8\001'
   _globals['_TOLEADER']._serialized_start=46
   _globals['_TOLEADER']._serialized_end=360
   _globals['_FROMLEADER']._serialized_start=363
@@ -40,49 +42,51 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PIECES']._serialized_start=758
   _globals['_PIECES']._serialized_end=806
   _globals['_HERE']._serialized_start=809
-  _globals['_HERE']._serialized_end=1011
-  _globals['_MET']._serialized_start=1013
-  _globals['_MET']._serialized_end=1075
-  _globals['_FAILED']._serialized_start=1077
-  _globals['_FAILED']._serialized_end=1101
-  _globals['_LEFT']._serialized_start=1103
-  _globals['_LEFT']._serialized_end=1109
-  _globals['_VERSION']._serialized_start=1111
-  _globals['_VERSION']._serialized_end=1152
-  _globals['_TOLD']._serialized_start=1154
-  _globals['_TOLD']._serialized_end=1221
-  _globals['_STEPPED']._serialized_start=1223
-  _globals['_STEPPED']._serialized_end=1296
-  _globals['_WANTS']._serialized_start=1298
-  _globals['_WANTS']._serialized_end=1322
-  _globals['_DRAINING']._serialized_start=1324
-  _globals['_DRAINING']._serialized_end=1334
-  _globals['_ORDER']._serialized_start=1337
-  _globals['_ORDER']._serialized_end=1703
-  _globals['_ADOPT']._serialized_start=1705
-  _globals['_ADOPT']._serialized_end=1773
-  _globals['_READOUT']._serialized_start=1775
-  _globals['_READOUT']._serialized_end=1834
-  _globals['_SEED']._serialized_start=1836
-  _globals['_SEED']._serialized_end=1863
-  _globals['_BEGIN']._serialized_start=1865
-  _globals['_BEGIN']._serialized_end=1872
-  _globals['_FINISH']._serialized_start=1874
-  _globals['_FINISH']._serialized_end=1893
-  _globals['_DRAIN']._serialized_start=1895
-  _globals['_DRAIN']._serialized_end=1902
-  _globals['_QUIT']._serialized_start=1904
-  _globals['_QUIT']._serialized_end=1943
-  _globals['_RELEASE']._serialized_start=1945
-  _globals['_RELEASE']._serialized_end=1980
-  _globals['_DEAL']._serialized_start=1982
-  _globals['_DEAL']._serialized_end=2043
-  _globals['_RANGE']._serialized_start=2045
-  _globals['_RANGE']._serialized_end=2080
-  _globals['_DROP']._serialized_start=2082
-  _globals['_DROP']._serialized_end=2149
-  _globals['_COUNTED']._serialized_start=2152
-  _globals['_COUNTED']._serialized_end=2284
-  _globals['_END']._serialized_start=2286
-  _globals['_END']._serialized_end=2338
+  _globals['_HERE']._serialized_end=1109
+  _globals['_HERE_DTYPESENTRY']._serialized_start=1064
+  _globals['_HERE_DTYPESENTRY']._serialized_end=1109
+  _globals['_MET']._serialized_start=1111
+  _globals['_MET']._serialized_end=1173
+  _globals['_FAILED']._serialized_start=1175
+  _globals['_FAILED']._serialized_end=1199
+  _globals['_LEFT']._serialized_start=1201
+  _globals['_LEFT']._serialized_end=1207
+  _globals['_VERSION']._serialized_start=1209
+  _globals['_VERSION']._serialized_end=1250
+  _globals['_TOLD']._serialized_start=1252
+  _globals['_TOLD']._serialized_end=1319
+  _globals['_STEPPED']._serialized_start=1321
+  _globals['_STEPPED']._serialized_end=1394
+  _globals['_WANTS']._serialized_start=1396
+  _globals['_WANTS']._serialized_end=1420
+  _globals['_DRAINING']._serialized_start=1422
+  _globals['_DRAINING']._serialized_end=1432
+  _globals['_ORDER']._serialized_start=1435
+  _globals['_ORDER']._serialized_end=1801
+  _globals['_ADOPT']._serialized_start=1803
+  _globals['_ADOPT']._serialized_end=1871
+  _globals['_READOUT']._serialized_start=1873
+  _globals['_READOUT']._serialized_end=1932
+  _globals['_SEED']._serialized_start=1934
+  _globals['_SEED']._serialized_end=1961
+  _globals['_BEGIN']._serialized_start=1963
+  _globals['_BEGIN']._serialized_end=1970
+  _globals['_FINISH']._serialized_start=1972
+  _globals['_FINISH']._serialized_end=1991
+  _globals['_DRAIN']._serialized_start=1993
+  _globals['_DRAIN']._serialized_end=2000
+  _globals['_QUIT']._serialized_start=2002
+  _globals['_QUIT']._serialized_end=2041
+  _globals['_RELEASE']._serialized_start=2043
+  _globals['_RELEASE']._serialized_end=2078
+  _globals['_DEAL']._serialized_start=2080
+  _globals['_DEAL']._serialized_end=2141
+  _globals['_RANGE']._serialized_start=2143
+  _globals['_RANGE']._serialized_end=2178
+  _globals['_DROP']._serialized_start=2180
+  _globals['_DROP']._serialized_end=2247
+  _globals['_COUNTED']._serialized_start=2250
+  _globals['_COUNTED']._serialized_end=2382
+  _globals['_END']._serialized_start=2384
+  _globals['_END']._serialized_end=2436
 # @@protoc_insertion_point(module_scope)

@@ -61,7 +61,14 @@ class Pieces(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
 
 class Here(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks")
+    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks", "dtypes")
+    class DtypesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +79,7 @@ class Here(_message.Message):
     OWNED_FIELD_NUMBER: _ClassVar[int]
     DATA_RANK_FIELD_NUMBER: _ClassVar[int]
     DATA_RANKS_FIELD_NUMBER: _ClassVar[int]
+    DTYPES_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -82,7 +90,8 @@ class Here(_message.Message):
     owned: Pieces
     data_rank: int
     data_ranks: int
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ...) -> None: ...
+    dtypes: _containers.ScalarMap[str, str]
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ..., dtypes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Met(_message.Message):
     __slots__ = ("session", "owned")

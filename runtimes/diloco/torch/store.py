@@ -101,6 +101,10 @@ class ModuleStore:
         """Every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
+    def dtypes(self) -> Mapping[str, str]:
+        """Of the parameters, by canonical name."""
+        return {name: str(self._parameters[part.parameter].dtype).removeprefix("torch.") for name, part in self._parts.items()}
+
     def owned(self) -> Sequence[Piece]:
         """What this process stages and applies: after `divide` its share, before it all that it holds. One piece a tensor at most."""
         return [place.piece for place in self._owned.values()]

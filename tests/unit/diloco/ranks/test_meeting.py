@@ -16,7 +16,7 @@ from diloco.contract import Exit
 from diloco.learner.leave import Leave
 from diloco.protocol.tls import TlsFiles
 from diloco.ranks.channel import SideChannel
-from diloco.ranks.meeting import absent, from_messages
+from diloco.ranks.meeting import absent, disagreement, from_messages
 from diloco.ranks.ranks_pb2 import Here, ToLeader
 
 
@@ -112,6 +112,21 @@ def test_a_leader_that_does_not_come_is_named_with_its_address(place: Place) -> 
 )
 def test_a_rank_that_disagrees_ends_the_unit(unit: Unit, changes: dict[str, int | str], said: str) -> None:
     assert said in refusal(unit, unit.here(1, **changes))
+
+
+def test_ranks_that_keep_a_tensor_in_different_types_are_told_which_and_who(unit: Unit) -> None:
+    """Bringing each other what they hold in common, one would abort and the other take wrong values."""
+    here = unit.here(1)
+    here.dtypes["w"] = "bfloat16"
+    assert "rank 1 of unit u keeps tensor 'w' in bfloat16, rank 0 (the leader) in float32: give" in refusal(unit, here)
+
+
+def test_of_several_tensors_of_different_types_the_first_is_named(unit: Unit) -> None:
+    leader, other = unit.here(0), unit.here(1)
+    for here, dtype in ((leader, "float32"), (other, "float16")):
+        here.dtypes.update({"b": dtype, "a": dtype})
+    said = "rank 1 of unit u keeps tensor 'a' in float16, rank 0 (the leader) in float32 (the first of 2 that differ): give"
+    assert said in disagreement(leader, other)
 
 
 def test_two_processes_cannot_be_one_rank(unit: Unit) -> None:

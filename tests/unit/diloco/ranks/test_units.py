@@ -222,6 +222,15 @@ def test_a_unit_trains_on_when_the_syncer_comes_back_with_an_older_state(job: Pr
     assert unit.wait() == [Exit.DRAINED] * 3
 
 
+def test_ranks_that_keep_a_tensor_in_different_types_end_before_they_train(job: Processes) -> None:
+    job.syncer()
+    unit = RankUnit(job, "u", 2).start(RANKS_DTYPES_OF_1='{"layer": "bfloat16"}')
+    assert unit.wait() == [Exit.RANK_LOST] * 2
+    said = "rank 1 of unit u keeps tensor 'layer' in bfloat16, rank 0 (the leader) in float32: give the model the same types on all ranks"
+    assert all(said in program.text for program in unit.programs)
+    assert not unit.trace
+
+
 def test_ranks_with_different_batch_sizes_are_told_so(job: Processes) -> None:
     job.syncer()
     unit = RankUnit(job, "u", 2).start(RANKS_BATCH="2", RANKS_BATCH_OF_1="3")
