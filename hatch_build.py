@@ -8,6 +8,7 @@ See docs/decisions/0147-compiled-loops.md.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
@@ -32,7 +33,7 @@ class CompileLoops(BuildHookInterface[Any]):
         folder = Path(self.root, SOURCES)
         target, tag = this_machine()
         compile_library(folder, folder / "libkernels.so", target)
-        build_data["artifacts"].append(str(SOURCES / "libkernels.so"))
+        build_data["artifacts"] += [str(SOURCES / "libkernels.so"), str(SOURCES / "libkernels.so.sha256")]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{tag}"
 
@@ -50,7 +51,8 @@ def this_machine() -> tuple[str, str]:
 
 
 def compile_library(folder: Path, library: Path, target: str) -> None:
-    """kernels.c once for each level of the processor, and level.c, into one library."""
+    """kernels.c once for each level of the processor, and level.c, into one library; beside it a file with its digest, which is compared
+    before the library is loaded."""
     levels = {"v1": "baseline"}
     if target.startswith("x86_64"):
         levels |= {"v3": "x86_64_v3", "v4": "x86_64_v4"}
@@ -67,8 +69,17 @@ def compile_library(folder: Path, library: Path, target: str) -> None:
             compiler(f"-mcpu={processor}", f"-DLEVEL={level}", "-c", str(folder / "kernels.c"), "-o", made)
         linked = Path(scratch, library.name)
         compiler("-shared", "-s", *objects, "-o", str(linked))
-        # A process that has the old library loaded keeps it: replaced, not written over.
-        beside = library.with_suffix(".new")
-        beside.write_bytes(linked.read_bytes())
-        beside.chmod(0o755)
-        beside.replace(library)
+        made = linked.read_bytes()
+    _put(library, made, 0o755)
+    _put(library.with_name(f"{library.name}.sha256"), f"{hashlib.sha256(made).hexdigest()}\n".encode(), 0o644)
+
+
+def _put(path: Path, content: bytes, mode: int) -> None:
+    """Whole or not at all. A process that has the old library loaded keeps it: it is replaced, not written over."""
+    beside = path.with_name(f"{path.name}.new")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.chmod(mode)
+    beside.replace(path)

@@ -40,5 +40,5 @@ UV_PYTHON=$(find_python "$uv")
 export UV_PYTHON
 echo "python: $UV_PYTHON"
 "$uv" sync --locked --all-extras --quiet
-# uv does not see that what it built into the checkout was removed.
-[ -e runtimes/diloco/kernels/libkernels.so ] || "$uv" sync --locked --all-extras --quiet --reinstall-package diloco-operator
+# uv does not see that what it built into the checkout was removed, or damaged.
+.venv/bin/python -c 'import diloco.kernels' 2>/dev/null || "$uv" sync --locked --all-extras --quiet --reinstall-package diloco-operator

@@ -1,7 +1,8 @@
 """Loops over fragments in C, for numpy arrays: one pass each, at the speed of memory, and outside of Python's global lock.
 
 The C code keeps no state, allocates nothing and rounds every operation as numpy's float32 does, so results are the same bytes on every
-processor. `hatch_build.py` compiles it when the package is built.
+processor. `hatch_build.py` compiles it when the package is built, and writes down its digest: a process that loads a library which was cut
+short dies of SIGBUS, without a word.
 
 See docs/decisions/0147-compiled-loops.md.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +24,8 @@ Bytes = NDArray[np.uint8]
 Indices = NDArray[np.uintp]
 
 LIBRARY: Final = Path(__file__).with_name("libkernels.so")
+DIGEST: Final = LIBRARY.with_name("libkernels.so.sha256")
+"""Of the library, in hexadecimal."""
 
 _POINTER, _SIZE, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float, ctypes.c_int
 
@@ -64,33 +68,42 @@ _SIGNATURES: Final[Mapping[str, tuple[Any, tuple[Any, ...]]]] = {
 """Result and arguments, as kernels.c declares them."""
 
 
-_UNUSABLE: Final = "the compiled loops cannot be used ({}). In a checkout run `make setup`; elsewhere install diloco-operator again."
-
-
 def _load() -> ctypes.CDLL:
     try:
+        if hashlib.sha256(LIBRARY.read_bytes()).hexdigest().encode() != DIGEST.read_bytes().strip():
+            raise _unusable(f"{LIBRARY} is not as it was built: it is damaged, or from another build")
         return ctypes.CDLL(str(LIBRARY))
     except OSError as error:
-        raise ImportError(_UNUSABLE.format(error)) from error
+        raise _unusable(error) from error
+
+
+def _function(name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
+    """A function of the library."""
+    try:
+        function = getattr(_library, name)
+    except AttributeError as error:
+        raise _unusable(error) from error
+    function.restype, function.argtypes = result, arguments
+    found: Callable[..., Any] = function
+    return found
+
+
+def _unusable(why: object) -> ImportError:
+    return ImportError(
+        f"the compiled loops cannot be used ({why}). In a checkout run `rm -f {LIBRARY}; make setup`; elsewhere install diloco-operator "
+        "again."
+    )
 
 
 def _bound(level: int) -> dict[str, Callable[..., Any]]:
     """The loops as they are compiled for a level of the processor."""
-    loops: dict[str, Callable[..., Any]] = {}
-    for name, (result, arguments) in _SIGNATURES.items():
-        try:
-            function = getattr(_library, f"diloco_{name}_v{level}")
-        except AttributeError as error:
-            raise ImportError(_UNUSABLE.format(error)) from error
-        function.restype, function.argtypes = result, arguments
-        loops[name] = function
-    return loops
+    return {name: _function(f"diloco_{name}_v{level}", *signature) for name, signature in _SIGNATURES.items()}
 
 
 _library: Final = _load()
 LEVELS: Final = (1, 3, 4)
 """Levels of processors, as in x86-64-v3; other architectures have level 1 only."""
-LEVEL: Final[int] = _library.diloco_level()
+LEVEL: Final[int] = _function("diloco_level", _INT, ())()
 """The level of this processor."""
 _loops = _bound(LEVEL)
 

@@ -1,11 +1,17 @@
 """The compiled loops: equal bytes on every level of the processor, and nothing that is not a vector of the right type and size."""
 
+import hashlib
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from diloco import kernels
 from diloco.kernels import Floats, Mode, Status
+from numpy.linalg import _umath_linalg as _another_library
 
 ON_THIS_MACHINE = [x for x in kernels.LEVELS if x <= kernels.LEVEL]
 
@@ -130,3 +136,44 @@ def test_runs_beyond_their_vector_or_without_room_never_reach_c() -> None:
         kernels.cut_int4(np.zeros(150, np.uint8), runs, np.zeros(4, np.uint8), 1)
     with pytest.raises(ValueError, match="no room"):
         kernels.add_int4_runs(np.zeros(2, np.float32), np.zeros(4, np.uint8), runs, np.zeros(7, np.float32), np.zeros(7, np.float32), 0)
+
+
+# --- a library that cannot be used ----------------------------------------------------------------------------------------
+
+
+def imported(folder: Path) -> str:
+    """What a process says that imports the loops from this folder; it must end by an ImportError, and not by a signal."""
+    done = subprocess.run([sys.executable, "-c", "import kernels"], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("ImportError: the compiled loops cannot be used (")
+    assert last.endswith(f"run `rm -f {folder / 'kernels' / 'libkernels.so'}; make setup`; elsewhere install diloco-operator again.")
+    return last
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """One with a copy of the loops."""
+    shutil.copytree(kernels.LIBRARY.parent, tmp_path / "kernels")
+    return tmp_path
+
+
+@pytest.mark.parametrize("left", [0, 4096, -4096, -1])
+def test_a_library_that_was_cut_short_is_not_loaded(folder: Path, left: int) -> None:
+    library = folder / "kernels" / kernels.LIBRARY.name
+    library.write_bytes(library.read_bytes()[:left])
+    assert "libkernels.so is not as it was built: it is damaged, or from another build" in imported(folder)
+
+
+@pytest.mark.parametrize("name", [kernels.LIBRARY.name, kernels.DIGEST.name])
+def test_a_library_or_digest_that_is_not_there_is_named(folder: Path, name: str) -> None:
+    (folder / "kernels" / name).unlink()
+    assert f"No such file or directory: '{folder / 'kernels' / name}'" in imported(folder)
+
+
+def test_a_library_without_the_functions_is_named_with_the_one_that_it_lacks(folder: Path) -> None:
+    library = folder / "kernels" / kernels.LIBRARY.name
+    other = Path(_another_library.__file__ or "").read_bytes()
+    library.write_bytes(other)
+    library.with_name(kernels.DIGEST.name).write_text(hashlib.sha256(other).hexdigest())
+    assert "diloco_level" in imported(folder)
