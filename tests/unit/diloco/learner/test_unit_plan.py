@@ -236,6 +236,16 @@ def test_a_fragment_whose_pull_waits_is_not_read_ahead() -> None:
     assert found == []
 
 
+def test_what_waits_behind_a_large_fragment_is_not_read_ahead_although_there_is_room_for_it() -> None:
+    # The boundary moves 25 elements: 10 of fragment 5, no more of fragment 3, which has 30, and so not fragment 1 behind it.
+    table = replace(SIX, sizes=(10, 10, 10, 30, 10, 10))
+    for waits in (received(1, 95), pull(1, 95)):
+        plan, state = plan_boundary(slow(), [received(5, 95), received(3, 95), waits], table, 25)
+        assert [move.fragment for move in state.waiting] == [3, 1]
+        assert plan.ahead is not None
+        assert [(one.read.fragment, one.read.t) for one in plan.ahead] == [(2, 98)]
+
+
 def test_it_is_read_from_the_version_that_the_model_adopted_last() -> None:
     _, state = ahead(slow(), received(1, 95))
     plan, _ = plan_boundary(state.count(8), [], SIX, 1000)

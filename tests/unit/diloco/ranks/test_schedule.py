@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from builders.rank_simulation import BATCH, SimulatedUnit, in_lockstep, tokens
 from diloco.contract import Exit
-from diloco.learner.inbox import PullWanted, RefusedForGood, RestWanted
+from diloco.learner.inbox import PullWanted, RefusedForGood, RestWanted, Welcomed
 from diloco.ranks.counts import Counted, Counts, Reached
 from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
 from diloco.ranks.samples import own
@@ -166,6 +166,27 @@ def test_a_pull_that_follows_a_value_waits_for_its_adoption() -> None:
     in_lockstep(unit, 5)
     kinds = [type(action) for _, action in unit.ranks[1].done if isinstance(action, (Adopt, ReadOut))]
     assert kinds == [Adopt, Adopt, ReadOut]
+
+
+def test_a_pull_from_before_a_welcome_is_not_answered() -> None:
+    """The syncer has given up waiting for it, also if it goes on with this very session."""
+    unit = SimulatedUnit(2, 1, 1000)
+    for _ in range(10):
+        unit.lease()
+    for rank in unit.ranks:
+        unit.receive(rank)
+    in_lockstep(unit, 5)
+    unit.t = 1
+    unit.broadcast(0, 1)
+    unit.receive(unit.ranks[0])
+    unit.inbox.append(PullWanted(1, 0, 2))
+    in_lockstep(unit, 5)
+    unit.inbox.append(Welcomed(1, 2, 1000, seed_wanted=False, asked=0))
+    in_lockstep(unit, 5)
+    unit.receive(unit.ranks[1])
+    in_lockstep(unit, 5)
+    kinds = [type(action) for _, action in unit.ranks[1].done if isinstance(action, (Adopt, ReadOut))]
+    assert kinds == [Adopt, Adopt]
 
 
 # --- one rank's place in the orders -------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
+from diloco.algorithm.events import Distrusted, Reason, Refusal
 from diloco.algorithm.guards import ARMED_AFTER
 from diloco.algorithm.quarantine import REFUSALS
 from diloco.contract import Exit
@@ -57,6 +58,22 @@ def test_a_learner_takes_the_jobs_parameters_anew_after_a_poisoned_contribution(
         assert "Outlier" not in refused(syncer, "good")
         assert syncer.call(largest, syncer) < 10, "training goes from 0 to 1; momentum overshoots"
         assert np.abs(bad.arrays["w1"]).max() < 10
+
+
+@pytest.mark.parametrize("quarantined", [False, True])
+def test_what_a_former_process_of_the_unit_sent_harms_its_successor_nothing(tmp_path: Path, quarantined: bool) -> None:
+    """An exchange may close, and the guards judge, after the process that contributed was replaced."""
+    place = Place(tmp_path, job_file(training(LONG)))
+    with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u") as successor:
+        successor.join().seed()
+        until(lambda: syncer.report().seeded, "the seed")
+        refusal = Refusal(Reason.OUTLIER, "its norm is too large")
+        order = Distrusted(1, 0, "u", "the process before", refusal, withdrawn=(), quarantined=quarantined)
+        syncer.call(syncer.syncer.engine._membership.distrust, order, 0.0)
+        assert refused(syncer, "u") == {"Outlier": 1}
+        assert successor.want(2).hear("work").work.end == 2
+        with ScriptedLearner(syncer, unit="u", attempt=2) as next_attempt:
+            assert next_attempt.welcomed().steps == LONG
 
 
 def test_a_learner_that_poisons_again_and_again_is_quarantined_and_its_next_attempt_may_join(

@@ -82,6 +82,14 @@ def test_the_portions_of_one_refused_answer_are_one_refusal_and_a_repetition_is_
     assert not gathering.refused_before(0, offer(2))
 
 
+def test_a_portion_that_a_lost_rank_sends_again_is_no_further_refusal() -> None:
+    gathering = Gathering()
+    assert [gathering.refused_before(rank, offer()) for rank in (0, 1)] == [False, True]
+    gathering.forget(1)
+    assert gathering.refused_before(1, offer())
+    assert not gathering.refused_before(0, offer()), "rank 0 was not lost"
+
+
 def test_refused_answers_are_remembered_in_bounds() -> None:
     gathering = Gathering()
     for t in range(200):

@@ -455,24 +455,28 @@ def test_portions_that_were_not_asked_for_or_come_twice_or_too_late_are_one_refu
         assert four.pulled().t == 2
 
 
-def test_a_unit_has_no_more_under_way_than_one_process_could(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("overlap_steps", "most"), [(0, 2), (1, 2), (3, 4)])
+def test_a_unit_has_no_more_under_way_than_one_process_could(tmp_path: Path, overlap_steps: int, most: int) -> None:
+    """As many fragments as exchanges may be open at a time, and as a stream may have transfers."""
+
     # Rank r owns all of tensor r, and there are as many fragments: so each rank may have a whole fragment under way.
     def tensors(layout: Layout) -> list[list[Piece]]:
         return [[whole(tensor)] for tensor in layout.tensors]
 
-    place = Place(tmp_path, job_file(training(100_000, fragments=4, sync_interval=4)))
-    arrays = {f"w{i}": np.zeros((64, 1024), np.float32) for i in range(4)}
+    place = Place(tmp_path, job_file(training(100_000, fragments=5, sync_interval=5, overlap_steps=overlap_steps)))
+    arrays = {f"w{i}": np.zeros((64, 1024), np.float32) for i in range(5)}
+    size = 4 * 64 * 1024
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, arrays, unit="u-0", sharding=tensors) as unit:
         unit.join().seed()
         until(lambda: syncer.report().seeded, "the seed")
-        for rank in range(3):
+        for rank in range(most + 1):
             p = next(p for p, own in enumerate(unit.portions[rank]) if own.size)
-            header = Chunk(kind=Chunk.PUSH, fragment=p, t=1, coding=Chunk.FLOAT32, total=4 * 64 * 1024, data=bytes(8))
+            header = Chunk(kind=Chunk.PUSH, fragment=p, t=1, coding=Chunk.FLOAT32, total=size, data=bytes(8))
             unit.streams[rank].say(FromLearner(chunk=header))
-            if rank < 2:
+            if rank < most:
                 until(lambda rank=rank: under_way(syncer) == rank + 1, "the transfer")  # type: ignore[misc]
-        assert unit.streams[2].status() is grpc.StatusCode.UNAVAILABLE
-        assert "have pushes of 786432 bytes under way; 524288 are the most" in unit.streams[2].ending()
+        assert unit.streams[most].status() is grpc.StatusCode.UNAVAILABLE
+        assert f"have pushes of {(most + 1) * size} bytes under way; {most * size} are the most" in unit.streams[most].ending()
 
 
 def under_way(syncer: LocalSyncer) -> int:

@@ -332,6 +332,23 @@ def test_nothing_is_renamed_into_place_before_it_is_on_disk(tmp_path: Path, monk
     assert [call for call in machine.calls if call in ("fsync", "replace")] == ["fsync", "fsync", "fsync", "replace", "fsync"]
 
 
+def test_a_snapshot_from_another_place_is_on_disk_before_it_is_renamed_into_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [source] = store_with(tmp_path / "source", 7).paths()
+    store = SnapshotStore(tmp_path / "root", 1)
+    synced: list[tuple[int, bool]] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, bool(store.paths())))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    adopted = store.adopt(source.name, lambda folder: shutil.copytree(source, folder, dirs_exist_ok=True) and None)
+    inode = {path: path.stat().st_ino for path in (adopted / TENSORS_FILE, adopted / MANIFEST_FILE, adopted, adopted.parent)}
+    assert {(number, False) for path, number in inode.items() if path != adopted.parent} <= set(synced)
+    assert synced[-1] == (inode[adopted.parent], True), "the folder that holds the name comes after the rename"
+
+
 # --- the operating system refuses ---------------------------------------------------------------------------------
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
