@@ -14,9 +14,9 @@ from builders.exchange import job_file as a_job
 from builders.scripted_learner import ScriptedLearner
 from diloco.contract import Exit, learner_identity
 from diloco.learner import connection
-from diloco.protocol.diloco_pb2 import UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2 import FromLearner, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
-from diloco.protocol.tls import TlsError
+from diloco.protocol.tls import TlsError, TlsFiles
 from diloco_operator.certificates.authority import Leaf
 
 ENDLESS = 1_000_000
@@ -134,6 +134,65 @@ def test_both_ends_continue_with_renewed_certificates(place: Place, draining: li
         place.certificates.learner("u")
         until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to come back")
         assert learner.left is None
+
+
+@pytest.mark.slow
+def test_a_certificate_that_expires_ends_no_connection_and_begins_none(place: Place, draining: list[LocalLearner]) -> None:
+    # Long enough for both to start on a busy machine.
+    place.certificates.issuer = JobCertificates(place.directory, place.job, lifetime=6.0).issuer
+    files = place.certificates.learner("u")
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u").start()
+        draining.append(learner)
+        until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
+        until(lambda: expired(files, "u"), "its certificate to expire")
+        before, contributions = learner.steps, (syncer.unit("u") or UnitReport()).contributions
+        until(lambda: learner.steps > before + 20, "it to train on")
+        until(lambda: (syncer.unit("u") or UnitReport()).contributions > contributions + 2, "it to contribute")
+        with ScriptedLearner(syncer, unit="u", files=files) as late:
+            assert late.hello().status() is grpc.StatusCode.UNAVAILABLE
+        place.certificates.issuer = JobCertificates(place.directory, place.job).issuer
+
+
+def expired(files: TlsFiles, unit: str) -> bool:
+    try:
+        files.examine(learner_identity(JOB_UID, unit, 1))
+    except TlsError as error:
+        return "certificate has expired" in str(error)
+    return False
+
+
+def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_unit(place: Place, draining: list[LocalLearner]) -> None:
+    with LocalSyncer(place) as syncer:
+        draining.append(learner := LocalLearner(place, syncer.address, "u").start())
+        until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
+        assert learner.session is not None
+        call = connection_of(learner.session)._call
+        with ScriptedLearner(syncer, unit="v") as replay:
+            replay.say(FromLearner(hello=connection_of(learner.session)._make_hello()))
+            assert replay.status() is grpc.StatusCode.UNAUTHENTICATED
+        before = learner.steps
+        until(lambda: learner.steps > before + 3, "it to train on")
+        assert connection_of(learner.session)._call is call, "its stream is the one that it was"
+
+
+def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_reconnect_and_no_sample(
+    place: Place, draining: list[LocalLearner]
+) -> None:
+    with LocalSyncer(place) as syncer:
+        draining.append(learner := LocalLearner(place, syncer.address, "u").start())
+        until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
+        assert learner.session is not None
+        call = connection_of(learner.session)._call
+        with ScriptedLearner(syncer, unit="u") as replay:
+            replay.say(FromLearner(hello=connection_of(learner.session)._make_hello()))
+            assert replay.hear("welcome").welcome.resumed
+            until(lambda: connection_of(learner.session)._call not in (None, call), "the learner to open another stream")
+            assert replay.status() is grpc.StatusCode.UNAVAILABLE
+            assert "the same session has opened another stream" in replay.ending()
+        contributions = (syncer.unit("u") or UnitReport()).contributions
+        until(lambda: (syncer.unit("u") or UnitReport()).contributions > contributions + 2, "it to contribute")
+        assert len(learner.numbers) == len(set(learner.numbers)), "no sample is trained twice"
 
 
 def state(syncer: LocalSyncer) -> int:

@@ -95,6 +95,34 @@ def test_a_frozen_learner_is_noticed_and_comes_back_when_it_thaws(processes: Pro
     assert frozen.process.poll() is None
 
 
+def test_learners_train_on_while_the_syncer_is_frozen_and_contribute_when_it_thaws(processes: Processes, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    syncer = processes.syncer()
+    learners = [processes.learner(unit, QUADRATIC_TRACE=str(trace)) for unit in ("a-0", "b-0")]
+    before = processes.report(contributing("a-0", "b-0"), "both contribute")
+    syncer.signal(signal.SIGSTOP)
+    stepped = steps_of(trace)
+    until(lambda: all(steps >= stepped[unit] + 20 for unit, steps in steps_of(trace).items()), "both to train on without the syncer")
+    syncer.signal(signal.SIGCONT)
+
+    def both_contribute_again(report: Report) -> bool:
+        return report.t > before.t + 20 and all(
+            (unit_in(report, unit) or UnitReport()).contributions > (unit_in(before, unit) or UnitReport()).contributions + 2
+            for unit in ("a-0", "b-0")
+        )
+
+    after = processes.report(both_contribute_again, "both contribute again")
+    assert [one.process.poll() for one in (syncer, *learners)] == [None] * 3
+    assert {reason for unit in after.units for reason in unit.refused} <= {"StaleRound", "NotAsked"}, "answers that the freeze made late"
+    drawn = [n for line in traced(trace) for n in line["numbers"]]
+    assert len(drawn) == len(set(drawn)), "no sample is trained twice"
+
+
+def steps_of(trace: Path) -> dict[str, int]:
+    """Local steps of each unit."""
+    return {line["unit"]: line["step"] for line in traced(trace)}
+
+
 def test_sigterm_drains_learner_and_syncer(processes: Processes) -> None:
     syncer, learner = processes.syncer(), processes.learner("a-0")
     processes.report(contributing("a-0"), "training")
