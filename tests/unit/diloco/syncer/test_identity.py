@@ -167,13 +167,14 @@ def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_uni
         draining.append(learner := LocalLearner(place, syncer.address, "u").start())
         until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
         assert learner.session is not None
-        call = connection_of(learner.session)._call
+        link = connection_of(learner.session)
+        call = link._call
         with ScriptedLearner(syncer, unit="v") as replay:
-            replay.say(FromLearner(hello=connection_of(learner.session)._make_hello()))
+            replay.say(FromLearner(hello=link._make_hello()))
             assert replay.status() is grpc.StatusCode.UNAUTHENTICATED
         before = learner.steps
         until(lambda: learner.steps > before + 3, "it to train on")
-        assert connection_of(learner.session)._call is call, "its stream is the one that it was"
+        assert link._call is call, "its stream is the one that it was"
 
 
 def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_reconnect_and_no_sample(
@@ -183,11 +184,12 @@ def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_re
         draining.append(learner := LocalLearner(place, syncer.address, "u").start())
         until(lambda: state(syncer) == UnitReport.CONTRIBUTING, "the learner to contribute")
         assert learner.session is not None
-        call = connection_of(learner.session)._call
+        link = connection_of(learner.session)
+        call = link._call
         with ScriptedLearner(syncer, unit="u") as replay:
-            replay.say(FromLearner(hello=connection_of(learner.session)._make_hello()))
+            replay.say(FromLearner(hello=link._make_hello()))
             assert replay.hear("welcome").welcome.resumed
-            until(lambda: connection_of(learner.session)._call not in (None, call), "the learner to open another stream")
+            until(lambda: link._call not in (None, call), "the learner to open another stream")
             assert replay.status() is grpc.StatusCode.UNAVAILABLE
             assert "the same session has opened another stream" in replay.ending()
         contributions = (syncer.unit("u") or UnitReport()).contributions

@@ -338,12 +338,15 @@ def test_a_snapshot_from_another_place_is_on_disk_before_it_is_renamed_into_plac
     synced: list[tuple[int, bool]] = []
     real = os.fsync
 
+    def copy(folder: Path) -> None:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+
     def fsync(descriptor: int) -> None:
         synced.append((os.fstat(descriptor).st_ino, bool(store.paths())))
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    adopted = store.adopt(source.name, lambda folder: shutil.copytree(source, folder, dirs_exist_ok=True) and None)
+    adopted = store.adopt(source.name, copy)
     inode = {path: path.stat().st_ino for path in (adopted / TENSORS_FILE, adopted / MANIFEST_FILE, adopted, adopted.parent)}
     assert {(number, False) for path, number in inode.items() if path != adopted.parent} <= set(synced)
     assert synced[-1] == (inode[adopted.parent], True), "the folder that holds the name comes after the rename"
