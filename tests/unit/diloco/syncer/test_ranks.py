@@ -129,6 +129,26 @@ def test_a_contribution_counts_when_the_portions_of_all_ranks_are_there(tmp_path
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 1)
 
 
+def test_each_rank_is_told_which_merge_had_its_units_contribution_last(tmp_path: Path) -> None:
+    with a_job(tmp_path, [None, rows(2)], "Int4") as (_, units):
+        one, two = units
+        streams = [one, *two.streams]
+
+        def exchange(number: int, **of_two: object) -> tuple[int, list[int]]:
+            """The pull's outer step, and what the broadcast of its fragment says on each stream."""
+            for unit in units:
+                unit.step(number)
+            pulls = [unit.pulled() for unit in units]
+            one.push(pulls[0], one.trained(pulls[0]))
+            two.push(pulls[1], two.trained(pulls[1]), **of_two)  # type: ignore[arg-type]
+            return pulls[0].t, [stream.receive().header.merged for stream in streams]
+
+        t, said = exchange(1)
+        assert said == [t, t, t]
+        t, said = exchange(2, steps=0)  # refused: it holds no work. The other fragment had nothing of the unit before
+        assert said == [t, 0, 0]
+
+
 def contributions(syncer: LocalSyncer, unit: str) -> int:
     found = syncer.unit(unit)
     return found.contributions if found is not None else 0
