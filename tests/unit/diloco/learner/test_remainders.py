@@ -12,7 +12,7 @@ from builders.stepped_learner import Learner
 from diloco.algorithm.codec import Coding, decode
 from diloco.algorithm.fragments import unpack
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.inbox import PullWanted, Received
+from diloco.learner.inbox import Leased, PullWanted, Received
 from diloco.learner.push_coding import push_chunks
 from diloco.learner.remainders import Remainders
 from diloco.learner.store import Float32Array
@@ -64,6 +64,54 @@ def test_what_is_decoded_in_all_is_what_was_trained_up_to_one_last_remainder(rou
         remainders.received(0, t, merged)
     # Half a level of the last merged push is a fourteenth of its block's maximum; float32 rounds a dozen rounds at up to 100.
     assert (np.abs(trained - decoded) <= largest / 14 + 1e-3).all()
+
+
+# --- which push a remainder is of ---------------------------------------------------------------------------------------
+
+
+def carried(remainders: Remainders, fragment: int = 0) -> list[float]:
+    values = np.zeros(2, np.float32)
+    remainders.add_to(fragment, values)
+    return values.tolist()
+
+
+def left_out(value: float) -> Float32Array:
+    return np.full(2, value, np.float32)
+
+
+def test_a_remainder_is_carried_from_the_merge_of_its_push_on_and_of_its_fragment_only() -> None:
+    remainders, array = Remainders(), left_out(0.25)
+    remainders.coded(0, 6, array)
+    array[...] = 99  # the memory of a push is used again
+    assert carried(remainders) == [0, 0]
+    remainders.received(1, 6, merged=6)
+    remainders.received(0, 4, merged=0)  # a version from before the push
+    assert carried(remainders) == [0, 0]
+    remainders.received(0, 6, merged=6)
+    remainders.received(0, 8, merged=6)
+    assert (carried(remainders), carried(remainders, 1)) == ([0.25, 0.25], [0, 0])
+
+
+def test_where_it_is_not_known_what_the_merged_push_left_out_nothing_is_carried() -> None:
+    remainders = Remainders()
+    remainders.coded(0, 6, left_out(0.25))
+    remainders.received(0, 6, merged=6)
+    remainders.coded(0, 8, left_out(0.5))
+    remainders.coded(0, 10, left_out(1.0))  # takes its place: the syncer asks again after a merge, or where there was none
+    remainders.received(0, 8, merged=8)
+    assert carried(remainders) == [0, 0]
+    remainders.received(0, 10, merged=10)
+    assert carried(remainders) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("received", [6, 8])
+def test_what_a_missed_merge_left_open_is_let_go(received: int) -> None:
+    """Also where a newer version took the place of that merge's on the way."""
+    remainders = Remainders()
+    remainders.coded(0, 6, left_out(0.25))
+    remainders.received(0, received, merged=0)
+    remainders.received(0, 10, merged=6)  # which no syncer says
+    assert carried(remainders) == [0, 0]
 
 
 # --- over a real connection ---------------------------------------------------------------------------------------------
@@ -167,6 +215,22 @@ def test_a_learner_that_takes_all_parameters_anew_begins_without_remainders(
     learner.wait_for(Received, 2)
     train(learner, syncer)
     assert others(answer(learner, syncer, again, 6)) == {0.0}
+
+
+def test_a_learner_that_seeds_the_job_anew_begins_without_remainders(
+    learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
+) -> None:
+    answer(learner, syncer, stream, 6)
+    adopt(learner, stream, 6, merged=6)
+    train(learner, syncer)
+    stream.end()
+    # Nothing is sent to it: it holds version 0, which is what it adopted last.
+    again = syncer.accept().welcome(t=0, seed_wanted=True, incarnation=b"second").lease(200, 300)
+    learner.wait_for(Leased)
+    train(learner, syncer)
+    assert {again.hear_transfer().header.kind for _ in syncer.fragments} == {Chunk.SEED}
+    # Two steps: 14 and 0.75, of which a level is 2. With the remainder it would be 1.125, which is coded as 2.
+    assert others(answer(learner, syncer, again, 3)) == {0.0}
 
 
 def test_only_int4_needs_memory_for_remainders(tmp_path: Path) -> None:
