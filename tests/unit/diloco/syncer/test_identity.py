@@ -139,7 +139,7 @@ def test_both_ends_continue_with_renewed_certificates(place: Place, draining: li
 @pytest.mark.slow
 def test_a_certificate_that_expires_ends_no_connection_and_begins_none(place: Place, draining: list[LocalLearner]) -> None:
     # Long enough for both to start on a busy machine.
-    place.certificates.issuer = JobCertificates(place.directory, place.job, lifetime=6.0).issuer
+    place.certificates.issuer = JobCertificates(place.directory, place.job, lifetime=15.0).issuer
     files = place.certificates.learner("u")
     with LocalSyncer(place) as syncer:
         learner = LocalLearner(place, syncer.address, "u").start()
