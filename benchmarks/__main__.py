@@ -40,6 +40,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "competing-classes": Benchmark("benchmarks.competing_classes", ("competing-classes",)),
     "ledger-exact": Benchmark("benchmarks.ledger_exact", ("ledger-exact",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
+    "guard-false": Benchmark("benchmarks.guard_false", ("guard-false",)),
     "poison": Benchmark("benchmarks.poison", ("poison",)),
     "uneven-clock": Benchmark("benchmarks.uneven_clock", ("uneven-clock", "uneven-merges", "grace-window")),
     "decision-cost": Benchmark("benchmarks.decision_cost", ("decision-cost",)),

@@ -1,9 +1,9 @@
 """[poison] What a poisoned unit leaves in the parameters: nothing.
 
 Four learners train a small model in lock step with the real coordinator and shard. From some outer step on one of them is sick: NaN, a
-value of 1e30, 10^9 times the tokens, or a loss 10^6 times as high. The bytes of all fragments and of the momentum must be those of a run
-that the unit left at that step. Once sick from the first step, and once after the guards have learnt; in every coding. The value is the
-number of cases in which a byte differs.
+value of 1e30 or 10^9 times the tokens. The bytes of all fragments and of the momentum must be those of a run that the unit left at that
+step. Once sick from the first step, and once after the guards have learnt; in every coding. The value is the number of cases in which a
+byte differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ POISONS: dict[str, Callable[[Answer], Answer]] = {
     "NaN": lambda answer: poisoned(answer, math.nan),
     "1e30": lambda answer: poisoned(answer, 1e30),
     "tokens": lambda answer: replace(answer, offer=replace(answer.offer, tokens=answer.offer.tokens * 10**9)),
-    "loss": lambda answer: replace(answer, loss=answer.loss * 1e6),
 }
 CODINGS = ("None", "BFloat16", "Int4")
 FRAGMENTS, INTERVAL = 4, 8

@@ -198,11 +198,8 @@ class LocalSyncer:
 
 
 class LocalLearner:
-    """A learner in a thread of this process. Each step adds a tenth of the distance to `goal`, so that training has a direction.
-
-    Its loss is the square of the distance, and 1. Without this it falls by a factor of hundreds in a few steps, and where a busy machine
-    lets the syncer see the first of them late, the guards take the loss after a merge for that of a broken unit.
-    """
+    """A learner in a thread of this process. Each step adds a tenth of the distance to `goal`, so that training has a direction. Its loss
+    is the square of the distance."""
 
     def __init__(
         self,
@@ -287,7 +284,7 @@ class LocalLearner:
     def _loss(self) -> float:
         if self._goal is None:
             return 1.0
-        return 1.0 + float(np.square(np.float32(self._goal) - next(iter(self.arrays.values()))).mean())
+        return float(np.square(np.float32(self._goal) - next(iter(self.arrays.values()))).mean())
 
 
 def connection_of(session: Session) -> Connection:

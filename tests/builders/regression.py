@@ -52,10 +52,18 @@ class Regression:
         x = rng.standard_normal((samples, 3), dtype=np.float32)
         return x, np.stack([np.sin(x[:, 0]), x[:, 1] * x[:, 2]], axis=1)
 
+    def batch_of(self, step: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What it trains in this step."""
+        return self.batch(self.replica, step, self.samples)
+
+    def gradients_of(self, theta: Parameters, step: int) -> tuple[float, Parameters]:
+        """Loss and gradients of this step."""
+        return self.loss_and_gradients(theta, *self.batch_of(step))
+
     def train(self, theta: Parameters) -> Parameters:
         """One step of Adam from theta; the moments live on, whatever theta is."""
         self.step += 1
-        self.loss, gradients = self.loss_and_gradients(theta, *self.batch(self.replica, self.step, self.samples))
+        self.loss, gradients = self.gradients_of(theta, self.step)
         new: Parameters = {}
         for name, g in gradients.items():
             self.first[name] = np.float32(0.9) * self.first[name] + np.float32(0.1) * g
@@ -89,7 +97,6 @@ class Answer:
     unit: str
     values: NDArray[np.float32]
     offer: Offer
-    loss: float
 
 
 def as_it_is(answer: Answer) -> Answer:
@@ -131,7 +138,7 @@ class LockStep:
                 continue
             trainee.theta = trainee.trainer.train(trainee.theta)
             trainee.steps = [n + 1 for n in trainee.steps]
-            self._report(unit, trainee.trainer.loss)
+            self._report(unit)
         while actions := self.core.advance(float(self.now)):
             for action in actions:
                 self._carry_out(action)
@@ -143,10 +150,10 @@ class LockStep:
                 self.tick()
         return self
 
-    def _report(self, unit: str, loss: float) -> None:
+    def _report(self, unit: str) -> None:
         trainee = self.trainees[unit]
         tokens = tuple(n * trainee.tokens for n in trainee.steps)
-        metadata = Metadata(trainee.trainer.step, tuple(trainee.steps), tokens, float(trainee.every), loss)
+        metadata = Metadata(trainee.trainer.step, tuple(trainee.steps), tokens, float(trainee.every))
         self.core.progress(unit, metadata, float(self.now))
 
     def _carry_out(self, action: Action) -> None:
@@ -170,9 +177,7 @@ class LockStep:
         trainee, p = self.trainees[unit], pull.fragment
         n = trainee.steps[p]
         offer = Offer(p, pull.t, self.core.coding, self.core.version(p), n, n * trainee.tokens)
-        answer = self.change(Answer(unit, pack(self.core.fragments[p], trainee.theta), offer, trainee.trainer.loss))
-        if answer.loss != trainee.trainer.loss:
-            self._report(unit, answer.loss)
+        answer = self.change(Answer(unit, pack(self.core.fragments[p], trainee.theta), offer))
         if refusal := self.core.push(unit, Push(answer.offer, self._coded(p, answer.values)), float(self.now)):
             self.refused.append(refusal.reason)
             if refusal.reason is Reason.NON_FINITE:

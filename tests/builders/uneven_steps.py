@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
+from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Broadcast, Merged, Pull
 from diloco.contract import Training
@@ -75,7 +75,12 @@ class UnevenLearner(SimulatedLearner):
 
 
 class UnevenSimulation(Simulation[UnevenLearner]):
-    """`pause(at, seconds)`: the syncer reads nothing for so long, and then everything at once."""
+    """All learners give the same: what is measured is when."""
+
+    def _answer(self, learner: UnevenLearner, pull: Pull, steps: int | None = None) -> None:
+        assert steps is not None
+        value = float(self.core.value(pull.fragment)[0]) + 1.0
+        self._push(learner, a_push(self.core, pull, value, steps=steps, tokens=steps * learner.tokens))
 
     def _adopts(self, learner: UnevenLearner, broadcast: Broadcast) -> None:
         learner.to_adopt.append(broadcast.fragment)

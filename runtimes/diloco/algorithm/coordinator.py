@@ -198,7 +198,6 @@ class Coordinator:
         member = self._members.get(unit)
         if member is None:
             return
-        self._guard.reported(unit, metadata.loss)
         new = self._members.report(member, metadata, now)
         self._reported[unit] = member
         if new:
@@ -243,7 +242,7 @@ class Coordinator:
         if exchange is None or unit not in exchange.arriving:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
         member = self._members[unit]
-        measured = Measured(unit, norm, offer.steps, offer.tokens, member.loss)
+        measured = Measured(unit, norm, offer.steps, offer.tokens)
         countable = countable_steps(self._t - self._versions[offer.fragment], self.training.sync_interval)
         # Steps beyond the bound leave the weight as it is at the bound; the factor is 1.0, which changes no bit, for all others.
         weighed = weight(offer.tokens, offer.steps) * min(1.0, countable / offer.steps)
@@ -294,6 +293,8 @@ class Coordinator:
             if self._close([e for e in self._open.values() if not e.waiting], now, orders):
                 return orders
             self._note_quorum(now)
+            if self._t < self._last and not self._snapshot_due and not self._step_ready(now):
+                return orders  # most reports and answers change nothing yet
             due = self._due_exchanges()
             if self._snapshot_due and not due:
                 self._snapshot_due = False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Buffer, Mapping
 from dataclasses import dataclass, field
 
@@ -22,8 +21,6 @@ class Metadata:
     """Per fragment, tokens of those steps."""
     step_seconds: float
     """Duration of the last step, seconds; not finite or <= 0: unknown."""
-    loss: float = math.nan
-    """Training loss of the last step; not finite: not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class Reason(enum.StrEnum):
     IMPOSSIBLE = "Impossible"
     """Counters that cannot be true, see `guards.Guard.impossible`."""
     OUTLIER = "Outlier"
-    """Outer gradient, tokens per step or loss are far beyond all that the job has seen, see `guards`."""
+    """Outer gradient or tokens per step are far beyond all that the job has seen, see `guards`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,20 @@
-"""Guards: is a contribution one that a healthy run can make? Judged by the norm of its outer gradient, its tokens per step and its loss.
+"""Guards: is a contribution one that a healthy run can make? Judged by the norm of its outer gradient and by its tokens per step.
 
 One value of 1e30, or a counter of 2^64-1, would take over a merge and destroy the parameters of the whole job. A guard refuses what is far
 from everything that this job has seen. Its limits are wide: a contribution that is merely bad is merged, and the next broadcast repairs its
-learner.
+learner. The training loss is no measure: no merge uses it, and a single batch proves nothing.
 
 The contributions of one merge are judged together, so the order of arrival changes nothing. The reference is the larger of
 
-- the **level of the job**: the highest median of an earlier merge. It never falls, and from merge to merge it at most doubles, so one
-  contribution cannot raise it;
+- the **level of the job**: it follows the medians of the merges, up by RISE at most from one to the next, so one contribution cannot raise
+  it, and down by FALL at most, so what a broken first unit has taught is forgotten;
 - the **level of the peers**: the median of the other contributions of this merge. If all of them grow, the job has changed, and no unit is
-  at fault. The peers raise the reference by PEERS at most.
+  at fault. The peers raise the reference by PEERS at most, or to the highest level that the job has had;
+- of a norm, the **typical step**: the largest move per value that any fragment's level says, over the values of this one. A part of the
+  model whose gradient begins late moves by as much as the others, learning rate times steps, and has hardly moved before.
+
+A unit is also judged by its **cycle**: one whose norms are far above what the peers and the typical step say in most of its last
+contributions is at fault, though each of them keeps the limit.
 
 Medians are lower medians: of two contributions the smaller counts. Pure, and without arrays. See docs/decisions/0153-guards.md.
 """
@@ -17,9 +22,10 @@ Medians are lower medians: of two contributions the smaller counts. Pure, and wi
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from diloco.wording import plural
@@ -28,12 +34,18 @@ ARMED_AFTER: Final = 4
 """Merges until a level is used. Before, a learning rate that warms up from zero multiplies norms by hundreds from one merge to the next."""
 RISE: Final = 2.0
 """The level of the job rises at most by this factor from merge to merge."""
+FALL: Final = 0.9
+"""It falls at most by this factor."""
 PEERS: Final = 1e3
-"""The peers raise a reference to at most this multiple of the level of the job."""
+"""The peers raise a reference to at most this multiple of the level of the job, or to its highest."""
 ENOUGH_PEERS: Final = 2
-"""Other contributions of a merge that replace a level of tokens or losses that is not known yet. Norms differ more between units then."""
+"""Other contributions of a merge that replace a level of tokens which is not known yet, or that can judge a unit's cycle."""
 NORM: Final = 100.0
 """A norm above this multiple of its reference is refused."""
+FAR: Final = 10.0
+"""A norm above this multiple of what the peers and the typical step say is far above them. A unit is refused of whose cycle most are."""
+LEAST_CYCLE: Final = 8
+"""Contributions of a unit that judge it, at least; else a cycle of the fragments does."""
 SMALL: Final = 0.1
 """A norm below this multiple of the parameters' own norm is never refused: it can do no harm."""
 FIRST_NORM: Final = 1e3
@@ -42,10 +54,6 @@ TOKENS_OF_UNIT: Final = 64.0
 """Tokens per step above this multiple of the reference are refused, once the unit has a history of its own."""
 TOKENS: Final = 1e4
 """The same for a unit without history. Accelerators of one job may differ by a factor of hundreds in batch size."""
-LOSS: Final = 10.0
-"""A loss is refused that exceeds the highest recent one by this multiple of that one's size, or of the recent range if this is larger."""
-RECENT: Final = 64
-"""Merges whose losses are recent."""
 MOST_TOKENS_PER_STEP: Final = 1 << 32
 """No learner takes so many tokens in one local step; the largest batches known have some 10^8."""
 MOST_STEPS: Final = 1 << 32
@@ -65,8 +73,6 @@ class Measured:
     """Local steps in it, positive."""
     tokens: int
     """Tokens of those steps."""
-    loss: float
-    """The unit's newest training loss; not finite: not given."""
 
     @property
     def tokens_per_step(self) -> float:
@@ -75,55 +81,69 @@ class Measured:
 
 @dataclass(slots=True)
 class Level:
-    """The highest median of the merges so far, see the module."""
+    """What the medians of the merges so far say, see the module."""
 
     merges: int = 0
     value: float = 0.0
+    highest: float = 0.0
+    """Of all merges."""
 
     def note(self, median: float) -> None:
         """One more merge."""
         self.merges += 1
-        highest = max(self.value, median)
-        self.value = min(highest, RISE * self.value) if self.armed and self.value > 0 else highest
+        if self.armed:
+            self.value = max(FALL * self.value, min(median, RISE * self.value))
+        else:
+            self.value = max(self.value, median)
+        self.highest = max(self.highest, self.value)
 
     @property
     def armed(self) -> bool:
         """Whether the level is known."""
         return self.merges >= ARMED_AFTER and self.value > 0
 
-    def reference(self, peers: Sequence[float]) -> float:
-        """With the other values of this merge; only if armed."""
-        return min(max(self.value, lower_median(peers)), PEERS * self.value)
+    def reference(self, peers: float | None) -> float:
+        """With the median of the other values of this merge; None: there are none, and what the job had once is no fault. Only if armed."""
+        if peers is None:
+            return self.highest
+        return max(self.value, min(peers, max(PEERS * self.value, self.highest)))
 
 
-@dataclass(slots=True)
-class Losses:
-    """The losses of recent merges, and the highest of all."""
+class Others:
+    """For each of some values, the lower median of all others."""
 
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    highest: float = -math.inf
-    first: dict[str, float] = field(default_factory=dict)
-    """Before the first merge: the first loss of each unit."""
+    def __init__(self, values: Sequence[float]) -> None:
+        self._values = sorted(values)
 
-    def began(self, unit: str, loss: float) -> None:
-        """A unit trains on the job's first parameters. What it starts from is no sign of a fault later, in a unit that comes to train on
-        them when the first one has left them far behind."""
-        if not self.recent and unit not in self.first and math.isfinite(loss):
-            self.first[unit] = loss
-            self.highest = lower_median(list(self.first.values()))
+    def median(self, own: float) -> float | None:
+        """Without `own`, which is one of the values; None: it is the only one."""
+        others = len(self._values) - 1
+        if not others:
+            return None
+        middle = (others - 1) // 2
+        return self._values[middle if middle < bisect_left(self._values, own) else middle + 1]
 
-    def note(self, median: float) -> None:
-        """One more merge."""
-        self.first.clear()
-        self.recent.append(median)
-        self.highest = max(self.highest, median)
+    def __len__(self) -> int:
+        """How many others there are."""
+        return len(self._values) - 1
 
-    def limit(self, peers: Sequence[float]) -> float:
-        """The highest loss that is accepted; infinity without history and enough peers."""
-        if len(self.recent) < ARMED_AFTER and len(peers) < ENOUGH_PEERS:
-            return math.inf
-        known = [*self.recent, *([lower_median(peers)] if peers else [])]
-        return max(self.highest, max(known) + LOSS * max(abs(max(known)), max(known) - min(self.recent, default=max(known))))
+
+class Merge:
+    """What the contributions of one merge say of each other."""
+
+    def __init__(self, given: Sequence[Measured]) -> None:
+        # A norm that is no number is far above all others.
+        self.norms = Others([one.norm if not math.isnan(one.norm) else math.inf for one in given])
+        self.tokens_per_step = Others([one.tokens_per_step for one in given])
+        self._steps = Others([one.steps for one in given])
+
+    def far(self, one: Measured, typical: float) -> bool:
+        """Whether the norm is far above what the peers and the typical step say; not if too few peers can say it. One with more steps than
+        they have may have gone further in proportion."""
+        if len(self.norms) < ENOUGH_PEERS:
+            return False
+        further = max(1.0, one.steps / (self._steps.median(one.steps) or 1.0))
+        return one.norm > FAR * further * max(self.norms.median(one.norm) or 0.0, typical)
 
 
 class Guard:
@@ -137,7 +157,9 @@ class Guard:
         self._norms = [Level() for _ in sizes]
         self._tokens = Level()
         self._tokens_of: dict[str, Level] = {}
-        self._losses = Losses()
+        self._cycle = max(LEAST_CYCLE, len(sizes))
+        self._far: dict[str, deque[bool]] = {}
+        """By unit, whether the norms of its last contributions were far above its peers'; of those of which one was."""
         self._barren = 0
         """Merges in a row of which nothing was accepted."""
 
@@ -150,10 +172,7 @@ class Guard:
     def joined(self, unit: str) -> None:
         """Another process may act for the unit, with another batch size: its own history begins anew."""
         self._tokens_of.pop(unit, None)
-
-    def reported(self, unit: str, loss: float) -> None:
-        """A unit has taken a local step. `loss`: its training loss; not finite: not given."""
-        self._losses.began(unit, loss)
+        self._far.pop(unit, None)
 
     def impossible(self, steps: int, tokens: int, reported: int) -> str:
         """What cannot be a fact in the counters of a contribution; empty: nothing. `reported`: the learner's local steps as it reported
@@ -169,10 +188,14 @@ class Guard:
 
     def judge(self, fragment: int, given: Sequence[Measured]) -> dict[str, str]:
         """Which of the contributions of one merge are refused: by unit, what was seen. Changes nothing."""
+        typical = self._typical(fragment)
+        if self._unsuspicious(fragment, given, typical):
+            return {}
+        merge = Merge(given)
         verdicts: dict[str, str] = {}
         for one in given:
-            peers = [other for other in given if other.unit != one.unit]
-            if why := self._norm(fragment, one, peers) or self._tokens_per_step(one, peers) or self._loss(one, peers):
+            now = self._norm(fragment, one, merge, typical) or self._tokens_per_step(one, merge)
+            if why := now or self._whole_cycle(one, merge, typical):
                 verdicts[one.unit] = why
         return verdicts
 
@@ -184,24 +207,52 @@ class Guard:
                 self._forget()
             return
         self._barren = 0
+        self._note_far(accepted, self._typical(fragment))
+        for one in accepted:
+            own = self._tokens_of.get(one.unit)
+            if own is None:
+                own = self._tokens_of[one.unit] = Level()
+            own.note(one.tokens_per_step)
         self._norms[fragment].note(lower_median([one.norm for one in accepted]))
         self._tokens.note(lower_median([one.tokens_per_step for one in accepted]))
-        for one in accepted:
-            self._tokens_of.setdefault(one.unit, Level()).note(one.tokens_per_step)
-        if losses := [one.loss for one in accepted if math.isfinite(one.loss)]:
-            self._losses.note(lower_median(losses))
+
+    def _note_far(self, accepted: Sequence[Measured], typical: float) -> None:
+        if max(one.norm for one in accepted) <= FAR * typical:
+            far: set[str] = set()
+        else:
+            merge = Merge(accepted)
+            far = {one.unit for one in accepted if merge.far(one, typical)}
+        for unit in far:
+            self._far.setdefault(unit, deque(maxlen=self._cycle)).append(True)
+        for unit in {one.unit for one in accepted if one.unit in self._far} - far:
+            self._far[unit].append(False)
+            if not any(self._far[unit]):
+                del self._far[unit]
 
     def _forget(self) -> None:
         self._norms = [Level() for _ in self._sizes]
-        self._tokens, self._losses, self._barren = Level(), Losses(), 0
+        self._tokens, self._barren = Level(), 0
         self._tokens_of.clear()
+        self._far.clear()
 
-    # --- the three quantities -----------------------------------------------------------------------------------------
+    # --- what is judged -----------------------------------------------------------------------------------------------
 
-    def _norm(self, fragment: int, one: Measured, peers: Sequence[Measured]) -> str:
+    def _unsuspicious(self, fragment: int, given: Sequence[Measured], typical: float) -> bool:
+        """Whether no limit can be reached, whatever the contributions say of each other: so of nearly all merges."""
+        if not given or not self._norms[fragment].armed or not self._tokens.armed:
+            return False
+        norms = all(one.norm <= FAR * typical for one in given)  # false for NaN
+        return norms and max(one.tokens_per_step for one in given) <= TOKENS_OF_UNIT * self._tokens.value
+
+    def _typical(self, fragment: int) -> float:
+        """The norm of a move of this fragment that is as large per value as the largest level of a fragment."""
+        levels = (level.value / math.sqrt(size) for level, size in zip(self._norms, self._sizes, strict=True) if level.armed)
+        return max(levels, default=0.0) * math.sqrt(self._sizes[fragment])
+
+    def _norm(self, fragment: int, one: Measured, merge: Merge, typical: float) -> str:
         level, parameters = self._norms[fragment], self._parameters[fragment]
         if level.armed:
-            reference = level.reference([other.norm for other in peers])
+            reference = max(level.reference(merge.norms.median(one.norm)), typical)
             limit = max(NORM * reference, SMALL * parameters)
         else:
             # All parameters may be zero; a root mean square of FIRST_NORM is then the limit.
@@ -212,46 +263,53 @@ class Guard:
         usual = f"this job has seen up to {reference:.3g}" if level.armed else f"the parameters themselves have {reference:.3g}"
         return f"the norm of its outer gradient is {one.norm:.3g}; {usual}, and the limit is {limit:.3g}"
 
-    def _tokens_per_step(self, one: Measured, peers: Sequence[Measured]) -> str:
-        others = [other.tokens_per_step for other in peers]
-        if not self._tokens.armed and len(others) < ENOUGH_PEERS:
+    def _tokens_per_step(self, one: Measured, merge: Merge) -> str:
+        tokens = merge.tokens_per_step
+        if not self._tokens.armed and len(tokens) < ENOUGH_PEERS:
             return ""
         own = self._tokens_of.get(one.unit)
-        reference = self._tokens.reference(others) if self._tokens.armed else lower_median(others)
+        peers = tokens.median(one.tokens_per_step)
+        reference = self._tokens.reference(peers) if self._tokens.armed else peers or 0.0
         limit = TOKENS_OF_UNIT * max(reference, own.value) if own is not None and own.armed else TOKENS * reference
         if one.tokens_per_step <= limit:
             return ""
         return f"it has {one.tokens_per_step:.3g} tokens per step; the limit is {limit:.3g}"
 
-    def _loss(self, one: Measured, peers: Sequence[Measured]) -> str:
-        if not math.isfinite(one.loss):
+    def _whole_cycle(self, one: Measured, merge: Merge, typical: float) -> str:
+        if not merge.far(one, typical):
             return ""
-        limit = self._losses.limit([other.loss for other in peers if math.isfinite(other.loss)])
-        return f"its training loss is {one.loss:.3g}; the limit is {limit:.3g}" if one.loss > limit else ""
+        far = sum([*self._far.get(one.unit, ()), True][-self._cycle :])
+        if 2 * far <= self._cycle:
+            return ""
+        return (
+            f"{far} of its last {self._cycle} outer gradients are more than {FAR:.3g} times as large as those of the other units; "
+            "more than half are too many"
+        )
 
     # --- state --------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """What a snapshot must hold."""
-        return {
-            "norms": [[level.merges, level.value] for level in self._norms],
-            "tokens": [self._tokens.merges, self._tokens.value],
-            "losses": list(self._losses.recent),
-            "highest_loss": self._losses.highest if math.isfinite(self._losses.highest) else None,
-        }
+        return {"norms": [_stored(level) for level in self._norms], "tokens": _stored(self._tokens)}
 
     def restore(self, stored: Mapping[str, Any]) -> None:
         """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
-        norms = [Level(int(merges), float(value)) for merges, value in stored["norms"]]
+        norms = [_restored(level) for level in stored["norms"]]
         if len(norms) != len(self._sizes):
             raise ValueError(f"the stored levels are of {len(norms)} fragments, not {len(self._sizes)}")
-        merges, value = stored["tokens"]
-        tokens = Level(int(merges), float(value))
-        recent = deque((float(x) for x in stored["losses"]), maxlen=RECENT)
-        highest = float(stored["highest_loss"]) if stored["highest_loss"] is not None else -math.inf
-        if not all(math.isfinite(x) for x in (*(level.value for level in norms), tokens.value, *recent)) or math.isnan(highest):
-            raise ValueError("the stored levels hold NaN or infinity")
-        self._norms, self._tokens, self._losses = norms, tokens, Losses(recent, highest)
+        self._norms, self._tokens = norms, _restored(stored["tokens"])
+
+
+def _stored(level: Level) -> list[float]:
+    return [level.merges, level.value, level.highest]
+
+
+def _restored(stored: Sequence[Any]) -> Level:
+    merges, value, highest = stored
+    level = Level(int(merges), float(value), float(highest))
+    if not (math.isfinite(level.value) and math.isfinite(level.highest)):
+        raise ValueError("the stored levels hold NaN or infinity")
+    return level
 
 
 def lower_median(values: Sequence[float]) -> float:

@@ -60,8 +60,6 @@ class Member:
     """When its declared pause must be over."""
     answer: MovingAverage = field(default_factory=lambda: MovingAverage(SYNC_ALPHA))
     """Seconds from a pull to the push, late answers included."""
-    loss: float = math.nan
-    """Training loss as last reported; NaN: never."""
     missed: bool = False
     """Its last pull was closed without it, and it has not answered since."""
     resting: bool = False
@@ -74,8 +72,6 @@ class Member:
             new = min(new, 1)  # steps from before it joined do not drive the clock
         self.heard = now
         self.steps = list(metadata.steps)
-        if math.isfinite(metadata.loss):
-            self.loss = metadata.loss
         if new <= 0:
             return 0
         self.local_step = metadata.local_step

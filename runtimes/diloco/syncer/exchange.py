@@ -161,7 +161,7 @@ class Exchanges:
 
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
         """A learner has taken a local step. Not None: it must be refused."""
-        metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds, progress.loss)
+        metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
         try:
             self._core().progress(session.unit, metadata, self.awake.of(now))
         except ValueError as error:

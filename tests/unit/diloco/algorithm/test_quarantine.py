@@ -49,3 +49,12 @@ def test_the_first_refusal_of_the_next_attempt_quarantines_it_until_it_has_prove
     for _ in range(P * CLEAN_CYCLES):
         quarantine.judged([], ["sick", "well"])
     assert quarantine.judged(["sick"], ["well"]) == set()
+
+
+def test_contributions_before_a_refusal_do_not_count_towards_forgetting_it() -> None:
+    """Almost enough clean ones, a refusal, and a few more: the clean cycles begin anew with each refusal."""
+    quarantine = Quarantine(P)
+    for n in range(REFUSALS):
+        assert quarantine.judged(["sick"], ["well"]) == ({"sick"} if n == REFUSALS - 1 else set())
+        for _ in range(P * CLEAN_CYCLES - 1):
+            quarantine.judged([], ["sick", "well"])
