@@ -25,6 +25,7 @@ See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0153-guards
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -235,9 +236,10 @@ class Coordinator:
             exchange.answered(unit, self.training.quorum, now)
         return refusal
 
-    def contributed(self, unit: str, offer: Offer, norm: float, now: float) -> Refusal | None:
+    def contributed(self, unit: str, offer: Offer, norm: float, now: float, countable_tokens: float = math.inf) -> Refusal | None:
         """The shard can accept what was admitted. None: the merge will contain it, even if the unit leaves before, unless the guards refuse
-        it then. `norm`: Euclidean norm of the outer gradient. Refused if the unit has left meanwhile."""
+        it then. `norm`: Euclidean norm of the outer gradient. `countable_tokens`: of its tokens at most so many count in its weight.
+        Refused if the unit has left meanwhile."""
         exchange = self._open.get(offer.t)
         if exchange is None or unit not in exchange.arriving:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
@@ -245,7 +247,7 @@ class Coordinator:
         measured = Measured(unit, norm, offer.steps, offer.tokens)
         countable = countable_steps(self._t - self._versions[offer.fragment], self.training.sync_interval)
         # Steps beyond the bound leave the weight as it is at the bound; the factor is 1.0, which changes no bit, for all others.
-        weighed = weight(offer.tokens, offer.steps) * min(1.0, countable / offer.steps)
+        weighed = weight(min(offer.tokens, countable_tokens), offer.steps) * min(1.0, countable / offer.steps)
         exchange.contributions[unit] = Contribution(weighed, offer.steps, offer.marks, measured, member)
         exchange.answered(unit, self.training.quorum, now)
         return None

@@ -5,6 +5,7 @@ See docs/decisions/0148-coordinator-and-shard.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Buffer, Callable, Sequence
 
 import numpy as np
@@ -160,9 +161,9 @@ class Core:
         """As `decode`, of an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
         return self._decoded(unit, offer, lambda: self.shard.decode_portions(offer, parts))
 
-    def contributed(self, unit: str, offer: Offer, decoded: Decoded, now: float) -> Refusal | None:
+    def contributed(self, unit: str, offer: Offer, decoded: Decoded, now: float, countable_tokens: float = math.inf) -> Refusal | None:
         """As `Coordinator.contributed`; the shard keeps the outer gradient."""
-        refusal = self.coordinator.contributed(unit, offer, decoded.norm, now)
+        refusal = self.coordinator.contributed(unit, offer, decoded.norm, now, countable_tokens)
         if refusal is None:
             self.shard.accept(unit, offer, decoded)
         return refusal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def weight(tokens: int, steps: int) -> float:
+def weight(tokens: float, steps: int) -> float:
     """`tokens * (tokens / steps)`, quantity times quality (the paper), of the work since the learner last adopted the fragment; 0 without
     steps. Twice as many steps with the same batch size give twice the weight; half the batch size with equal steps gives a quarter.
 

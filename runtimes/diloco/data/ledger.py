@@ -20,6 +20,10 @@ from diloco.wording import plural
 FORMAT: Final = 1
 """Version of `Ledger.to_json`."""
 
+BELIEVED_SAMPLES: Final = 64
+"""From so many committed samples on, what a unit says of their tokens is believed."""
+BELIEVED_SAMPLES: Final = 64
+"""From so many committed samples on, what a unit says of their tokens is believed."""
 MOST_WORK: Final = 1 << 53
 """Upper bound of the tokens of a job, and of the tokens or steps of one unit: no job comes near it, and the wire carries sums of such."""
 
@@ -196,6 +200,14 @@ class Ledger:
     def sampled(self) -> UnitWork:
         """What is committed of the units that train leased samples, over all of them."""
         return self._sampled
+
+    @property
+    def usual_tokens(self) -> float:
+        """Tokens of a sample, in the lower median of the units that have trained enough of them; 0: not known yet. One unit that claims too
+        many does not change it, unless it is alone."""
+        enough = (work for work in self._units.values() if work.samples >= BELIEVED_SAMPLES)
+        each = sorted(work.tokens / work.samples for work in enough)
+        return each[(len(each) - 1) // 2] if each else 0.0
 
     def committed(self) -> tuple[Range, ...]:
         """All committed numbers."""

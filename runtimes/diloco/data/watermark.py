@@ -41,6 +41,10 @@ class Watermark:
             key=_order,
         )
 
+    def merged(self, p: int) -> UnitWork:
+        """How far the session had trained when the values were read of which fragment `p` has merged its last contribution."""
+        return self._merged[p]
+
     def merged_at(self, p: int) -> int:
         """Outer step of the last merge of fragment `p` that had a contribution of this session; 0: none had."""
         return self._merged_at[p]

@@ -231,7 +231,8 @@ class Exchanges:
         if why := self._work.contradiction_of(offer):
             core.coordinator.rejected(session.unit, offer, self.awake.of(now))
             return Rejected(Refused.PROTOCOL, why)
-        if refusal := core.contributed(session.unit, offer, decoded, self.awake.of(now)):
+        tokens = self._work.countable_tokens(offer)
+        if refusal := core.contributed(session.unit, offer, decoded, self.awake.of(now), tokens):
             return self._refused(session, refusal)
         self._work.offered(offer)
         self._unit_stats.of(session.unit).contributed(now)

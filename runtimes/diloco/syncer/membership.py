@@ -18,6 +18,7 @@ from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.exchange import Exchanges
 from diloco.syncer.fences import FenceWriter
+from diloco.syncer.join_brake import AT_ONCE, JoinBrake
 from diloco.syncer.peer import Joining, Peer, Peers
 from diloco.syncer.ranks import Ranks
 from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
@@ -57,6 +58,7 @@ class Membership:
         self._incarnation = incarnation
         self._fences = fences
         self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
+        self._brake = JoinBrake()
         self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes)
 
     # --- joining ------------------------------------------------------------------------------------------------------
@@ -74,6 +76,10 @@ class Membership:
             rejected = Rejected(Refused.LAYOUT, wrong)
         if rejected is not None:
             self._refuse_join(peer, request, rejected, now)
+            return
+        if not self._resumes(hello) and (wait := self._brake.wait(hello.unit, now)):
+            peer.retry_reason = f"unit {hello.unit} has taken the whole model {AT_ONCE} times in a row; it may do so again in {wait:.0f} s"
+            peer.outgoing.close(at_once=True)
             return
         accepted = self._sessions.join(request, peer.stream)
         assert isinstance(accepted, Accepted)
@@ -136,6 +142,8 @@ class Membership:
         if exchanges.seeded:
             peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
             own_seed = exchanges.seeding.holds_own(session.holder, rank=0)
+            if not resumed:
+                self._brake.joined(session.unit, now)
             exchanges.join(peer, session, dict(enumerate(hello.versions)) if resumed and not own_seed else {}, now)
             if exchanges.finished:
                 peer.outgoing.post(ToLearner(done=Done(t=exchanges.t)))
@@ -151,6 +159,12 @@ class Membership:
         self._exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
         for each in peer.unit_streams:
             each.seed_asked = True
+
+    def _resumes(self, hello: Hello) -> bool:
+        """Whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
+        before = self._sessions.session(hello.unit)
+        known = before is not None and (before.attempt, before.session_id) == (hello.attempt, hello.session)
+        return known and hello.incarnation == self._incarnation
 
     def _wrong_layout(self, hello: Hello) -> str:
         """What is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""

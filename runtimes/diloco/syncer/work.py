@@ -6,6 +6,7 @@ See docs/decisions/0182-bounds-of-counters.md.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +27,11 @@ MOST_TOKENS_RATIO = 1000
 """A session's samples hold at most so many times as many tokens as the samples that the job has trained, on average."""
 ENOUGH_SAMPLES = 1024
 """From so many trained samples on, their average is known."""
+
+MOST_COUNTED_RATIO = 2
+"""In a weight, a sample counts for at most so many times the tokens of a usual one."""
+UNEVEN_SAMPLES = 32
+"""And for so many more of them: few samples may all be long."""
 
 type Lease = tuple[int, int, int]
 """(lease id, start, end) of the sequence numbers [start, end)."""
@@ -70,6 +76,8 @@ class Work:
         self.ledger = ledger
         self._fragments = fragments
         self._sessions: dict[str, _SessionWork] = {}
+        self._usual_tokens = ledger.usual_tokens
+        """Of a sample; 0: not known yet."""
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
@@ -139,6 +147,16 @@ class Work:
         why = work.watermark.contradiction(UnitWork(marks.samples, marks.tokens, marks.steps)) if work is not None else ""
         return f"fragment {offer.fragment} of outer step {offer.t} cannot be true: {why}" if why else ""
 
+    def countable_tokens(self, offer: Offer) -> float:
+        """Of the tokens of an answer, how many may count in its weight: what its leased samples can hold since the session's last
+        contribution to the fragment. Infinity where that is not known: a program that feeds itself, or a job that has only begun."""
+        marks = offer.marks
+        work = self._sessions.get(marks.session)
+        if work is None or not marks.samples or not self._usual_tokens:
+            return math.inf
+        samples = marks.samples - work.watermark.merged(offer.fragment).samples
+        return self._usual_tokens * (MOST_COUNTED_RATIO * samples + UNEVEN_SAMPLES)
+
     def offered(self, offer: Offer) -> None:
         """The push was accepted: the merge of its exchange will contain it."""
         marks = offer.marks
@@ -163,6 +181,7 @@ class Work:
             work.leases.committed(committed.samples)
             if work.over:
                 self.end(holder)
+        self._usual_tokens = self.ledger.usual_tokens
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

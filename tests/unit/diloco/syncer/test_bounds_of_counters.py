@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 from builders.exchange import LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
+from diloco.algorithm.codec import Coding
+from diloco.algorithm.events import Marks, Offer
 from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, UnitReport
 from diloco.syncer.sessions import UnitSession
@@ -123,6 +126,32 @@ def test_sums_count_what_others_have_committed() -> None:
     work, session = a_session(trained(1, MOST_WORK - 10), samples=4)
     assert work.contradiction(session, totals(4, 10)) == ""
     assert f"are more than {MOST_WORK}" in work.contradiction(session, totals(4, 11))
+
+
+def an_offer(samples: int, tokens: int, session: str = "u/1/1") -> Offer:
+    return Offer(0, 1, Coding.FLOAT32, 0, 1, tokens, Marks(session, samples, tokens, 1))
+
+
+def test_tokens_count_in_a_weight_up_to_twice_what_the_samples_of_other_units_hold() -> None:
+    """Three units have trained samples of 10, 12 and, one of them claims, 60,000 tokens: 12 are usual."""
+    ledger = Ledger()
+    for unit, tokens in (("a", 10), ("b", 12), ("c", 60_000)):
+        ledger.begin(f"{unit}/1/1", unit)
+        ledger.lease(f"{unit}/1/1", 100)
+        ledger.commit(f"{unit}/1/1", UnitWork(100, 100 * tokens, 10))
+    work, _ = a_session(ledger, 200)
+    assert work.countable_tokens(an_offer(50, 50 * 60_000)) == 12 * (2 * 50 + 32)
+    # Once a contribution is merged, the samples since then.
+    work.offered(an_offer(50, 600))
+    work.closed(0, 1, {"u/1/1"})
+    assert work.countable_tokens(an_offer(80, 960)) == 12 * (2 * 30 + 32)
+
+
+def test_all_tokens_count_of_a_program_that_feeds_itself_and_of_a_job_that_has_only_begun() -> None:
+    work, _ = a_session(Ledger(), 200)
+    assert work.countable_tokens(an_offer(50, 10**6)) == math.inf
+    work, _ = a_session(trained(samples=1000, tokens=10_000), 200)
+    assert work.countable_tokens(an_offer(0, 10**6)) == math.inf
 
 
 def test_a_stored_count_beyond_all_bounds_is_replaced_and_named() -> None:
