@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from google.protobuf.message import DecodeError
 
@@ -27,10 +28,11 @@ from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
-_MOST_STRANGERS = 64
-"""Connections that have not said yet which rank they are. More are closed."""
-_STRANGER_TIMEOUT = 10.0
-"""How long a connection may take to say it, seconds."""
+_SPARE_STRANGERS = 64
+"""Beyond the ranks: connections that may wait for their peers to prove their identity. When one more comes, the oldest is closed: a silent
+one grows old, a rank does not."""
+_HERE_TIMEOUT = 10.0
+"""How long a process of this unit may take to say which rank it is, seconds."""
 
 
 class Leader(SideChannel[ToLeader]):
@@ -54,7 +56,8 @@ class Leader(SideChannel[ToLeader]):
         self._session = session
         self._listener = _listen(host, port)
         self.port: int = self._listener.getsockname()[1]
-        self._strangers: set[asyncio.Task[None]] = set()
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        """Those who have not proved their identity, the oldest first."""
         self._streams: dict[int, Stream] = {}
         self._listening: set[asyncio.Task[None]] = set()
         self._heres: dict[int, Here] = {}
@@ -96,26 +99,38 @@ class Leader(SideChannel[ToLeader]):
     async def _accept(self) -> None:
         try:
             while True:
-                raw, _ = await self._loop.sock_accept(self._listener)
-                if len(self._strangers) >= _MOST_STRANGERS:
-                    raw.close()
+                try:
+                    raw, address = await self._loop.sock_accept(self._listener)
+                except OSError as error:  # no descriptor is left, or the connection broke before it was taken
+                    _log.warning("the leader of unit %s could not take a connection: %s", self.me.unit, error)
+                    self._drop_oldest()
+                    await asyncio.sleep(TICK)
                     continue
-                task = self._loop.create_task(self._serve(raw))
-                self._strangers.add(task)
-                task.add_done_callback(self._strangers.discard)
+                while len(self._strangers) >= _SPARE_STRANGERS + self.me.ranks:
+                    self._drop_oldest()
+                task = self._loop.create_task(self._serve(raw, address[0]))
+                self._strangers[task] = None
+                task.add_done_callback(lambda done: self._strangers.pop(done, None))
+                await asyncio.sleep(0)  # while connections wait, `sock_accept` returns at once, and nothing else would get a turn
         finally:
             self._listener.close()
 
-    async def _serve(self, raw: socket.socket) -> None:
+    def _drop_oldest(self) -> None:
+        """Close the connection that has waited longest for its peer to prove its identity."""
+        if (oldest := next(iter(self._strangers), None)) is not None:
+            del self._strangers[oldest]
+            oldest.cancel()
+
+    async def _serve(self, raw: socket.socket, where: str) -> None:
         raw.setblocking(False)
-        where = raw.getpeername()[0]
         try:
             stream = await Stream.accept(raw, self._tls, self.me.identity)
         except (StreamError, TlsError) as error:
             _log.warning("a connection to the leader of unit %s from %s was refused: %s", self.me.unit, where, error)
             return
+        self._strangers.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
         try:
-            async with asyncio.timeout(_STRANGER_TIMEOUT):
+            async with asyncio.timeout(_HERE_TIMEOUT):
                 message = ToLeader.FromString(await stream.read(MOST_MEETING_BYTES))
             if not message.HasField("here"):
                 raise StreamError("it said something else")

@@ -37,7 +37,7 @@ class Stream:
     @classmethod
     async def accept(cls, raw: socket.socket, files: TlsFiles, identity: str) -> Self:
         """The server's end of a connection that was accepted. Raises StreamError for a peer that is not `identity`, TlsError for own
-        files that cannot be used. Closes `raw` then."""
+        files that cannot be used. Closes `raw` then, and when it is cancelled."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -47,11 +47,12 @@ class Stream:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol, raw, ssl=context, ssl_handshake_timeout=_HANDSHAKE_TIMEOUT, ssl_shutdown_timeout=1.0
             )
-        except (OSError, TlsError) as error:
+        except OSError as error:
             raw.close()
-            if isinstance(error, TlsError):
-                raise
             raise StreamError(f"no TLS connection with the identity of this unit: {error}") from error
+        except (TlsError, asyncio.CancelledError):
+            raw.close()
+            raise
         return cls._checked(reader, asyncio.StreamWriter(transport, protocol, reader, loop), identity)
 
     @classmethod

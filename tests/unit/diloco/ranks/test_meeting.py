@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from builders.exchange import WAIT_TIMEOUT, Place, until
@@ -15,6 +17,7 @@ from diloco.algorithm.pieces import Piece, deal
 from diloco.contract import Exit
 from diloco.learner.leave import Leave
 from diloco.protocol.tls import TlsFiles
+from diloco.ranks import stream
 from diloco.ranks.channel import SideChannel
 from diloco.ranks.meeting import absent, disagreement, from_messages
 from diloco.ranks.ranks_pb2 import Here, ToLeader
@@ -158,6 +161,21 @@ def test_bytes_of_a_stranger_end_only_its_connection(unit: Unit) -> None:
     assert meeting.result(WAIT_TIMEOUT).session == b"session"
 
 
+def test_ranks_meet_beside_two_hundred_silent_connections_while_more_keep_coming(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "_HANDSHAKE_TIMEOUT", 10 * WAIT_TIMEOUT)  # no connection goes by itself
+    before = open_descriptors()
+    meeting = unit.meets(unit.leader)
+    with Silent(unit.port, 200) as silent:
+        for rank in (1, 2):
+            unit.meets(unit.follower(rank))
+        assert meeting.result(WAIT_TIMEOUT).session == b"session"
+        silent.come_no_more()
+        # 64 beside one for each rank.
+        until(lambda: silent.still_open() <= 64 + unit.ranks, "the leader to close the oldest connections")
+    unit.leader.left()
+    until(lambda: open_descriptors() <= before, "every connection to be closed at both ends")
+
+
 @pytest.mark.parametrize(
     "message", [b"\xff\xff\xff\xff", b"\x00\x00\x00\x03\xff\xff\xff", b"\x00\x00\x00\x00"], ids=["huge", "garbage", "empty"]
 )
@@ -227,6 +245,47 @@ def test_a_leader_takes_its_renewed_certificate_for_connections_to_come(place: P
         (unit.files.folder / f"{name}.new").replace(unit.files.folder / name)
     assert meeting.result(WAIT_TIMEOUT) == follower.result(WAIT_TIMEOUT)
     unit.leader.left()
+
+
+class Silent:
+    """Connections whose other end says nothing: `first` of them at once, and one more every 10 ms."""
+
+    def __init__(self, port: int, first: int) -> None:
+        self._address = "127.0.0.1", port
+        self._open = [socket.create_connection(self._address, WAIT_TIMEOUT) for _ in range(first)]
+        self._enough = threading.Event()
+        self._coming = threading.Thread(target=self._come)
+
+    def _come(self) -> None:
+        while not self._enough.wait(0.01):
+            self._open.append(socket.create_connection(self._address, WAIT_TIMEOUT))
+
+    def come_no_more(self) -> None:
+        self._enough.set()
+        self._coming.join()
+
+    def still_open(self) -> int:
+        """Connections that the leader has not closed."""
+        return sum(not readable(one) for one in self._open)
+
+    def __enter__(self) -> Self:
+        self._coming.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.come_no_more()
+        for one in self._open:
+            one.close()
+
+
+def readable(connection: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def connected(port: int, files: TlsFiles | None) -> ssl.SSLSocket:
