@@ -50,7 +50,7 @@ class Decisions:
 
     def __init__(self, units: int) -> None:
         training = a_job(sync_interval=H, fragments=H, overlap_steps=2)
-        self._coordinator = Coordinator(training, Guard([1] * H, H))
+        self._coordinator = Coordinator(training, Guard([1] * H))
         self._coordinator.begin()
         self._units = [f"u-{number:04}" for number in range(units)]
         self._local_step = 0

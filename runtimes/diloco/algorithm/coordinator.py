@@ -416,7 +416,7 @@ class Coordinator:
         unit = member.unit
         if offer.steps <= 0 or offer.tokens <= 0:
             return refuse(Reason.NO_WORK, unit, offer, f"it holds {plural(offer.tokens, 'token')} in {plural(offer.steps, 'step')}")
-        if impossible := self._guard.impossible(offer.steps, offer.tokens, member.local_step):
+        if impossible := self._guard.impossible(offer.steps, offer.tokens):
             return refuse(Reason.IMPOSSIBLE, unit, offer, impossible)
         if offer.coding not in (Coding.FLOAT32, self.coding):
             return refuse(Reason.WRONG_CODING, unit, offer, f"it is coded {offer.coding.name}, the job uses {self.coding.name}")

@@ -40,7 +40,7 @@ class Core:
         self.training = training
         self.fragments = make_fragments(layout, training.fragments)
         self.shard = Shard(self.fragments, training)
-        self.guard = Guard([fragment.size for fragment in self.fragments], training.sync_interval)
+        self.guard = Guard([fragment.size for fragment in self.fragments])
         if state is None:
             self.coordinator = Coordinator(training, self.guard)
         else:

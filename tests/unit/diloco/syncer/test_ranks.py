@@ -149,6 +149,18 @@ def test_each_rank_is_told_which_merge_had_its_units_contribution_last(tmp_path:
         assert said == [t, 0, 0]
 
 
+@pytest.mark.parametrize("sharding", [None, grid], ids=["one process", "four ranks"])
+def test_work_counts_whose_push_overtakes_the_progress_of_its_steps(tmp_path: Path, sharding: Sharding | None) -> None:
+    """A busy machine delays the leader's progress; the pushes of the other ranks have streams of their own. H is 2."""
+    with a_job(tmp_path, [sharding]) as (syncer, [unit]):
+        pull = unit.step(733).pulled()
+        unit.push(pull, unit.trained(pull), steps=1288, steps_done=1288, tokens=8 * 1288, tokens_done=8 * 1288)
+        unit.adopt()
+        found = syncer.unit("u-0")
+        assert found is not None
+        assert (found.contributions, dict(found.refused)) == (1, {})
+
+
 def contributions(syncer: LocalSyncer, unit: str) -> int:
     found = syncer.unit(unit)
     return found.contributions if found is not None else 0
