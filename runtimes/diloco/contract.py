@@ -319,6 +319,10 @@ class Result(_Report):
     step: int
     steps: int
     tokens: int
+    contributions: int = 0
+    """That were merged, of all units."""
+    refused: int = 0
+    """Contributions of all units that came in time and were refused for what they are."""
     loss: float | None = None
     held_out_loss: float | None = None
     units: list[UnitResult] = Field(default_factory=list)

@@ -162,6 +162,18 @@ class DegradedReason(ConditionReason):
         Severity.WARNING,
         "The syncer's volume claim was deleted; it goes, with every snapshot, when the syncer's pod ends.",
     )
+    NOTHING_TRAINED = (
+        "NothingTrained",
+        TRUE,
+        Severity.WARNING,
+        "The job is complete, and its final parameters hold no token that a learner trained.",
+    )
+    WORK_REFUSED = (
+        "WorkRefused",
+        TRUE,
+        Severity.WARNING,
+        "The job is complete, and more than a tenth of its learners' contributions was refused for what they were.",
+    )
     ENOUGH_LEARNERS = "EnoughLearners", FALSE, Severity.NORMAL, "At least `learners.min` learners contribute."
     SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended."
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete."

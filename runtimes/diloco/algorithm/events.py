@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Buffer, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from diloco.algorithm.codec import Coding
 
@@ -86,6 +87,10 @@ class Reason(enum.StrEnum):
     """Counters that cannot be true, see `guards.Guard.impossible`."""
     OUTLIER = "Outlier"
     """Outer gradient or tokens per step are far beyond all that the job has seen, see `guards`."""
+
+
+LOST_WORK: Final = frozenset(Reason) - {Reason.STALE, Reason.NOT_ASKED, Reason.DUPLICATE}
+"""Refused for what it is: not because it came too late, or its unit had left."""
 
 
 @dataclass(frozen=True, slots=True)

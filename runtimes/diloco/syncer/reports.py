@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from diloco.algorithm.core import Core
+from diloco.algorithm.events import LOST_WORK
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Result, UnitResult
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage
@@ -100,6 +101,8 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         step=core.t,
         steps=facts.steps,
         tokens=ledger.tokens,
+        contributions=sum(unit.contributions for unit in units),
+        refused=sum(unit.refused.get(reason.value, 0) for unit in units for reason in LOST_WORK),
         loss=unit_stats.loss(),
         held_out_loss=held_out_loss(facts.evaluations),
         units=units,
@@ -127,6 +130,8 @@ def ledger_text(ledger: Ledger) -> str:
     gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, totals.frontier) if not times]
     shown = ", ".join(gaps[:10]) + (f" and {plural(len(gaps) - 10, 'more range', 'more ranges')}" if len(gaps) > 10 else "")
     lacking = f"; not committed, as they came back or were under way at the end: {shown}" if gaps else ""
+    if not totals.frontier:
+        return "no sample was leased"
     return f"{plural(totals.committed, 'sample')} of sequence numbers 0 to {totals.frontier - 1} trained once each{lacking}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from diloco.contract import Result
 from diloco.wording import plural
 
 from diloco_operator.api import names
@@ -38,6 +39,8 @@ from diloco_operator.report import UnitPhase
 
 _NAMED = 4
 """Units that a message names one by one."""
+_MANY_REFUSED = 0.1
+"""Of a complete job's contributions: more than this part refused is a warning. A unit that goes wrong once loses one or two."""
 _GIVEN_UP = (UnitReason.SCALED_DOWN, UnitReason.GAVE_WAY)
 """Why a unit leaves, or has left, that the job does not miss: it wants fewer, or another job's minimum needs the slice."""
 
@@ -103,20 +106,37 @@ def ended(end: JobEnd) -> Statements:
     """Of a job that is complete or failed."""
     if end.complete:
         text = "the job is complete"
-        placed, training, degraded = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE, DegradedReason.JOB_COMPLETE
+        placed, training, degraded = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE, _work_of(end.result, text)
     else:
         text = "the job failed"
-        placed, training, degraded = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, DegradedReason.JOB_FAILED
+        placed, training, degraded = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, Statement(DegradedReason.JOB_FAILED, text)
     how = Statement(end.reason, end.message)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: Statement(placed, text),
         ConditionType.TRAINING: Statement(training, text),
-        ConditionType.DEGRADED: Statement(degraded, text),
+        ConditionType.DEGRADED: degraded,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
         ConditionType.COMPLETE: how if end.complete else Statement(CompleteReason.JOB_FAILED, "the job failed before its last step"),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else how,
     }
+
+
+def _work_of(result: Result | None, text: str) -> Statement:
+    """Whether a complete job holds what its learners trained. `text`: where nothing is wrong."""
+    if result is None:
+        return Statement(DegradedReason.JOB_COMPLETE, text)
+    refused = (
+        f"{plural(result.refused, 'contribution was', 'contributions were')} refused, {result.contributions} merged; the syncer's log says "
+        "why each is refused"
+    )
+    if not result.tokens:
+        too_short = "a sample counts once every fragment has merged it: give the job more steps than its syncInterval"
+        why = refused if result.refused else too_short
+        return Statement(DegradedReason.NOTHING_TRAINED, f"the job is complete, and no token that a learner trained counts: {why}")
+    if result.refused > _MANY_REFUSED * (result.refused + result.contributions):
+        return Statement(DegradedReason.WORK_REFUSED, f"the job is complete, but {refused}")
+    return Statement(DegradedReason.JOB_COMPLETE, text)
 
 
 def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:

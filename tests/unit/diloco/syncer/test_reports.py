@@ -5,7 +5,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Result
 from diloco.data.ledger import Ledger, UnitWork
 from diloco.syncer.loss_history import LossHistory
-from diloco.syncer.reports import RESULT_BYTES, Facts, held_out_loss, make_report, make_result, result_json
+from diloco.syncer.reports import RESULT_BYTES, Facts, held_out_loss, ledger_text, make_report, make_result, result_json
 from diloco.syncer.unit_stats import UnitStatsTable
 
 
@@ -74,3 +74,19 @@ def test_a_result_fits_into_a_termination_message_whatever_the_number_of_units()
     result = Result.model_validate_json(text)
     assert (result.steps, result.held_out_loss) == (24, 0.5)
     assert "units are left out here" in result.message
+
+
+def test_a_result_counts_what_was_refused_for_what_it_is_and_not_what_came_late() -> None:
+    unit_stats = UnitStatsTable()
+    for unit, reasons in {"u": ["Impossible", "Outlier", "Stale", "NotAsked"], "v": ["Outlier", "Duplicate", "FENCED"]}.items():
+        for reason in reasons:
+            unit_stats.of(unit).refuse(reason)
+    assert make_result(facts(), core(), Ledger(), unit_stats).refused == 3
+
+
+def test_the_ledger_names_only_samples_that_there_are() -> None:
+    ledger = Ledger()
+    assert ledger_text(ledger) == "no sample was leased"
+    ledger.begin("u/1", "u")
+    ledger.lease("u/1", 1)
+    assert ledger_text(ledger).startswith("0 samples of sequence numbers 0 to 0 trained once each")

@@ -26,10 +26,10 @@ def trained(**spec: object) -> Stage:
     return Stage(a_job().with_pool(max=1).with_spec(**spec), a_tpu_node("tpu-0")).train()
 
 
-def completed(**spec: object) -> Stage:
+def completed(result: Result = RESULT, **spec: object) -> Stage:
     stage = trained(**spec)
     stage.learner_exits("v5p-0", 1, 0)
-    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    exits(stage.syncer, 0, stage.now, message=result.model_dump_json(by_alias=True))
     stage.step()
     return stage
 
@@ -45,6 +45,28 @@ def test_syncer_that_succeeded_completes_the_job_with_its_figures() -> None:
     assert (progress["step"], progress["tokens"], progress["heldOutLoss"]) == (100, 64000, 2.25)
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["tokens"], unit["steps"]) == ("Completed", 64000, 500)
+
+
+@pytest.mark.parametrize(
+    ("figures", "reason", "said"),
+    [
+        ({"tokens": 0, "contributions": 0, "refused": 21}, "NothingTrained", "21 contributions were refused, 0 merged; the syncer's log"),
+        ({"tokens": 0}, "NothingTrained", "give the job more steps than its syncInterval"),
+        ({"contributions": 90, "refused": 11}, "WorkRefused", "11 contributions were refused, 90 merged; the syncer's log"),
+    ],
+)
+def test_a_complete_job_says_that_its_learners_work_was_lost(figures: dict[str, int], reason: str, said: str) -> None:
+    stage = completed(RESULT.model_copy(update=figures))
+    degraded = stage.condition("Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", reason)
+    assert said in degraded["message"]
+    assert stage.condition("Complete")["status"] == "True"
+
+
+def test_few_refusals_of_a_complete_job_are_no_warning() -> None:
+    """10 of 100: a tenth."""
+    stage = completed(RESULT.model_copy(update={"contributions": 90, "refused": 10}))
+    assert stage.condition("Degraded")["reason"] == "JobComplete"
 
 
 def test_the_loss_history_of_a_complete_job_ends_with_its_result() -> None:
