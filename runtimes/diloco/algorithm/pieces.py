@@ -21,7 +21,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 Array = NDArray[np.float32]
 
 MOST_VISITS = 1 << 20
-"""Steps that the check of one unit's pieces may take. A regular grid needs one for each piece and dimension."""
+"""Steps that the check of one unit's pieces may take beyond one for each piece and dimension."""
 
 
 class PieceError(ValueError):
@@ -89,20 +89,21 @@ def check_cover(layout: Layout, owned: Sequence[Sequence[Piece]]) -> None:
     """Check that the pieces of all ranks cover every tensor exactly once. `owned[r]`: the pieces of rank r.
 
     Raises PieceError for the first piece that does not fit its tensor, and for the first gap or overlap, with the tensor, the place and
-    the ranks. Takes no more than MOST_VISITS steps, whatever the pieces are.
+    the ranks. Where the pieces of a tensor are no regular grid, takes no more than MOST_VISITS steps beyond what a grid would.
     """
-    specs = {spec.name: spec for spec in layout.tensors}
-    of_tensor: dict[str, list[_Owned]] = {name: [] for name in specs}
+    of_tensor: dict[str, list[tuple[int, Piece]]] = {spec.name: [] for spec in layout.tensors}
     for rank, pieces in enumerate(owned):
         for piece in pieces:
-            spec = specs.get(piece.tensor)
-            if spec is None:
+            if piece.tensor not in of_tensor:
                 raise PieceError(f"rank {rank} owns a piece of tensor {piece.tensor}, which the model does not have")
-            _check_fits(rank, piece, spec)
-            of_tensor[piece.tensor].append(_Owned(rank, piece))
-    visits = itertools.count()
+            of_tensor[piece.tensor].append((rank, piece))
+    visits = itertools.count(-sum(len(pieces) * len(spec.shape) for spec, pieces in zip(layout.tensors, of_tensor.values(), strict=True)))
     for spec in layout.tensors:
-        _check_tensor(spec, of_tensor[spec.name], (), visits)
+        of_one = of_tensor[spec.name]
+        if not _is_grid(spec, [piece for _, piece in of_one]):
+            for rank, piece in of_one:
+                _check_fits(rank, piece, spec)
+            _check_tensor(spec, [_Owned(rank, piece) for rank, piece in of_one], (), visits)
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,28 @@ def portion(fragment: Fragment, pieces: Iterable[Piece]) -> Portion:
     order = {tensor.name: index for index, tensor in enumerate(fragment.tensors)}
     own = tuple(sorted((piece for piece in pieces if piece.tensor in order), key=lambda piece: (order[piece.tensor], piece.start)))
     return Portion(fragment, own, sum(piece.elements for piece in own))
+
+
+def _is_grid(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
+    """Whether the pieces are the cells of a regular grid over the whole tensor, each once: so nearly every framework shards. False for all
+    others, good or bad."""
+    try:
+        starts = np.array([piece.start for piece in pieces], np.int64).reshape(-1, len(spec.shape))
+        sizes = np.array([piece.size for piece in pieces], np.int64).reshape(-1, len(spec.shape))
+    except (ValueError, OverflowError):  # of unlike lengths, or beyond 64 bits
+        return False
+    if not len(starts) == len(sizes) == len(pieces) > 0:
+        return False
+    cells, cell_of = 1, np.zeros(len(pieces), np.int64)
+    for axis, length in enumerate(spec.shape):
+        lows, index = np.unique(starts[:, axis], return_inverse=True)
+        if lows[0] != 0 or lows[-1] >= length or (sizes[:, axis] != np.diff(lows, append=length)[index]).any():
+            return False
+        cells *= len(lows)
+        if cells > len(pieces):
+            return False
+        cell_of = cell_of * len(lows) + index
+    return cells == len(pieces) == len(np.unique(cell_of))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,6 @@ FORMAT: Final = 1
 
 BELIEVED_SAMPLES: Final = 64
 """From so many committed samples on, what a unit says of their tokens is believed."""
-BELIEVED_SAMPLES: Final = 64
-"""From so many committed samples on, what a unit says of their tokens is believed."""
 MOST_WORK: Final = 1 << 53
 """Upper bound of the tokens of a job, and of the tokens or steps of one unit: no job comes near it, and the wire carries sums of such."""
 

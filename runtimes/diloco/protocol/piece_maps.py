@@ -19,8 +19,8 @@ type Owned = tuple[tuple[Piece, ...], ...]
 
 MOST_RANKS: Final = 4096
 """Processes of one unit."""
-MOST_PIECES: Final = 1 << 19
-"""Of all ranks: 512 ranks that each own a piece of every one of 1000 tensors."""
+MOST_PIECES: Final = 1 << 20
+"""Of all ranks: 512 ranks that each own a piece of every one of 2000 tensors."""
 MOST_DIMENSIONS: Final = 64
 """Of a tensor that can be cut; numpy's limit."""
 

@@ -107,7 +107,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self._former_hook = sys.excepthook
 
     def meet(self, here: Here, timeout: float = MEETING_TIMEOUT) -> Met:
-        """Wait until all ranks are there: their pieces, and the session that they share. Call it once.
+        """Wait until all ranks are there: the session that they share. Call it once.
 
         Raises Leave if they do not agree, if one is lost, or does not come in time: `Exit.RANK_LOST`, or `Exit.REFUSED_LAYOUT` when
         their pieces do not make up the model. From now on the loss of a rank ends this process.

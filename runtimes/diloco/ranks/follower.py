@@ -18,7 +18,7 @@ from diloco.protocol.tls import TlsError, TlsFiles
 from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence
 from diloco.ranks.ranks_pb2 import End, Failed, FromLeader, Here, Left, ToLeader
-from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
+from diloco.ranks.stream import Stream, StreamError
 
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 1.0
 """Between two attempts to connect, seconds."""
@@ -60,7 +60,7 @@ class Follower(SideChannel[FromLeader]):
         try:
             async with asyncio.timeout_at(self._loop.time() + max(0.0, self._deadline - time.monotonic())):
                 while not message.WhichOneof("message"):
-                    message = FromLeader.FromString(await stream.read(MOST_MEETING_BYTES))
+                    message = FromLeader.FromString(await stream.read())
                     self._silence.heard(0)
         except (StreamError, DecodeError) as error:
             why = str(error)
@@ -93,7 +93,7 @@ class Follower(SideChannel[FromLeader]):
         stream.write(ToLeader(here=self._here).SerializeToString())
         try:
             async with asyncio.timeout(SILENCE):
-                return stream, FromLeader.FromString(await stream.read(MOST_MEETING_BYTES))
+                return stream, FromLeader.FromString(await stream.read())
         except (StreamError, DecodeError, TimeoutError) as error:
             stream.cut()
             raise StreamError(f"the leader did not take this rank: {error or 'no answer'}") from error

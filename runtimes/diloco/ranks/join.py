@@ -29,7 +29,7 @@ from diloco.ranks.follower import Follower
 from diloco.ranks.following import FollowerMember
 from diloco.ranks.leader import Leader
 from diloco.ranks.leading import LeaderMember
-from diloco.ranks.meeting import counting, from_messages, to_message
+from diloco.ranks.meeting import counting, to_message
 from diloco.ranks.member import DataRank, RankParts
 from diloco.ranks.ranks_pb2 import Here
 
@@ -62,6 +62,7 @@ def join_ranks(
 
     Raises Leave when they do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
+    pieces = store.owned()
     data = world.data or DataRank(world.rank, world.ranks)
     me = Membership(config.job.uid, config.unit, config.attempt, world.rank, world.ranks)
     here = Here(
@@ -72,18 +73,17 @@ def join_ranks(
         ranks=me.ranks,
         framework=hello.framework,
         fingerprint=layout.fingerprint,
-        owned=to_message(store.owned()),
+        owned=to_message(pieces),
         dtypes=store.dtypes(),
         data_rank=data.index,
         data_ranks=data.of,
     )
     channel = _channel(config, layout, hello.session, me, world)
     met = channel.meet(here)
-    owned = from_messages(met.owned)
     incarnations = Incarnations()
     inbox = Inbox(config.job.training.overlap_steps, channel.changed)
-    own = _hello_of(hello, layout, owned, met.session, me)
-    parts = _parts(store, config, fragments, own, owned, data, inbox, incarnations, on_adopt, keepalive)
+    own = _hello_of(hello, layout, channel, met.session)
+    parts = _parts(store, config, fragments, own, pieces, data, inbox, incarnations, on_adopt, keepalive)
     if isinstance(channel, Follower):
         return FollowerMember(parts, channel, incarnations)
     return LeaderMember(parts, channel, incarnations, counting(channel.data_ranks))
@@ -103,9 +103,10 @@ def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membersh
     return leader or Follower(me, config.tls, host, int(port))
 
 
-def _hello_of(hello: Hello, layout: Layout, owned: Sequence[Sequence[Piece]], session: bytes, me: Membership) -> Hello:
-    if me.rank == 0:
-        own = Hello(ranks=me.ranks, owned=piece_maps(layout, owned))
+def _hello_of(hello: Hello, layout: Layout, channel: Leader | Follower, session: bytes) -> Hello:
+    me = channel.me
+    if isinstance(channel, Leader):
+        own = Hello(ranks=me.ranks, owned=piece_maps(layout, channel.owned))
         own.MergeFrom(hello)
     else:
         own = Hello(job_uid=hello.job_uid, unit=hello.unit, attempt=hello.attempt, framework=hello.framework)
@@ -119,7 +120,7 @@ def _parts(
     config: LearnerConfig,
     fragments: Sequence[Fragment],
     hello: Hello,
-    owned: Sequence[Sequence[Piece]],
+    pieces: Sequence[Piece],
     data: DataRank,
     inbox: Inbox,
     incarnations: Incarnations,
@@ -127,7 +128,7 @@ def _parts(
     keepalive: Keepalive,
 ) -> RankParts:
     training = config.job.training
-    portions = [portion(fragment, owned[hello.rank]) for fragment in fragments]
+    portions = [portion(fragment, pieces) for fragment in fragments]
     link = Connection(
         config.syncer,
         config.tls,

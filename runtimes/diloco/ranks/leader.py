@@ -16,12 +16,12 @@ from typing import cast
 from google.protobuf.message import DecodeError
 
 from diloco.algorithm.layout import Layout
-from diloco.algorithm.pieces import PieceError, check_cover
+from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.contract import Exit
 from diloco.protocol.tls import TlsError, TlsFiles
 from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
-from diloco.ranks.meeting import absent, disagreement, from_messages
+from diloco.ranks.meeting import absent, disagreement, from_message
 from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, ToLeader
 from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
 from diloco.wording import plural
@@ -61,6 +61,9 @@ class Leader(SideChannel[ToLeader]):
         self._streams: dict[int, Stream] = {}
         self._listening: set[asyncio.Task[None]] = set()
         self._heres: dict[int, Here] = {}
+        self._checking: asyncio.Task[None] | None = None
+        self.owned: Sequence[Sequence[Piece]] = ()
+        """After the meeting: the pieces of each rank."""
         self._verdict = Verdict()
         self._left: set[int] = set()
         self.wanted: Callable[[int], None] = lambda batches: None
@@ -158,18 +161,26 @@ class Leader(SideChannel[ToLeader]):
         self._all_there()
 
     def _all_there(self) -> None:
-        if len(self._heres) < self.me.ranks or self._over:
-            return
-        owned = [self._heres[rank].owned for rank in range(self.me.ranks)]
+        if len(self._heres) == self.me.ranks and not self._over:
+            self._checking = self._loop.create_task(self._check())
+
+    async def _check(self) -> None:
+        """See whether the pieces make up the model, on a thread of its own: for many ranks it takes seconds, and signs of life go on."""
         try:
-            check_cover(self._layout, from_messages(owned))
+            self.owned = await asyncio.to_thread(self._checked_pieces)
         except PieceError as error:
             why = f"the ranks of unit {self.me.unit} do not make up the model: {error}"
             self._end(Cause(0, why), why, Exit.REFUSED_LAYOUT)
             return
-        met = Met(session=self._session, owned=owned)
-        self._say_now(FromLeader(met=met))
-        self._met.set_result(met)
+        if not self._over:
+            met = Met(session=self._session)
+            self._say_now(FromLeader(met=met))
+            self._met.set_result(met)
+
+    def _checked_pieces(self) -> list[list[Piece]]:
+        owned = [from_message(self._heres[rank].owned) for rank in range(self.me.ranks)]
+        check_cover(self._layout, owned)
+        return owned
 
     # --- after it -------------------------------------------------------------------------------------------------------
 
@@ -206,8 +217,7 @@ class Leader(SideChannel[ToLeader]):
         cause = self._verdict.look()
         if cause is not None:
             self._end(cause, f"{self.me.name(cause.rank)} {cause.why}. This process ends, and with it the unit")
-        elif not self._met.done() and time.monotonic() > self._deadline:
-            missing = absent(self.me.ranks, self._heres)
+        elif (missing := absent(self.me.ranks, self._heres)) and time.monotonic() > self._deadline:
             why = f"unit {self.me.unit} waited for {missing} in vain: {plural(self.me.ranks, 'rank')} must start, with one leader address"
             self._end(Cause(0, why), why)
         else:

@@ -70,8 +70,3 @@ def to_message(owned: Iterable[pieces.Piece]) -> Pieces:
 def from_message(owned: Pieces) -> list[pieces.Piece]:
     """A rank's pieces from the wire, as they are: `pieces.check_cover` checks them."""
     return [pieces.Piece(piece.tensor, tuple(piece.start), tuple(piece.size)) for piece in owned.pieces]
-
-
-def from_messages(owned: Sequence[Pieces]) -> list[list[pieces.Piece]]:
-    """The pieces of each rank."""
-    return [from_message(of_rank) for of_rank in owned]

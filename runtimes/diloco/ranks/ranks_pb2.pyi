@@ -94,12 +94,10 @@ class Here(_message.Message):
     def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ..., dtypes: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Met(_message.Message):
-    __slots__ = ("session", "owned")
+    __slots__ = ("session",)
     SESSION_FIELD_NUMBER: _ClassVar[int]
-    OWNED_FIELD_NUMBER: _ClassVar[int]
     session: bytes
-    owned: _containers.RepeatedCompositeFieldContainer[Pieces]
-    def __init__(self, session: _Optional[bytes] = ..., owned: _Optional[_Iterable[_Union[Pieces, _Mapping]]] = ...) -> None: ...
+    def __init__(self, session: _Optional[bytes] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("reason",)

@@ -13,7 +13,7 @@ from typing import Final, Self
 from diloco.protocol.tls import TlsError, TlsFiles, identities
 
 MOST_MEETING_BYTES: Final = 64 << 20
-"""Of a message at the meeting: it says the pieces of a rank, or of all of them."""
+"""Of what a rank says at the meeting: its pieces."""
 MOST_BYTES: Final = 1 << 20
 """Of any later message."""
 MOST_UNSENT_BYTES: Final = MOST_MEETING_BYTES + (4 << 20)

@@ -98,6 +98,19 @@ def test_pieces_of_a_whole_cluster_are_checked_at_once_and_hostile_ones_are_give
         check_cover(Layout([TensorSpec("w", (n, n))]), [stairs, [Piece("w", (i + 1, i), (n - i - 1, 1)) for i in range(n - 1)]])
 
 
+def test_a_grid_is_never_too_irregular_however_many_pieces_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,100 tensors of 512 ranks were."""
+    monkeypatch.setattr("diloco.algorithm.pieces.MOST_VISITS", 0)
+    layout = Layout([TensorSpec("w", (7, 6)), TensorSpec("bias", (5,)), TensorSpec("scale", ())])
+    check_cover(layout, deal(layout.tensors, 3))
+    # FSDP over 2 x tensor parallel over 3, rows of unlike length.
+    alone = Layout([TensorSpec("w", (7, 6))])
+    check_cover(alone, [[Piece("w", (row, column), (rows, 2))] for row, rows in ((0, 4), (4, 3)) for column in (0, 2, 4)])
+    # No grid: each block of rows is cut at columns of its own. One step for each piece and dimension.
+    cuts = [Piece("w", (0, 0), (3, 2)), Piece("w", (0, 2), (3, 4)), Piece("w", (3, 0), (4, 5)), Piece("w", (3, 5), (4, 1))]
+    check_cover(alone, [cuts])
+
+
 @given(specs, st.integers(1, 9))
 def test_dealt_pieces_cover_the_model_and_differ_by_a_row_of_each_tensor(specs: list[TensorSpec], ranks: int) -> None:
     owned = deal(specs, ranks)
