@@ -51,9 +51,19 @@ class LeasedBatches:
         self._numbers = numbers
         self._samples = samples
         self._seed = seed
+        self._reached = 0
+
+    @property
+    def epoch(self) -> float:
+        """How often the job has gone through the data set, all units together, as far as the newest batch tells. Raises ValueError without
+        `samples`."""
+        if self._samples is None:
+            raise ValueError("there are no epochs without samples=: the indices are sequence numbers")
+        return self._reached / self._samples
 
     def __iter__(self) -> Iterator[list[int]]:
         for numbers in self._numbers():
+            self._reached = max(self._reached, int(numbers.max()) + 1)
             indices = numbers if self._samples is None else sample_indices(numbers, self._samples, self._seed)
             yield indices.tolist()
 

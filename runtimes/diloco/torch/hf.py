@@ -1,15 +1,14 @@
 """Train with the Trainer of transformers in a job:
 
     session = diloco.torch.join(model, optimizer=optimizer)
-    rate = diloco.torch.schedule(optimizer, session, "cosine")
-    trainer = Trainer(model=model, args=args, train_dataset=data, optimizers=(optimizer, rate))
+    trainer = Trainer(model=model, args=args, train_dataset=data, optimizers=(optimizer, None))
     diloco.torch.hf.attach(trainer, session)
     trainer.train()
     session.close()
 
 Wants the packages of the extra `hf`.
 
-See docs/decisions/0167-batches-ahead.md.
+See docs/decisions/0167-batches-ahead.md. See docs/decisions/0166-pauses-and-ends.md.
 """
 
 from __future__ import annotations
@@ -24,6 +23,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from diloco.learner.loop_check import MOST_AHEAD
 from diloco.learner.session import Session
+from diloco.torch.schedules import ProgressLR
+from diloco.torch.trainer_schedule import TrainerShape
 
 _NO_LABEL = -100
 """What transformers writes in place of a label where a token has none."""
@@ -47,8 +48,9 @@ def attach(trainer: Trainer, session: Session, *, seed: int = 0, tokens: Callabl
     update. Call it once, before `trainer.train`.
 
     The trainer's data set is read by index, see `Session.numbers`: the same one, with the same `seed`, in every unit. Its collator and the
-    dataloader_… arguments hold, its sampler does not. `tokens` counts those of a batch.
-    Raises ValueError for arguments that would end the training at another moment, TypeError for a stream.
+    dataloader_… arguments hold, its sampler does not. `tokens` counts those of a batch. Without a schedule of the program, the one of the
+    trainer's arguments follows the job. An epoch in its logs is one of the job.
+    Raises ValueError for arguments that would do something else in a job than they say, TypeError for a stream.
     """
     if isinstance(trainer.train_dataset, IterableDataset) or not hasattr(trainer.train_dataset, "__len__"):
         raise TypeError("the Trainer's data set has no length: a stream cannot be leased by index. Read it in a loop with session.shards")
@@ -56,12 +58,34 @@ def attach(trainer: Trainer, session: Session, *, seed: int = 0, tokens: Callabl
         raise ValueError(
             f"max_steps={trainer.args.max_steps} would end this unit, not the job: leave it out; spec.training.steps ends the job"
         )
+    _check_arguments(trainer.args)
+    if trainer.optimizer is None:
+        raise ValueError(
+            "the Trainer would make an optimizer that has not joined: give it the session's, Trainer(…, optimizers=(optimizer, None))"
+        )
+    if trainer.lr_scheduler is None:
+        if type(trainer).create_scheduler is not Trainer.create_scheduler:
+            raise ValueError(
+                "create_scheduler would count the steps of this unit: pass its schedule, Trainer(…, optimizers=(optimizer, rate))"
+            )
+        trainer.lr_scheduler = ProgressLR(trainer.optimizer, session, TrainerShape(trainer.args, trainer.optimizer, session.steps))
     trainer.args.max_steps = _ENDLESS
     # What the Trainer makes of its data set, its collator and its arguments; only the sampler is another.
     usual = trainer.get_train_dataloader()
     loader = _LeasedLoader(trainer, session, usual, seed, tokens)
     trainer.get_train_dataloader = lambda: loader
     trainer.add_callback(_Steps(session, loader))
+
+
+def _check_arguments(args: TrainingArguments) -> None:
+    """Raises ValueError for what means something else in a job."""
+    for what in ("logging", "eval", "save"):
+        strategy, every = getattr(args, f"{what}_strategy"), getattr(args, f"{what}_steps")
+        instead = f"say {what}_strategy='steps' and {what}_steps=N, in updates of this unit"
+        if strategy == "epoch":
+            raise ValueError(f"{what}_strategy='epoch' would wait for the end of the job, as units have no epochs of their own: {instead}")
+        if strategy == "steps" and every is not None and 0 < every < 1:
+            raise ValueError(f"{what}_steps={every} is a share of this unit's updates, of which there is no fixed number: {instead}")
 
 
 class _LeasedLoader(DataLoader[Any]):
@@ -72,9 +96,10 @@ class _LeasedLoader(DataLoader[Any]):
     ) -> None:
         ahead = trainer.args.gradient_accumulation_steps + usual.num_workers * (usual.prefetch_factor or 0) + MOST_AHEAD
         samples = len(usual.dataset)  # type: ignore[arg-type]  # `attach` has looked
+        self.leased = session.numbers(trainer.args.train_batch_size, samples=samples, seed=seed, ahead=ahead)
         super().__init__(
             usual.dataset,
-            batch_sampler=session.numbers(trainer.args.train_batch_size, samples=samples, seed=seed, ahead=ahead),
+            batch_sampler=self.leased,
             collate_fn=usual.collate_fn,
             num_workers=usual.num_workers,
             prefetch_factor=usual.prefetch_factor,
@@ -107,9 +132,14 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         loss = (logs or {}).get("loss")
         self._loss = float(loss) if loss is not None and math.isfinite(float(loss)) else None
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, lr_scheduler: object = None, **_: Any
+    ) -> None:
         """After an update, which was made from all batches taken since the last one."""
         self._session.step(tokens=sum(self._loader.taken), batches=len(self._loader.taken), loss=self._loss)
         self._loader.taken.clear()
         self._loss = None
+        state.epoch = self._loader.leased.epoch
+        if isinstance(lr_scheduler, ProgressLR):
+            lr_scheduler.step()  # the Trainer calls it before the session knows of the step
         control.should_training_stop = control.should_training_stop or self._session.over

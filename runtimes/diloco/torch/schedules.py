@@ -5,11 +5,19 @@ See docs/decisions/0166-pauses-and-ends.md.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from diloco.schedules import Clock, Decay, Schedule
+
+
+class Shape(Protocol):
+    """A learning rate as a share of the highest one, such as `Schedule`."""
+
+    def next_share(self, clock: Clock) -> float:
+        """Of the step that comes next."""
+        ...
 
 
 class ProgressLR(torch.optim.lr_scheduler.LRScheduler):
@@ -19,7 +27,7 @@ class ProgressLR(torch.optim.lr_scheduler.LRScheduler):
     `state_dict` holds no position, because the job has it.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, session: Clock, schedule: Schedule) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, session: Clock, schedule: Shape) -> None:
         """Sets the rate of the step that comes next."""
         self._session = session
         self._schedule = schedule

@@ -51,11 +51,9 @@ def arguments(folder: Path, **more: Any) -> TrainingArguments:
         per_device_train_batch_size=BATCH,
         gradient_accumulation_steps=ACCUMULATION,
         use_cpu=True,
-        logging_steps=5,
-        save_strategy="no",
         report_to=[],
         disable_tqdm=True,
-        **more,
+        **{"logging_steps": 5, "save_strategy": "no", **more},
     )
 
 
@@ -80,6 +78,28 @@ def test_a_trainer_trains_on_leased_samples_until_the_job_is_done(tmp_path: Path
     assert final is not None
     held = np.sort(np.concatenate([parameter.detach().numpy().ravel() for parameter in net.parameters()]))
     assert np.array_equal(held, np.sort(np.concatenate(final))), "the final parameters are the job's"
+
+
+def test_the_trainers_own_schedule_and_its_epochs_follow_the_job(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(40)))
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    args = arguments(tmp_path / "out", lr_scheduler_type="cosine", warmup_steps=0.05, logging_steps=1)
+    with (
+        LocalSyncer(place) as syncer,
+        diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session,
+    ):
+        trainer = Trainer(model=net, args=args, train_dataset=Samples(), optimizers=(optimizer, None))
+        attach(trainer, session)
+        trainer.train()
+        settled = session.step_count * ACCUMULATION * BATCH
+    assert session.done
+    logged = [entry for entry in trainer.state.log_history if "learning_rate" in entry]
+    assert logged[0]["learning_rate"] == 0.0, "transformers begins a warm-up at 0"
+    assert max(entry["learning_rate"] for entry in logged) > 0.5e-2
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
+    # The only unit trains the samples in order, so that its epochs are the job's.
+    assert trainer.state.epoch == pytest.approx(settled / SAMPLES, abs=2 * ACCUMULATION * BATCH / SAMPLES)
 
 
 def test_a_drain_in_the_middle_of_an_update_ends_the_training(tmp_path: Path) -> None:
@@ -114,6 +134,39 @@ def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path)
         attach(Trainer(model=model(), args=arguments(tmp_path, max_steps=7), train_dataset=Samples()), session)
     with pytest.raises(TypeError, match=r"a stream cannot be leased by index"):
         attach(Trainer(model=model(), args=arguments(tmp_path, max_steps=7), train_dataset=Stream()), session)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"eval_strategy": "epoch"}, r"eval_strategy='epoch' would wait for the end of the job.*eval_strategy='steps' and eval_steps=N"),
+        ({"logging_strategy": "epoch"}, r"logging_strategy='epoch' would wait"),
+        ({"save_strategy": "steps", "save_steps": 0.1}, r"save_steps=0.1 is a share of this unit's updates"),
+        (
+            {"eval_strategy": "steps", "lr_scheduler_type": "reduce_lr_on_plateau"},
+            r"(?s)'reduce_lr_on_plateau' follows.*diloco.torch.schedule\(",
+        ),
+    ],
+)
+def test_arguments_that_mean_something_else_in_a_job_are_refused(tmp_path: Path, more: dict[str, Any], why: str) -> None:
+    net = model()
+    pair = (torch.optim.AdamW(net.parameters()), None)
+    trainer = Trainer(model=net, args=arguments(tmp_path, **more), train_dataset=Samples(), eval_dataset=Samples(), optimizers=pair)
+    with pytest.raises(ValueError, match=why):
+        attach(trainer, ScriptedSession().join().session)
+
+
+def test_a_trainer_that_would_make_its_own_optimizer_or_schedule_is_refused(tmp_path: Path) -> None:
+    class OwnSchedule(Trainer):  # type: ignore[misc]
+        def create_scheduler(self, num_training_steps: int, optimizer: object = None) -> Any:
+            raise AssertionError("it is never asked")
+
+    net, session = model(), ScriptedSession().join().session
+    given = {"model": net, "args": arguments(tmp_path), "train_dataset": Samples()}
+    with pytest.raises(ValueError, match=r"an optimizer that has not joined"):
+        attach(Trainer(**given), session)
+    with pytest.raises(ValueError, match=r"create_scheduler would count the steps of this unit"):
+        attach(OwnSchedule(**given, optimizers=(torch.optim.AdamW(net.parameters()), None)), session)
 
 
 def test_tokens_are_those_with_a_label_else_those_that_are_no_padding() -> None:

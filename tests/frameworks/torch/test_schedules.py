@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from diloco.torch import schedule
+from diloco.torch.trainer_schedule import TrainerShape
+from transformers import TrainingArguments, get_scheduler
 
 
 @dataclass
@@ -56,3 +60,40 @@ def test_its_state_can_be_saved_and_holds_no_session(tmp_path: object) -> None:
     again = schedule(optimizer(), later, "linear")
     again.load_state_dict(state)
     assert again.get_lr() == pytest.approx([0.1, 0.01])  # where the job is, not where the state was saved
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("linear", {}),
+        ("cosine", {}),
+        ("cosine_with_restarts", {"num_cycles": 2}),
+        ("cosine_with_min_lr", {"min_lr_rate": 0.1}),
+        ("polynomial", {"power": 2.0}),
+        ("warmup_stable_decay", {"num_decay_steps": 30}),
+        ("inverse_sqrt", {}),
+        ("constant", {}),
+    ],
+)
+def test_the_shapes_of_the_trainer_are_those_of_transformers_over_the_job(tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
+    steps, warmup = 100, 0 if kind == "constant" else 10
+    args = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type=kind, warmup_steps=warmup, lr_scheduler_kwargs=more)
+    shape = TrainerShape(args, torch.optim.SGD([torch.zeros(1)], lr=0.5), steps)
+    alone = torch.optim.SGD([torch.zeros(1)], lr=0.5)
+    reference = get_scheduler(kind, alone, warmup, warmup + steps, more)
+    clock = Clock()
+    for step in range(warmup + steps):
+        # A unit whose updates after its warm-up are the job's outer steps.
+        clock.step_count, clock.progress = step, max(0, step - warmup) / steps
+        assert 0.5 * shape.next_share(clock) == pytest.approx(alone.param_groups[0]["lr"], abs=1e-12)
+        alone.step()
+        reference.step()
+
+
+def test_the_trainers_shape_ends_with_the_job_and_not_with_the_units_steps(tmp_path: Path) -> None:
+    args = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear", warmup_steps=0.05)
+    shape = TrainerShape(args, optimizer(), 100)
+    # A fast unit, long past the job's 100 steps, when half of the job is done; one that came late, in its first of 5 steps of warm-up.
+    assert shape.next_share(Clock(progress=0.5, step_count=1000)) == pytest.approx(0.5)
+    assert shape.next_share(Clock(progress=0.5, step_count=1)) == pytest.approx(0.5 / 5)
+    assert shape.next_share(Clock(progress=1.0, step_count=1000)) == 0.0

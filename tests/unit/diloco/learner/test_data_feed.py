@@ -39,6 +39,14 @@ def test_an_iteration_goes_on_where_the_last_one_was_left_and_has_no_length() ->
     assert repr(sampler(4, samples=1)) == "<leased batches of 4 indices of 1 sample>"
 
 
+def test_epochs_are_those_of_the_job_as_far_as_the_newest_batch_tells() -> None:
+    batches = sampler(4, samples=8)
+    assert batches.epoch == 0.0
+    assert [batches.epoch for _ in batches] == [0.5, 1.0, 1.5]
+    with pytest.raises(ValueError, match="there are no epochs without samples="):
+        _ = sampler(4, samples=None).epoch
+
+
 def test_a_data_set_without_samples_is_refused() -> None:
     with pytest.raises(ValueError, match="samples must be at least 1, not 0"):
         sampler(4, samples=0)
