@@ -173,9 +173,12 @@ class Session:
         """Around what keeps the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few
         words. `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
 
-        All ranks of a unit call it. Raises ValueError for a reason or a time that cannot be.
+        All ranks of a unit call it. After `close` it announces nothing. Raises ValueError for a reason or a time that cannot be.
         """
         check_pause(reason, at_most)
+        if self._closed:
+            yield
+            return
         began = time.monotonic()
         outer, self._pause = self._pause, (reason, began + at_most)
         self._member.paused(reason, at_most)

@@ -23,6 +23,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from diloco.learner.loop_check import MOST_AHEAD
 from diloco.learner.session import Session
+from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
 from diloco.torch.trainer_schedule import TrainerShape
 
@@ -30,6 +31,9 @@ _NO_LABEL = -100
 """What transformers writes in place of a label where a token has none."""
 _ENDLESS = 1 << 40
 """Updates of a training that ends when its job does. The Trainer wants a number."""
+
+_PAUSES = {"evaluation": ("evaluate",), "prediction": ("predict",), "checkpoint": ("save_model", "_save_checkpoint")}
+"""Methods of the Trainer that take long, by what the session says of them. `_save_checkpoint` saves the optimizer, too."""
 
 
 def labelled_tokens(batch: Mapping[str, Any]) -> int:
@@ -43,13 +47,21 @@ def labelled_tokens(batch: Mapping[str, Any]) -> int:
     raise ValueError(f"a batch with {', '.join(map(repr, batch)) or 'nothing'} has no tokens to count: pass attach(…, tokens=…)")
 
 
-def attach(trainer: Trainer, session: Session, *, seed: int = 0, tokens: Callable[[Mapping[str, Any]], int] = labelled_tokens) -> None:
+def attach(
+    trainer: Trainer,
+    session: Session,
+    *,
+    seed: int = 0,
+    tokens: Callable[[Mapping[str, Any]], int] = labelled_tokens,
+    longest_pause: float = LONGEST_PAUSE,
+) -> None:
     """Let `trainer` train on what the syncer leases to this unit, until the job is done or the unit drains, and tell the session of each
     update. Call it once, before `trainer.train`.
 
     The trainer's data set is read by index, see `Session.numbers`: the same one, with the same `seed`, in every unit. Its collator and the
     dataloader_… arguments hold, its sampler does not. `tokens` counts those of a batch. Without a schedule of the program, the one of the
-    trainer's arguments follows the job. An epoch in its logs is one of the job.
+    trainer's arguments follows the job. An epoch in its logs is one of the job. Its evaluations, predictions and saves are announced
+    as pauses of at most `longest_pause` seconds each.
     Raises ValueError for arguments that would do something else in a job than they say, TypeError for a stream.
     """
     if isinstance(trainer.train_dataset, IterableDataset) or not hasattr(trainer.train_dataset, "__len__"):
@@ -69,6 +81,9 @@ def attach(trainer: Trainer, session: Session, *, seed: int = 0, tokens: Callabl
                 "create_scheduler would count the steps of this unit: pass its schedule, Trainer(…, optimizers=(optimizer, rate))"
             )
         trainer.lr_scheduler = ProgressLR(trainer.optimizer, session, TrainerShape(trainer.args, trainer.optimizer, session.steps))
+    for reason, calls in _PAUSES.items():
+        for name in calls:
+            setattr(trainer, name, announced(getattr(trainer, name), session, reason, longest_pause))
     trainer.args.max_steps = _ENDLESS
     # What the Trainer makes of its data set, its collator and its arguments; only the sampler is another.
     usual = trainer.get_train_dataloader()

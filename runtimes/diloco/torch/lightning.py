@@ -14,31 +14,55 @@ See docs/decisions/0167-batches-ahead.md. See docs/decisions/0166-pauses-and-end
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from diloco.learner.session import Session
+from diloco.learner.standing import check_pause
+from diloco.torch.announced import LONGEST_PAUSE, announced
+from diloco.torch.schedules import ProgressLR
 
 
 class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
     """Tells the session of each update of the optimizer, with the batches that it was made from, and ends the training with the job."""
 
-    def __init__(self, session: Session, *, tokens: Callable[[Any], int]) -> None:
-        """`tokens`: the real tokens of a batch, without padding."""
+    def __init__(self, session: Session, *, tokens: Callable[[Any], int], longest_pause: float = LONGEST_PAUSE) -> None:
+        """`tokens`: the real tokens of a batch, without padding. Validations, tests, predictions and checkpoints are announced as pauses of
+        at most `longest_pause` seconds each. Raises ValueError for a time that cannot be."""
+        check_pause("validation", longest_pause)
         self._session = session
         self._count = tokens
+        self._longest_pause = longest_pause
+        self._pause = ExitStack()
         self._updates = 0
         self._tokens = 0
         self._batches = 0
         self._loss: torch.Tensor | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raises ValueError for bounds that would end this unit before the job."""
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raises ValueError for what would end this unit before the job, or would do nothing before the end of the job."""
         for name, bound in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
             if bound is not None and bound != -1:
                 raise ValueError(f"{name}={bound} would end this unit, not the job: give Trainer max_epochs=-1 and leave out max_steps")
+        if pl_module.automatic_optimization and any(config.interval != "step" for config in trainer.lr_scheduler_configs):
+            raise ValueError(
+                "the learning rate would stay at its first value, as a unit's epoch ends with the job. In configure_optimizers:\n"
+                '    rate = diloco.torch.schedule(optimizer, session, "cosine", warmup=200)\n'
+                '    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}'
+            )
+        if trainer.enable_validation and trainer.val_check_interval == 1.0:
+            raise ValueError(
+                "validation would wait for the end of the job, as a unit's epoch ends with it: give Trainer val_check_interval=N, in "
+                "batches, and check_val_every_n_epoch=None, or limit_val_batches=0"
+            )
+        if "save_checkpoint" not in vars(trainer):
+            trainer.save_checkpoint = announced(trainer.save_checkpoint, self._session, "checkpoint", self._longest_pause)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Counts updates from here."""
         self._updates = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -51,8 +75,38 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
             self._session.step(tokens=self._tokens, batches=self._batches, loss=loss)
             self._updates, self._tokens, self._batches = trainer.global_step, 0, 0
             self._loss = outputs.get("loss") if isinstance(outputs, dict) else None
+            for config in trainer.lr_scheduler_configs:
+                if isinstance(config.scheduler, ProgressLR):
+                    config.scheduler.step()  # Lightning calls it before the session knows of the step
         trainer.should_stop = trainer.should_stop or self._session.over
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The loader ends with the job, also in the middle of an update."""
         trainer.should_stop = trainer.should_stop or self._session.over
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A pause begins, also of the check before the first step."""
+        self._begin_pause("validation")
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The pause ends."""
+        self._pause.close()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A pause begins."""
+        self._begin_pause("test")
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The pause ends."""
+        self._pause.close()
+
+    def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A pause begins."""
+        self._begin_pause("prediction")
+
+    def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The pause ends."""
+        self._pause.close()
+
+    def _begin_pause(self, reason: str) -> None:
+        self._pause.enter_context(self._session.paused(reason, self._longest_pause))

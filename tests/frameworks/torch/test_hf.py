@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import Accelerator
-from builders.exchange import LocalSyncer, Place, connection_of, job_file, training
+from builders.exchange import LocalSyncer, Place, connection_of, job_file, training, until
 from builders.scripted_connection import ScriptedSession
 from diloco.learner.leave import Leave
 from diloco.torch.hf import attach, labelled_tokens
@@ -100,6 +100,51 @@ def test_the_trainers_own_schedule_and_its_epochs_follow_the_job(tmp_path: Path)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-12)
     # The only unit trains the samples in order, so that its epochs are the job's.
     assert trainer.state.epoch == pytest.approx(settled / SAMPLES, abs=2 * ACCUMULATION * BATCH / SAMPLES)
+
+
+def test_the_syncer_knows_of_evaluations_while_they_last(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(40)))
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    args = arguments(tmp_path / "out", eval_strategy="steps", eval_steps=10)
+    seen: list[str] = []
+    with LocalSyncer(place) as syncer:
+
+        class HeldOut(Samples):
+            def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+                seen.append(until(lambda: (unit := syncer.unit("a")) and unit.pause, "the report of a pause"))
+                return super().__getitem__(index)
+
+        with diloco.torch.join(net, optimizer=optimizer, environment=place.of_learner(syncer.address, "a")) as session:
+            pair = (optimizer, None)
+            trainer = Trainer(model=net, args=args, train_dataset=Samples(), eval_dataset=HeldOut(), optimizers=pair)
+            attach(trainer, session)
+            trainer.train()
+            until(lambda: (unit := syncer.unit("a")) and not unit.pause, "the end of the last pause")
+    assert set(seen) == {"evaluation"}
+
+
+def test_saves_and_predictions_are_pauses_as_long_as_the_program_says(tmp_path: Path) -> None:
+    learner, net = ScriptedSession().join(), model()
+
+    def tokens(batch: Mapping[str, Any]) -> int:
+        if learner.session.step_count == 1:
+            learner.member.drain()
+        return labelled_tokens(batch)
+
+    pair = (torch.optim.AdamW(net.parameters()), None)
+    args = arguments(tmp_path / "out", save_strategy="steps", save_steps=1)
+    trainer = Trainer(model=net, args=args, train_dataset=Samples(), optimizers=pair)
+    attach(trainer, learner.session, tokens=tokens, longest_pause=600)
+    trainer.train()
+    assert ("checkpoint", 600) in learner.connection.pauses
+    trainer.predict(Samples())
+    assert learner.connection.pauses[-2:] == [("prediction", 600), ("", 0.0)]
+    with pytest.raises(Leave):
+        learner.session.close()
+    told = len(learner.connection.pauses)
+    trainer.save_model(str(tmp_path / "final"))
+    assert len(learner.connection.pauses) == told, "once the session is closed there is no one to tell"
 
 
 def test_a_drain_in_the_middle_of_an_update_ends_the_training(tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import diloco.torch
 import pytest
 import torch
-from builders.exchange import LocalSyncer, Place, job_file, training
+from builders.exchange import LocalSyncer, Place, job_file, training, until
 from builders.scripted_connection import ScriptedSession
 from diloco.torch.lightning import Steps
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -39,10 +41,23 @@ class Squares(LightningModule):  # type: ignore[misc]
         return loss
 
 
+class Validated(Squares):
+    """Sees what the session says during its validations."""
+
+    def __init__(self, seen: Callable[[], object]) -> None:
+        super().__init__()
+        self.seen = seen
+        self.validations: list[object] = []
+
+    def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
+        self.validations.append(self.seen())
+
+
 def trainer(folder: Path, steps: Steps, **more: Any) -> Trainer:
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
-    given = {"max_epochs": -1, "accelerator": "cpu", "accumulate_grad_batches": ACCUMULATION, **quiet, **more}
-    return Trainer(default_root_dir=folder, callbacks=[steps], **given)
+    usual = {"max_epochs": -1, "accelerator": "cpu", "accumulate_grad_batches": ACCUMULATION, "callbacks": [], **quiet}
+    given = {**usual, **more}
+    return Trainer(default_root_dir=folder, **{**given, "callbacks": [steps, *given["callbacks"]]})
 
 
 def elements(batch: list[torch.Tensor]) -> int:
@@ -87,3 +102,74 @@ def test_bounds_that_would_end_the_unit_alone_are_refused(tmp_path: Path) -> Non
     loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
     with pytest.raises(ValueError, match=r"max_steps=7 would end this unit, not the job"):
         trainer(tmp_path, Steps(session, tokens=elements), max_steps=7).fit(Squares(), loader)
+
+
+def test_a_schedule_that_waits_for_the_end_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    class Scheduled(Squares):
+        def configure_optimizers(self) -> Any:
+            return [self.optimizer], [torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.1)]
+
+    session = ScriptedSession().join().session
+    loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
+    with pytest.raises(ValueError, match=r'(?s)stay at its first value.*diloco.torch.schedule\(.*"interval": "step"'):
+        trainer(tmp_path, Steps(session, tokens=elements)).fit(Scheduled(), loader)
+
+
+def test_a_schedule_by_steps_has_followed_the_job_to_its_end(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(40)))
+
+    class Scheduled(Squares):
+        def configure_optimizers(self) -> Any:
+            rate = diloco.torch.schedule(self.optimizer, session, "linear")
+            return {"optimizer": self.optimizer, "lr_scheduler": {"scheduler": rate, "interval": "step"}}
+
+    module = Scheduled()
+    with (
+        LocalSyncer(place) as syncer,
+        diloco.torch.join(module, optimizer=module.optimizer, environment=place.of_learner(syncer.address, "a")) as session,
+    ):
+        loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
+        trainer(tmp_path, Steps(session, tokens=elements)).fit(module, loader)
+    assert session.done
+    assert module.optimizer.param_groups[0]["lr"] == 0.0
+
+
+def test_a_validation_that_waits_for_the_end_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    session = ScriptedSession().join().session
+    loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
+    with pytest.raises(ValueError, match=r"validation would wait for the end of the job.*val_check_interval=N"):
+        trainer(tmp_path, Steps(session, tokens=elements)).fit(Validated(lambda: None), loader, DataLoader(DATA))
+
+
+def test_the_syncer_knows_of_validations_while_they_last(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(40)))
+    with LocalSyncer(place) as syncer:
+
+        def pause() -> object:
+            return until(lambda: (unit := syncer.unit("a")) and unit.pause, "the report of a pause")
+
+        module = Validated(pause)
+        with diloco.torch.join(module, optimizer=module.optimizer, environment=place.of_learner(syncer.address, "a")) as session:
+            loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
+            more = {"val_check_interval": 6 * ACCUMULATION, "check_val_every_n_epoch": None, "limit_val_batches": 1}
+            trainer(tmp_path, Steps(session, tokens=elements), **more).fit(module, loader, DataLoader(DATA))
+            until(lambda: (unit := syncer.unit("a")) and not unit.pause, "the end of the last pause")
+    assert set(module.validations) == {"validation"}
+    assert len(module.validations) > 2, "one of them is the check before the first step, and one is at the end"
+
+
+def test_checkpoints_are_pauses_as_long_as_the_program_says(tmp_path: Path) -> None:
+    learner = ScriptedSession().join()
+    loader = DataLoader(DATA, batch_sampler=learner.session.numbers(BATCH, samples=SAMPLES))
+
+    def tokens(batch: list[torch.Tensor]) -> int:
+        if learner.session.step_count == 2:
+            learner.member.drain()
+        return elements(batch)
+
+    kept = {"enable_checkpointing": True, "callbacks": [ModelCheckpoint(tmp_path, every_n_train_steps=1)]}
+    trainer(tmp_path, Steps(learner.session, tokens=tokens, longest_pause=600), **kept).fit(Squares(), loader)
+    assert ("checkpoint", 600) in learner.connection.pauses
+    assert learner.connection.pauses[-1][0] == "", "it is over"
+    with pytest.raises(ValueError, match="at_most must be a number of seconds"):
+        Steps(learner.session, tokens=tokens, longest_pause=0)
