@@ -1,11 +1,12 @@
-"""Merging the learners' outer gradients of one fragment into one, tensor by tensor.
+"""Merging the learners' outer gradients of one fragment into one, matrix by matrix.
 
 An outer gradient is `anchor - theta[m]` with the syncer's own value as the anchor. With weights w and phi(x) = x/||x||:
 
 - weighted average: `sum w d / sum w`;
 - RDA (radial-directional averaging, the paper): `(sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`, with phi(0) = 0. The norm of
   the result does not shrink when more, nearly orthogonal gradients are merged. Tensors of fewer than two dimensions are averaged: RDA of
-  scalars is a vote of signs.
+  scalars is a vote of signs. A tensor of three dimensions is a stack of matrices (the experts of a mixture, the layers of a scan), and each
+  has a radius and a direction of its own: one norm for all would let the expert that moves most set the direction, and stretch the others.
 
 The norms are an argument: they are computed once, where a contribution arrives, and not while an outer step waits for the merge.
 
@@ -18,7 +19,7 @@ See docs/decisions/0062-merge-numerics.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from numpy.typing import NDArray
 
 from diloco import kernels
 from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.layout import TensorSpec
 from diloco.contract import MergeMethod
 from diloco.wording import plural
 
@@ -34,13 +36,26 @@ Array = NDArray[np.float32]
 CANCELLATION: Final = 1e-3
 """Directions cancel if their weighted mean is shorter than this; the weighted average is taken instead, because what is left of the
 direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
+LEAST_MATRIX: Final = 4096
+"""Values from which on the matrices of a stack are merged one by one. Kernels of convolutions over sequences are smaller."""
 _LARGEST_COEFFICIENT: Final = 1e30
 """Far below float32's largest number, 3e38."""
 
 
+def matrices(fragment: Fragment) -> Iterator[tuple[TensorSpec, slice]]:
+    """What is merged as one: each tensor, and where it lies in the flat vector; of a stack of large matrices each matrix."""
+    for tensor, where in fragment.slices():
+        size = math.prod(tensor.shape[1:])
+        if len(tensor.shape) == 3 and size >= LEAST_MATRIX:
+            for start in range(where.start, where.stop, size):
+                yield tensor, slice(start, start + size)
+        else:
+            yield tensor, where
+
+
 def norms(fragment: Fragment, delta: Array) -> tuple[float, ...]:
-    """The Euclidean norm of each of the fragment's tensors, in their order. `delta`: float32 [size], finite."""
-    return tuple(norm(delta[where]) for _, where in fragment.slices())
+    """The Euclidean norm of each of the fragment's `matrices`, in their order. `delta`: float32 [size], finite."""
+    return tuple(norm(delta[where]) for _, where in matrices(fragment))
 
 
 def merge(
@@ -60,14 +75,15 @@ def merge(
     """
     if not deltas or not len(deltas) == len(weights) == len(norms):
         raise ValueError(f"{len(deltas)} contributions with {len(norms)} lists of norms and {len(weights)} weights cannot be merged")
-    if any(len(x) != len(fragment.tensors) for x in norms):
-        raise ValueError(f"{[len(x) for x in norms]} norms, fragment {fragment.index} has {plural(len(fragment.tensors), 'tensor')}")
+    parts_of = list(matrices(fragment))
+    if any(len(x) != len(parts_of) for x in norms):
+        raise ValueError(f"{[len(x) for x in norms]} norms, fragment {fragment.index} has {plural(len(parts_of), 'part')}")
     if not all(math.isfinite(w) and w > 0 for w in weights):
         raise ValueError(f"weights must be positive and finite: {list(weights)}")
     if len(deltas) == 1:
         return deltas[0]
     merged = np.empty(fragment.size, np.float32) if out is None else out
-    for i, (tensor, where) in enumerate(fragment.slices()):
+    for i, (tensor, where) in enumerate(parts_of):
         parts, into = [d[where] for d in deltas], merged[where]
         if len(tensor.shape) < 2 or (embeddings if tensor.embedding else method) == "Average":
             weighted_average(parts, weights, into)

@@ -50,7 +50,7 @@ class Decoded:
     delta: Array = field(repr=False)
     """anchor - theta, float32 [fragment size]."""
     norms: tuple[float, ...]
-    """Of each tensor, see `merge.norms`."""
+    """Of each tensor or matrix of a stack, see `merge.norms`."""
     anchor: int
     """Version of the fragment that it was taken against."""
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders.core import a_job, a_push, a_seeded_core, metadata
-from builders.healthy_runs import PATTERNS, refusals
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Action, Distrusted, Marks, Merged, Pull, Push, Reason, Skipped
 from diloco.algorithm.guards import ARMED_AFTER
@@ -170,8 +169,3 @@ def test_a_restored_core_judges_as_before() -> None:
     far = np.float32(1 + 100)
     actions = outer_step(restored, 1.0, {"sick": lambda core, pull: a_push(core, pull, float(far))})
     assert [x.unit for x in of(Distrusted, actions)] == ["sick"]
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_a_job_whose_units_are_all_well_is_never_refused_anything(pattern: str) -> None:
-    assert sum(refusals(pattern, seed) for seed in range(3)) == 0

@@ -187,5 +187,39 @@ def test_a_contribution_without_its_norms_is_an_error() -> None:
     d, fragment = vector(1, 2), fragment_of(1, 1)
     with pytest.raises(ValueError, match="1 lists of norms"):
         merging.merge(fragment, [d, d], [(1.0, 2.0)], [1, 1], "RDA", "RDA")
-    with pytest.raises(ValueError, match=r"\[2, 1\] norms, fragment 0 has 2 tensors"):
+    with pytest.raises(ValueError, match=r"\[2, 1\] norms, fragment 0 has 2 parts"):
         merging.merge(fragment, [d, d], [(1.0, 2.0), (1.0,)], [1, 1], "RDA", "RDA")
+
+
+def a_stack(experts: int, *matrix: int) -> Fragment:
+    (fragment,) = make_fragments(Layout([TensorSpec("experts", (experts, *matrix))]), 1)
+    return fragment
+
+
+def test_each_matrix_of_a_stack_has_a_radius_and_a_direction_of_its_own() -> None:
+    """Three experts of 64 x 64; each unit has moved another one far, as its router chose it."""
+    random = np.random.default_rng(1)
+    deltas = [np.concatenate([random.standard_normal(4096) * (10.0 if i == unit else 0.1) for i in range(3)]) for unit in range(3)]
+    deltas = [delta.astype(np.float32) for delta in deltas]
+    weights = [1.0, 2.0, 3.0]
+    merged = merge(a_stack(3, 64, 64), deltas, weights, "RDA", "Average")
+    for expert in range(3):
+        where = slice(4096 * expert, 4096 * (expert + 1))
+        assert np.allclose(merged[where], reference_rda([delta[where] for delta in deltas], weights), rtol=1e-3, atol=1e-4)
+    whole = reference_rda(deltas, weights)
+    # The norms of the experts are then those that the units' weights say, 10 times as 3 to 1; with one norm for all they are mixed.
+    radii = [np.linalg.norm(merged[4096 * i : 4096 * (i + 1)]) for i in range(3)]
+    mixed = [np.linalg.norm(whole[4096 * i : 4096 * (i + 1)]) for i in range(3)]
+    expected = [64 * (weights[i] * 10.0 + (6.0 - weights[i]) * 0.1) / 6.0 for i in range(3)]
+    assert radii == pytest.approx(expected, rel=0.03)
+    assert mixed != pytest.approx(expected, rel=0.3)
+
+
+@pytest.mark.parametrize("shape", [(3, 63, 64), (4, 3, 64, 64), (8192,)])
+def test_small_kernels_and_tensors_of_four_dimensions_have_one_norm(shape: tuple[int, ...]) -> None:
+    (fragment,) = make_fragments(Layout([TensorSpec("w", shape)]), 1)
+    assert len(norms(fragment, np.ones(fragment.size, np.float32))) == 1
+
+
+def test_the_number_of_norms_is_that_of_the_matrices() -> None:
+    assert norms(a_stack(5, 64, 64), np.ones(5 * 4096, np.float32)) == (64.0,) * 5
