@@ -12,7 +12,8 @@ import asyncio
 import itertools
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,6 +108,9 @@ def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
             ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", 16 << 20),
+            # What is not read waits at the syncer: without a probe of the bandwidth the window stays as it is.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", 256 << 10),
         ],
     )
 
@@ -127,6 +131,7 @@ class SyncerWatcher:
         self._timeouts = timeouts or TelemetryTimeouts()
         self._channel = channel
         self._notify: list[Callable[[JobKey], None]] = []
+        self._large = LargeReports()
         self._streams: dict[JobKey, _Stream] = {}
         self._reports: dict[JobKey, Report] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -199,12 +204,16 @@ class SyncerWatcher:
     async def _reports_of(self, channel: grpc.aio.Channel, pod_uid: str) -> AsyncIterator[Report]:
         request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval)
         call = SyncerStub(channel).Watch(request)
+        loop = asyncio.get_running_loop()
         while True:
             async with asyncio.timeout(self._timeouts.read):
                 wire = await call.read()
             if wire is grpc.aio.EOF:
                 return
-            yield report_of(wire, self._now(), pod_uid)
+            read_at = loop.time()
+            yield await self._large.report_of(wire, self._now(), pod_uid)
+            # What is not read stays with the syncer: the stream's flow control stops it.
+            await asyncio.sleep(read_at + self._timeouts.spacing - loop.time())
 
     def _take(self, key: JobKey, report: Report) -> None:
         before = self._reports.get(key)
@@ -230,6 +239,29 @@ class UnreadableReport(ValueError):
     """The report contains something that this operator does not know, for example because the syncer is newer."""
 
 
+class LargeReports:
+    """Turns the reports of jobs with many units into plain data, one after the other and in slices, so that the event loop does other work
+    between them. The operator spends no more than a part of its time on them, whatever their syncers send: after each the next one waits.
+    Small reports wait for none of this."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def report_of(self, wire: diloco_pb2.Report, received_at: float, pod_uid: str = "") -> Report:
+        """As `report_of`."""
+        if not SLICE < len(wire.units) <= _MOST_UNITS:
+            return report_of(wire, received_at, pod_uid)
+        async with self._turn:
+            busy, units = 0.0, dict[str, UnitReport]()
+            for start in range(0, len(wire.units), SLICE):
+                began = time.perf_counter()
+                units |= {unit.unit: _unit_of(unit) for unit in wire.units[start : start + SLICE]}
+                busy += time.perf_counter() - began
+                await asyncio.sleep(0)
+            await asyncio.sleep(_REST * busy)
+        return report_of(wire, received_at, pod_uid, units)
+
+
 def matters(report: Report) -> object:
     """The part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
     units = tuple((u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause) for u in report.units.values())
@@ -245,9 +277,9 @@ _PHASES = {
 }
 
 
-def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "") -> Report:
-    """A report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. Raises
-    `UnreadableReport`."""
+def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", units: Mapping[str, UnitReport] | None = None) -> Report:
+    """A report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. `units`: its
+    units, if they have been read already. Raises `UnreadableReport`."""
     if len(wire.units) > _MOST_UNITS:
         raise UnreadableReport(f"the syncer reports {len(wire.units)} units; a job has {_MOST_UNITS} at most")
     return Report(
@@ -272,12 +304,16 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "") ->
         ending=_ending(wire.ending) if wire.HasField("ending") else None,
         losses=_curve(wire.losses, MOST_LOSS_POINTS),
         held_out_losses=_curve(wire.held_out_losses, MOST_HELD_OUT_POINTS),
-        units={unit.unit: _unit_of(unit) for unit in wire.units},
+        units={unit.unit: _unit_of(unit) for unit in wire.units} if units is None else units,
     )
 
 
 _MOST_UNITS = MAX_POOLS * MAX_LEARNERS
 """Units that a job can ever have."""
+SLICE = 128
+"""Units that are read from a report in one go: some milliseconds."""
+_REST = 3.0
+"""After a large report no other one is read for so many times the time that it took: all together take a quarter of the loop's time."""
 _MOST_REASONS = 32
 _REASON_LIMIT = 64
 _PAUSE_LIMIT = 200

@@ -135,6 +135,8 @@ class TelemetryTimeouts:
     """How often the syncer reports although nothing changed."""
     notify_interval: float = 5.0
     """How often a job is reconciled when only its progress changed."""
+    spacing: float = 0.25
+    """Between two reports of one syncer, at least: it may send them as fast as it can, and is read no faster."""
     read: float = 15.0
     """A syncer that sends nothing for so long is not heard any more."""
     certificate: float = 3600.0

@@ -25,7 +25,7 @@ from diloco.protocol.tls import peer_identity, server_credentials
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.report import Report, UnitPhase
-from diloco_operator.telemetry import Endpoint, SyncerWatcher, UnreadableReport, matters, report_of
+from diloco_operator.telemetry import SLICE, Endpoint, LargeReports, SyncerWatcher, UnreadableReport, matters, report_of
 from diloco_operator.timeouts import TelemetryTimeouts
 
 KEY = ("ns", "lm")
@@ -35,7 +35,7 @@ NOW = time.time()
 LIFETIME = 86400.0
 """Of certificates, seconds: they are made when this file is imported, and a run of all tests on a slow machine takes hours."""
 AUTHORITY = Issuer(lambda: NOW, LIFETIME).authority(JOB.uid)
-FAST = TelemetryTimeouts(interval=0.05, notify_interval=3600, read=60.0, backoff=ExponentialBackoff(initial=0.02, ceiling=0.1))
+FAST = TelemetryTimeouts(interval=0.05, notify_interval=3600, spacing=0.0, read=60.0, backoff=ExponentialBackoff(initial=0.02, ceiling=0.1))
 IMPATIENT = replace(FAST, read=0.5)
 """A syncer that is silent for so long is watched anew, and what it sends on the stream from before is lost."""
 
@@ -328,3 +328,71 @@ async def test_a_syncer_with_a_certificate_of_the_former_authority_is_trusted(wa
         syncer.reports.put_nowait(report(7))
         watched.watcher.follow(KEY, endpoint(port, roots=both))
         await until(lambda: watched.latest)
+
+
+class Flood(FakeSyncer):
+    """Sends reports as fast as they are read."""
+
+    def __init__(self, report: pb.Report) -> None:
+        super().__init__()
+        self._report = report
+        self.sent = 0
+
+    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802
+        while True:
+            self.sent += 1
+            self._report.t = self.sent
+            yield self._report
+
+
+def of_many_units(count: int) -> pb.Report:
+    units = [pb.UnitReport(unit=f"u-{n}", attempt=1, state=pb.UnitReport.CONTRIBUTING, message="m" * 200) for n in range(count)]
+    return pb.Report(t=1, steps=2, units=units)
+
+
+async def test_a_syncer_that_sends_as_fast_as_it_can_is_read_no_faster_than_agreed() -> None:
+    syncer = Flood(of_many_units(SLICE))
+    watched = Watched(replace(FAST, spacing=0.1))
+    async with serving(syncer) as port:
+        began = time.monotonic()
+        watched.watcher.follow(KEY, endpoint(port))
+        seen: set[int] = set()
+
+        def five_are_read() -> bool:
+            seen.update([watched.latest.t] if watched.latest is not None else [])
+            return len(seen) >= 5
+
+        await until(five_are_read)
+        assert time.monotonic() - began >= 4 * 0.1
+        # Some hundred KiB are on their way at most: 30 KiB each.
+        assert syncer.sent < 5 + 100
+        await watched.watcher.close()
+
+
+async def test_a_report_of_many_units_leaves_the_loop_to_others_between_its_slices() -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(others())
+    wire = of_many_units(20 * SLICE)
+    report = await LargeReports().report_of(wire, NOW, "pod")
+    running.cancel()
+    assert turns >= 20
+    assert report == report_of(wire, NOW, "pod")
+
+
+async def test_a_small_report_does_not_wait_for_the_large_ones() -> None:
+    large = LargeReports()
+    first, second = (asyncio.create_task(large.report_of(of_many_units(40 * SLICE), NOW)) for _ in range(2))
+    await asyncio.sleep(0)
+    small = await large.report_of(of_many_units(SLICE), NOW)
+    assert len(small.units) == SLICE
+    assert not first.done()
+    await first
+    assert not second.done(), "one after the other"
+    await second
