@@ -64,7 +64,7 @@ class LateGradient(Uneven):
 
     def __init__(self, replica: int, seed: int, samples: int = BATCH) -> None:
         super().__init__(replica, seed, samples)
-        self._begins = int(self._random.integers(20, 120))
+        self._begins = int(self._random.integers(20, 80))
 
     def silence(self, gradients: Parameters) -> None:
         if self.step < self._begins:
@@ -73,10 +73,10 @@ class LateGradient(Uneven):
 
 
 class WarmUp(Uneven):
-    """The learning rate rises from zero over 100 steps, and falls to zero and begins again at 160."""
+    """The learning rate rises from zero over 64 steps, and falls to zero and begins again at 96."""
 
     def warmed_up(self) -> float:
-        return min(1.0, self.step % 160 / 100)
+        return min(1.0, self.step % 96 / 64)
 
 
 def _all_of(kind: type[Uneven]) -> Callable[[int], LockStep]:
@@ -122,7 +122,7 @@ PATTERNS: dict[str, Callable[[int], LockStep]] = {
 }
 
 
-def refusals(pattern: str, seed: int, cycles: int = 25) -> int:
+def refusals(pattern: str, seed: int, cycles: int = 16) -> int:
     """How many contributions the guards refuse in a healthy run."""
     job = PATTERNS[pattern](seed).run(cycles * INTERVAL)
     assert job.core.t > (cycles - 2) * INTERVAL
