@@ -16,6 +16,7 @@ import numpy as np
 from diloco.algorithm.frozen import MASK, blocks, digest
 from diloco.algorithm.layout import FrozenTensor
 from diloco.canonical import Part
+from diloco.jax.shards import with_shards
 
 type _Array = np.ndarray[Any, Any]
 
@@ -54,7 +55,7 @@ def _pieces(part: Part, leaf: Any) -> Iterator[tuple[tuple[int, ...], _Array]]:
         value = value if part.layer is None else value[part.layer]
         yield (0,) * value.ndim, value
         return
-    for shard in leaf.addressable_shards:
+    for shard in with_shards(leaf).addressable_shards:
         if shard.replica_id != 0:
             continue
         start = tuple(index.start or 0 for index in shard.index)

@@ -21,6 +21,7 @@ from diloco.algorithm.pieces import Piece, whole
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.jax.adoptions import Adoptions
 from diloco.jax.frozen import frozen_tensors
+from diloco.jax.shards import with_shards
 from diloco.learner.loop_check import LoopError
 from diloco.learner.store import Float32Array, Ready, check_size
 
@@ -396,7 +397,7 @@ def _array(path: str, leaf: object, spread: bool) -> jax.Array:
         )
     if not (spread or array.is_fully_addressable):
         raise LayoutError(f"parameter {path!r} is spread over several processes: join with arrays that this process holds whole")
-    return array
+    return with_shards(array)
 
 
 def _named_embedding(path: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from builders.exchange import PROGRAMS, Place, Processes, job_file, training
 from builders.ports import held_port
+from diloco.contract import ENV_LEADER_ADDRESS
 
 
 @pytest.mark.slow
@@ -31,6 +32,35 @@ def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() ->
             process.kill()
             process.wait()
     assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
+
+
+@pytest.mark.slow
+def test_processes_that_all_hold_the_whole_model_on_one_device_each_end_with_the_same_parameters(tmp_path: Path) -> None:
+    processes = Processes(Place(tmp_path, job_file(training(40, sync_interval=4))))
+    leader, coordinator = held_port(), held_port()
+    try:
+        syncer = processes.syncer()
+        more = {
+            "JAX_PLATFORMS": "cpu",
+            "JAX_NUM_CPU_DEVICES": "1",
+            "JAX_NUM_PROCESSES": "2",
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{coordinator}",
+            "WORLD_SIZE": "2",
+            ENV_LEADER_ADDRESS: f"127.0.0.1:{leader}",
+        }
+        ranks = [
+            processes._start(
+                [sys.executable, str(PROGRAMS / "jax_replicated.py")],
+                processes.place.of_learner(processes.address, "u", 1, JAX_PROCESS_ID=str(rank), **more),
+                f"u{rank}",
+            )
+            for rank in range(2)
+        ]
+        assert [rank.wait(240) for rank in ranks] == [0, 0]
+        assert syncer.wait() == 0
+        assert len({rank.text.splitlines()[-1] for rank in ranks}) == 1
+    finally:
+        processes.end()
 
 
 @pytest.mark.slow
