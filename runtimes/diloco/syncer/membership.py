@@ -313,9 +313,12 @@ class Membership:
         self._find_seeder(peer.stream)
 
     def _rank_lost(self, peer: Peer, why: str, now: float) -> None:
-        """The unit stays, and is asked for nothing until the rank is back."""
+        """The unit stays, and is asked for nothing until the rank is back. Once the job is over a rank may go before its leader."""
         session = self._ranks.lost(peer)
         if session is None:
+            return
+        if self._exchanges.finished:
+            _log.info("rank %d of unit %s has ended its stream", peer.rank, session.unit)
             return
         _log.warning("lost rank %d of unit %s: %s", peer.rank, session.unit, why)
         self._unit_stats.of(session.unit).lost(now, f"connection of rank {peer.rank} lost: {why}")

@@ -128,8 +128,8 @@ class Service:
             peer.retry_reason = str(error)
             peer.outgoing.close(at_once=True)
             return
-        except grpc.aio.UsageError:
-            return  # the call has ended meanwhile
+        except (grpc.aio.UsageError, grpc.aio.AbortError):
+            return  # the call has ended meanwhile, or the syncer ends it
         except Exception as error:  # noqa: BLE001 - such as one that cannot be parsed; it is logged
             _log.exception("stream %d: a message could not be read", peer.stream)
             await self._submit(peer, ProtocolViolation(peer, f"a message could not be read: {type(error).__name__}: {error}"))

@@ -262,6 +262,7 @@ def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_
         alone = RankUnit(job, "alone", 1).start(RANKS_STEP_MS="100")
         assert (unit.wait(), alone.wait()) == ([0] * 3, [0])
         assert syncer.wait() == 0
+        assert "lost rank" not in syncer.text, "all end at their own pace"
         assert unit.final() == alone.final()
         result = job.place.result
         assert result is not None

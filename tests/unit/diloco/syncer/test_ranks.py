@@ -161,6 +161,31 @@ def test_work_counts_whose_push_overtakes_the_progress_of_its_steps(tmp_path: Pa
         assert (found.contributions, dict(found.refused)) == (1, {})
 
 
+def test_streams_that_end_with_their_leaders_leave_no_traceback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with a_job(tmp_path, [grid]) as (_, [unit]):
+        unit.streams[0].cut()
+        assert [stream.status() for stream in unit.streams[1:]] == [grpc.StatusCode.UNAVAILABLE] * 3
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_a_rank_that_goes_at_the_end_of_the_job_before_its_leader_says_bye_is_no_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with LocalSyncer(Place(tmp_path, job_file(training(2)))) as syncer, ScriptedLearner(syncer, sharding=grid) as unit:
+        unit.join().seed()
+        until(lambda: syncer.report().seeded, "the seed")
+        for number in (1, 2):
+            a_round([unit], number)
+        unit.hear("done")
+        unit.streams[1].cut()
+        until(lambda: "rank 1 of unit u-0 has ended its stream" in caplog.text, "the syncer to hear of it")
+        assert "lost rank" not in caplog.text
+        found = syncer.unit("u-0")
+        assert found is not None
+        assert (found.state, found.message) == (UnitReport.CONTRIBUTING, "")
+
+
 def contributions(syncer: LocalSyncer, unit: str) -> int:
     found = syncer.unit(unit)
     return found.contributions if found is not None else 0
