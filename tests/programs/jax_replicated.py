@@ -28,7 +28,8 @@ def main() -> None:
 
     @jax.jit
     def update(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
-        return jax.tree.map(lambda leaf: leaf - jnp.asarray(0.1, leaf.dtype) * (leaf - 1), params)
+        moved: dict[str, jax.Array] = jax.tree.map(lambda leaf: leaf - jnp.asarray(0.1, leaf.dtype) * (leaf - 1), params)
+        return moved
 
     with diloco.join(params, state, trained=lambda path: path != "base") as session:
         params, state = session.params, session.opt_state
