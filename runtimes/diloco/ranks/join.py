@@ -106,7 +106,7 @@ def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membersh
 def _hello_of(hello: Hello, layout: Layout, channel: Leader | Follower, session: bytes) -> Hello:
     me = channel.me
     if isinstance(channel, Leader):
-        own = Hello(ranks=me.ranks, owned=piece_maps(layout, channel.owned))
+        own = Hello(ranks=me.ranks, owned=piece_maps(layout, channel.take_owned()))
         own.MergeFrom(hello)
     else:
         own = Hello(job_uid=hello.job_uid, unit=hello.unit, attempt=hello.attempt, framework=hello.framework)

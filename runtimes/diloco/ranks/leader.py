@@ -62,8 +62,7 @@ class Leader(SideChannel[ToLeader]):
         self._listening: set[asyncio.Task[None]] = set()
         self._heres: dict[int, Here] = {}
         self._checking: asyncio.Task[None] | None = None
-        self.owned: Sequence[Sequence[Piece]] = ()
-        """After the meeting: the pieces of each rank."""
+        self._owned: Sequence[Sequence[Piece]] = ()
         self._verdict = Verdict()
         self._left: set[int] = set()
         self.wanted: Callable[[int], None] = lambda batches: None
@@ -78,6 +77,11 @@ class Leader(SideChannel[ToLeader]):
     def data_ranks(self) -> list[int]:
         """After the meeting: which part of the unit's batch each rank trains."""
         return [self._heres[rank].data_rank for rank in range(self.me.ranks)]
+
+    def take_owned(self) -> Sequence[Sequence[Piece]]:
+        """After the meeting, once: the pieces of each rank. Those of many ranks take 100 MB, which are not kept."""
+        owned, self._owned = self._owned, ()
+        return owned
 
     def wait_until_left(self, seconds: float) -> bool:
         """Wait until all other ranks have left, at most so long. Whether they have."""
@@ -167,11 +171,13 @@ class Leader(SideChannel[ToLeader]):
     async def _check(self) -> None:
         """See whether the pieces make up the model, on a thread of its own: for many ranks it takes seconds, and signs of life go on."""
         try:
-            self.owned = await asyncio.to_thread(self._checked_pieces)
+            self._owned = await asyncio.to_thread(self._checked_pieces)
         except PieceError as error:
             why = f"the ranks of unit {self.me.unit} do not make up the model: {error}"
             self._end(Cause(0, why), why, Exit.REFUSED_LAYOUT)
             return
+        for here in self._heres.values():
+            here.ClearField("owned")
         if not self._over:
             met = Met(session=self._session)
             self._say_now(FromLeader(met=met))

@@ -51,7 +51,7 @@ def test_all_learn_the_session_and_the_leader_who_owns_what(unit: Unit) -> None:
     channels: list[SideChannel[Any]] = [unit.follower(2), unit.follower(1), unit.leader]
     for met in [unit.meets(channel) for channel in channels]:
         assert met.result(WAIT_TIMEOUT) == Met(session=b"session"), "no rank needs to know what the others own"
-    assert unit.leader.owned == deal(LAYOUT.tensors, 3)
+    assert unit.leader.take_owned() == deal(LAYOUT.tensors, 3)
 
 
 def test_a_leader_that_checks_many_pieces_hears_and_serves_others_meanwhile(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
