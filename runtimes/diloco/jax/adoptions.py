@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from diloco.jax.own_mesh import beside_the_mesh
 from diloco.learner.lasting import Lasting
 
 SAMPLE = 4096
@@ -38,6 +39,7 @@ class _Sample:
 class Adoptions:
     """Watches the leaves of one tree. Nothing waits for the devices."""
 
+    @beside_the_mesh
     def __init__(self, leaves: Collection[jax.Array]) -> None:
         """Compiles what it runs for leaves of these shapes and types."""
         for leaf in {(one.shape, str(one.dtype), one.sharding): one for one in leaves}.values():
@@ -46,6 +48,7 @@ class Adoptions:
         self._open: list[_Sample] = []
         self._done: deque[_Sample] = deque()
 
+    @beside_the_mesh
     def adopted(self, before: Mapping[str, jax.Array], adopted: Mapping[str, jax.Array]) -> None:
         """Leaves are overwritten: by path what they were, and what they are. The largest of them is looked at."""
         if self._lasting.looks and adopted:
@@ -56,6 +59,7 @@ class Adoptions:
             self._open.append(sample)
         self._lasting.adopted()
 
+    @beside_the_mesh
     def stepped(self, leaves: Mapping[str, jax.Array]) -> None:
         """A step of the program is done: what it gives back. Raises LoopError when its leaves are as if nothing had been adopted, several
         times running."""

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from diloco.jax.own_mesh import beside_the_mesh
+
 type _Path = tuple[Any, ...]
 
 LOOKED_AT = 4
@@ -23,12 +25,14 @@ class Masters:
     """The masters in one optimizer's state. They are found by what they are, not by name: below one place of the state all float32 arrays
     that lie as parameters of a shorter type do, have their shapes, and equal them when rounded."""
 
+    @beside_the_mesh
     def __init__(self, params: object, opt_state: object) -> None:
         """`params` and `opt_state` as the program made them. Waits for the device, once."""
         self._places = _places(params, opt_state)
         self._looks = 0
         self._keep(params, opt_state)
 
+    @beside_the_mesh
     def look_again(self, params: object, opt_state: object) -> None:
         """A step of the program is done: what it returned. Waits for the device in the first steps, if there is something that may be a
         copy."""
@@ -36,6 +40,7 @@ class Masters:
             self._looks += 1
             self._keep(params, opt_state)
 
+    @beside_the_mesh
     def follow[State](self, paths: Collection[str], params: object, opt_state: State) -> State:
         """The state with masters of what was adopted: `paths` are those of parameters that were overwritten just now."""
         if not self._places:

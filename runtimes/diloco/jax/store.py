@@ -21,6 +21,7 @@ from diloco.algorithm.pieces import Piece, whole
 from diloco.canonical import Canonical, Part, lay_out
 from diloco.jax.adoptions import Adoptions
 from diloco.jax.frozen import frozen_tensors
+from diloco.jax.own_mesh import beside_the_mesh
 from diloco.jax.shards import with_shards
 from diloco.learner.loop_check import LoopError
 from diloco.learner.store import Float32Array, Ready, check_size
@@ -37,6 +38,7 @@ class TreeStore[Tree]:
     then exchanged by itself, and the layout equals that of a framework that keeps layers apart.
     """
 
+    @beside_the_mesh
     def __init__(
         self,
         params: Tree,
@@ -99,6 +101,7 @@ class TreeStore[Tree]:
         for ready in self._applied:
             self._put(ready)
 
+    @beside_the_mesh
     def hand_out(self) -> Tree:
         """The tree as it is now, for the program to compute with."""
         if self._handed_out:
@@ -114,6 +117,7 @@ class TreeStore[Tree]:
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, leaves)
         return tree
 
+    @beside_the_mesh
     def take_back(self, params: Tree) -> None:
         """The tree after a step on what was handed out last. What was applied in between, while the program held the older values, is put
         over it. Raises ValueError when its structure, a shape or a type is another than before, and LoopError when it was donated, or when
@@ -154,11 +158,13 @@ class TreeStore[Tree]:
         """All of every tensor."""
         return [whole(part.spec) for part in self._parts.values()]
 
+    @beside_the_mesh
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Compile what `stage` and `apply` of these groups run."""
         for names in groups:
             self._updated(self.prepare(names, self.stage(names).wait()))
 
+    @beside_the_mesh
     def stage(self, names: Sequence[str]) -> StagedLeaves:
         """Keep the values that the named tensors have now: copies on the device, so that the program may donate the leaves. The host does
         not wait, neither for the copies nor for the step that still computes the values."""
@@ -168,10 +174,12 @@ class TreeStore[Tree]:
             array.copy_to_host_async()  # all transfers under way before the first is waited for
         return StagedLeaves(self._to_host.submit(_canonical, list(zip(parts, pieces, strict=True))))
 
+    @beside_the_mesh
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
         """Bring `values`, float32 [sum of sizes], to the devices with the types and placement of the leaves."""
         return Ready(tuple(names), tuple(self._native(part, value) for part, value in self._cut(names, values)))
 
+    @beside_the_mesh
     def apply(self, ready: Ready) -> None:
         """Put the new values into the tree that is handed out next. While the program holds the tree, they wait: it may have donated the
         leaves, and what it gives back is computed from what it holds."""
@@ -179,9 +187,11 @@ class TreeStore[Tree]:
             self._put(ready)
         self._applied.append(ready)
 
+    @beside_the_mesh
     def fill(self, names: Sequence[str]) -> None:
         """Nothing: this process has applied to all devices."""
 
+    @beside_the_mesh
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """`values` as the leaves keep them; `values` itself if all leaves are float32."""
         parts = self._cut(names, values)
@@ -192,12 +202,14 @@ class TreeStore[Tree]:
             [cast(cast(value, kept), np.dtype(np.float32)).reshape(-1) for (_, value), kept in zip(parts, types, strict=True)]
         )
 
+    @beside_the_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
         """Copies in host memory of the named tensors, float32 in canonical shape, for use outside of a job. Waits for the devices. Raises
         KeyError for an unknown name."""
         values = self.stage(names).wait()
         return {part.spec.name: value for part, value in self._cut(names, values)}
 
+    @beside_the_mesh
     def write(self, values: Mapping[str, Float32Array]) -> None:
         """Overwrite the named tensors with values in canonical shape, for use outside of a job. Raises KeyError for an unknown name,
         ValueError for another shape."""

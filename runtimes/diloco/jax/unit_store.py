@@ -22,6 +22,7 @@ from diloco.algorithm.ownership import divide
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Canonical, Part
 from diloco.jax.frozen import frozen_tensors
+from diloco.jax.own_mesh import beside_the_mesh
 from diloco.jax.store import NOTHING, TreeStore, cast, same
 from diloco.learner.store import Float32Array, Ready, check_size
 
@@ -52,6 +53,7 @@ class UnitStore[Tree](TreeStore[Tree]):
     """A `TreeStore` of one of several processes of `jax.distributed`, over arrays that are sharded over all of them, or over arrays of
     its own that are equal in all processes. Every process makes one for the same tree, and calls `frozen` and `fill` as often."""
 
+    @beside_the_mesh
     def __init__(
         self,
         params: Tree,
@@ -87,6 +89,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         first = {device.process_index: device for device in reversed(jax.devices())}
         self._mesh = jax.sharding.Mesh(np.array([first[rank] for rank in range(ranks)]), ("rank",))
 
+    @beside_the_mesh
     def take_back(self, params: Tree) -> None:
         """As `TreeStore.take_back`. Raises ValueError also when a leaf is on other devices than before, or sharded in another way."""
         every = dict(zip(self._paths, jax.tree_util.tree_leaves(params), strict=True))
@@ -116,6 +119,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         totals = [sum(int(one) for one in column) & MASK for column in every.view(np.uint64).T]
         return [FrozenTensor(tensor.name, tensor.shape, total) for tensor, total in zip(own, totals, strict=True)]
 
+    @beside_the_mesh
     def stage(self, names: Sequence[str]) -> StagedPieces:  # type: ignore[override]
         """Keep the values that this process's pieces of the named tensors have now: copies on the devices. The host does not wait."""
         places = self._places(names)
@@ -124,10 +128,12 @@ class UnitStore[Tree](TreeStore[Tree]):
             copy.copy_to_host_async()
         return StagedPieces(places, copies)
 
+    @beside_the_mesh
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
         """Bring `values`, float32 [sum of sizes], to each device that has them, in the types of the leaves."""
         return Ready(tuple(names), tuple((place, self._on_devices(place, value)) for place, value in self._slices(names, values)))
 
+    @beside_the_mesh
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """`values` as the leaves keep them; `values` itself if all leaves are float32."""
         slices = self._slices(names, values)
@@ -138,6 +144,7 @@ class UnitStore[Tree](TreeStore[Tree]):
             [cast(cast(value, kept), np.dtype(np.float32)).reshape(-1) for (_, value), kept in zip(slices, types, strict=True)]
         )
 
+    @beside_the_mesh
     def fill(self, names: Sequence[str]) -> None:
         """Bring what other processes own of the named tensors, and this one has too, from them: one collective for each type of leaves. The
         host does not wait."""
@@ -148,6 +155,7 @@ class UnitStore[Tree](TreeStore[Tree]):
             if sum(sizes):
                 self._exchange(pieces, max(sizes), dtype)
 
+    @beside_the_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
         """As `TreeStore.read`. Raises ValueError for a tensor that is spread over processes."""
         if apart := [name for name in names if not self._leaves[self._parts[name].parameter].is_fully_addressable]:
@@ -155,6 +163,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         values = TreeStore.stage(self, names).wait()
         return {part.spec.name: value for part, value in self._cut(names, values)}
 
+    @beside_the_mesh
     def write(self, values: Mapping[str, Float32Array]) -> None:
         """As `TreeStore.write`; every process calls it with the same values."""
         targets = []

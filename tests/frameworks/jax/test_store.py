@@ -181,7 +181,8 @@ def test_parameters_that_change_their_form_between_steps_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_arrays_spread_over_devices_keep_their_placement() -> None:
+@pytest.mark.parametrize("mesh", ["", "jax.set_mesh(mesh)"])
+def test_arrays_spread_over_devices_keep_their_placement(mesh: str) -> None:
     # The number of CPU devices is fixed when JAX starts, hence a process of its own.
     program = """
         import jax, jax.numpy as jnp, numpy as np
@@ -190,6 +191,7 @@ def test_arrays_spread_over_devices_keep_their_placement() -> None:
         from diloco.jax import TreeStore
 
         mesh = jax.make_mesh((2,), ("data",))
+        MESH
         along = lambda *axes: NamedSharding(mesh, PartitionSpec(*axes))
         params = {
             "w": jax.device_put(jnp.zeros((4, 3)), along("data")),
@@ -204,6 +206,7 @@ def test_arrays_spread_over_devices_keep_their_placement() -> None:
         placed = {name: leaf.sharding for name, leaf in params.items()}
         programs = step._cache_size()
         store = TreeStore(params, canonical=stacked)
+        store.watch()
         values = {spec.name: np.arange(np.prod(spec.shape), dtype=np.float32).reshape(spec.shape) for spec in store.specs()}
         del values["across.0"]
         for round in range(3):
@@ -217,7 +220,8 @@ def test_arrays_spread_over_devices_keep_their_placement() -> None:
         assert step._cache_size() == programs, (programs, step._cache_size())
     """
     environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2", "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", textwrap.dedent(program).replace("MESH", mesh)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
