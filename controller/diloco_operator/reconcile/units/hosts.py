@@ -6,7 +6,7 @@ See docs/decisions/0132-bad-hosts.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco.protocol.backoff import exponential
@@ -231,10 +231,14 @@ class SpareSlices:
 
     def __init__(self, fleet: Fleet, requirements: SliceRequirements) -> None:
         unwanted = (slice_ for slice_, job in fleet.kept(requirements.shape) if not job)
-        self._free = filter(requirements.fits, itertools.chain(fleet.free(requirements.shape), unwanted))
+        self._free: Iterator[Slice] = filter(requirements.fits, itertools.chain(fleet.free(requirements.shape), unwanted))
         self._requirements = requirements
 
-    def replace(self, slices: Sequence[Slice]) -> bool:
-        """Whether the unit on these slices should leave them; if so, as many free ones are taken for it."""
+    def take_for(self, slices: Sequence[Slice]) -> bool:
+        """Take free slices for the unit on these, one for each that has a bad host. Whether it should leave them: there were bad ones, and
+        as many free ones. Too few stay for another unit."""
         bad = sum(any(host.node in self._requirements.avoided for host in slice_.hosts) for slice_ in slices)
-        return bad > 0 and sum(1 for _ in itertools.islice(self._free, bad)) == bad
+        taken = list(itertools.islice(self._free, bad))
+        if len(taken) < bad:
+            self._free = iter(taken)
+        return 0 < bad == len(taken)

@@ -146,7 +146,7 @@ def _unit_request(context: ReconcileContext, requirements: SliceRequirements, re
     possible = requirements._replace(avoided=frozenset())
     if slices is None or not all(fleet.usable(slice_) and possible.suits(slice_) for slice_ in slices):
         return UnitRequest(record.name)
-    if not requirements.near_enough(slices) or spare.replace(slices):
+    if not requirements.near_enough(slices) or spare.take_for(slices):
         return UnitRequest(record.name)
     return UnitRequest(record.name, record.slice)
 

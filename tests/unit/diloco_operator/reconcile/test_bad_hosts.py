@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from builders.jobs import a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import is_bound, is_disrupted, is_unschedulable, starts, waits
 from builders.stage import Stage
+from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.report import UnitPhase
 
 
@@ -518,3 +521,27 @@ def test_job_without_free_hardware_is_not_said_to_have_lost_a_learner() -> None:
     stage = a_stage(3, 2)
     assert stage.status["learners"]["desired"] == 3
     assert stage.condition("Degraded")["reason"] == "EnoughLearners"
+
+
+# --- units of several slices --------------------------------------------------------------------------------------------
+def a_slice_on(*nodes: str) -> Any:
+    return SimpleNamespace(hosts=[SimpleNamespace(node=node) for node in nodes])
+
+
+def spare_slices(*free: Any, avoided: Collection[str]) -> SpareSlices:
+    fleet: Any = SimpleNamespace(free=lambda shape: iter(free), kept=lambda shape: iter(()))
+    requirements: Any = SimpleNamespace(shape="2x2x1", fits=lambda slice_: True, avoided=frozenset(avoided))
+    return SpareSlices(fleet, requirements)
+
+
+def test_spare_slices_that_are_too_few_for_one_unit_stay_for_the_next() -> None:
+    spare = spare_slices(a_slice_on("free"), avoided=["bad-0", "bad-1", "bad-2"])
+    assert not spare.take_for([a_slice_on("bad-0"), a_slice_on("bad-1")])
+    assert spare.take_for([a_slice_on("bad-2"), a_slice_on("good")])
+    assert not spare.take_for([a_slice_on("bad-2")]), "it is taken"
+
+
+def test_a_unit_without_a_bad_host_takes_no_spare_slice() -> None:
+    spare = spare_slices(a_slice_on("free"), avoided=["bad"])
+    assert not spare.take_for([a_slice_on("good")])
+    assert spare.take_for([a_slice_on("bad")])
