@@ -131,7 +131,7 @@ class ScriptedLearner:
         return self
 
     def step(self, local_step: int, tokens: int = 8, step_seconds: float = 20.0) -> Self:
-        """`step_seconds`: three of them without a report, or a second if that is more, and the learner is silent: it is not pulled. On
+        """`step_seconds`: three of them without a report, or a second if that is more, and the quorum no longer waits for the learner. On
         a slow machine more than a second may lie between the reports of two learners."""
         self.steps = local_step
         counters = [local_step] * len(self.fragments)

@@ -26,6 +26,10 @@ LOST_SECONDS: Final = 60.0
 """No unit is lost before so many seconds: the first evaluation or checkpoint of a program is longer than any step before."""
 MOST_LOST_SECONDS: Final = 3600.0
 """A unit is lost after so many seconds, whatever its steps were."""
+SILENT_STEPS: Final = 3.0
+"""A learner without a report for so many times its longest recent step is not waited for where the quorum depends on its answer."""
+SILENT_SECONDS: Final = 1.0
+"""Not before so many seconds: a shared machine has pauses of that length."""
 FORGETS: Final = 0.99
 """By this factor the longest recent step shrinks with each step: to half in 69."""
 SHORTEST_STEP: Final = 1e-6
@@ -110,12 +114,17 @@ class Member:
             return -math.inf
         return max(self.heard, self.paused_until) + min(MOST_LOST_SECONDS, max(LOST_SECONDS, LOST_STEPS * self.longest))
 
+    @property
+    def silent_at(self) -> float:
+        """From when on no answer is likely if no report comes."""
+        return -math.inf if self.heard is None else self.heard + max(SILENT_SECONDS, SILENT_STEPS * self.longest)
+
     def answer_deadline(self, launched_at: float) -> float:
         """Until when to wait for an answer to a pull of `launched_at` where the quorum depends on it. Not at all after a missed pull."""
         if self.missed:
             return launched_at
         expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
-        return launched_at + expected
+        return min(launched_at + expected, self.silent_at)
 
 
 class Members:

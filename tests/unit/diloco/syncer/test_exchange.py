@@ -491,3 +491,21 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
         learner.say(FromLearner(evaluation=Evaluation(held_out_loss=0.5, tokens=8, t=1)))
         assert learner.leave() == []
         assert syncer.wait() is RunOutcome.COMPLETE
+
+
+def test_a_declared_pause_keeps_a_unit_from_being_lost_and_its_end_counts_as_a_report(tmp_path: Path) -> None:
+    """Without one it is lost 60 s after its last report."""
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, unit="u") as learner:
+        learner.join().seed().step(1, step_seconds=0.01)
+
+        def lost_in() -> float:
+            core = syncer.syncer.engine.exchanges.core
+            assert core is not None
+            member = core.coordinator._members.get("u")
+            return -1.0 if member is None else member.lost_at - time.monotonic()
+
+        until(lambda: 0 < syncer.call(lost_in) <= 60, "the report")
+        learner.say(FromLearner(alive=Alive(local_step=1, pause="evaluation", pause_left=600.0)))
+        until(lambda: 600 < syncer.call(lost_in) <= 660, "the pause")
+        learner.say(FromLearner(alive=Alive(local_step=1)))
+        until(lambda: syncer.call(lost_in) <= 60, "the end of the pause")
