@@ -58,8 +58,9 @@ def has_last_words(environment: Mapping[str, str]) -> bool:
     return bool(text.strip()) and not _is_consequence(text)
 
 
-def report_exceptions(environment: Mapping[str, str] = os.environ) -> None:
+def report_exceptions(environment: Mapping[str, str] | None = None) -> None:
     """From now on, an exception that ends this process is its last words. Processes forked from it are not concerned."""
+    environment = os.environ if environment is None else environment
     if _path(environment) is None or isinstance(sys.excepthook, _Hook):
         return
     sys.excepthook = _Hook(environment)

@@ -15,7 +15,6 @@ then a fragment was replaced, and the optimizer's state. Structure, types and pl
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -51,7 +50,7 @@ def join[Tree, State](
     trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
     data_parallel: tuple[int, int] | None = None,
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
 ) -> Session[Tree, State]:
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
 

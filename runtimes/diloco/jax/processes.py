@@ -17,12 +17,13 @@ _HEARTBEAT_SECONDS = 30
 """Of JAX's own; a session notices the loss of a process within 5 s."""
 
 
-def initialize(environment: Mapping[str, str] = os.environ, *, timeout: int = 300) -> None:
+def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 300) -> None:
     """`jax.distributed.initialize` with what the pod's environment says, which JAX itself does not read: JAX_NUM_PROCESSES and
     JAX_PROCESS_ID, beside JAX_COORDINATOR_ADDRESS. Does nothing in a unit of one process. Call it before anything else of JAX.
 
     `timeout`: seconds to wait for the other processes. Raises ContractError, a ValueError, that names the variable.
     """
+    environment = os.environ if environment is None else environment
     count = integer(environment, "JAX_NUM_PROCESSES", 1, 1)
     if count == 1:
         return

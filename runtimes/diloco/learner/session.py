@@ -61,7 +61,7 @@ class Session:
         store: ParameterStore,
         *,
         framework: str,
-        environment: Mapping[str, str] = os.environ,
+        environment: Mapping[str, str] | None = None,
         on_adopt: Callable[[Sequence[str]], None] | None = None,
         updates: Updates = lambda: None,
         stepped: Callable[[], None] = lambda: None,
@@ -69,8 +69,8 @@ class Session:
         how_to_meet: str = "start one process",
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
     ) -> Session:
-        """Read the contract from `environment`, connect to the syncer, and block until the syncer's current parameters are in
-        `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch", "jax", "numpy").
+        """Read the contract from `environment` (None: the process's), connect to the syncer, and block until the syncer's current
+        parameters are in `store` (or `store`'s parameters have seeded the job). `framework`: its name for the syncer's log ("torch").
         `world`: the other processes of this unit, which all join with one model; None: there are none. `how_to_meet`: what a program does
         so that its framework knows them. `on_adopt` is called on the training thread with the names of the tensors that were overwritten
         just now, here as in `step`. `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not
@@ -81,6 +81,7 @@ class Session:
         `Exit` when the syncer refuses this learner for good, and with `Exit.DRAINED` when SIGTERM comes while it waits.
         """
         log_to_stderr()
+        environment = os.environ if environment is None else environment
         config = read_config(environment, framework, 1 if world is None else world.ranks, how_to_meet)
         member = make_member(config, store, framework, world, on_adopt, keepalive)
         session = cls(config.unit, member, StepTimer(config.relative_speed), updates, stepped)

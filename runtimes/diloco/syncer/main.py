@@ -115,11 +115,11 @@ async def serve(config: SyncerConfig) -> Exit:
     return Exit.COMPLETE if outcome is RunOutcome.COMPLETE else Exit.DRAINED
 
 
-def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
+def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     """The exit status, one of `contract.Exit`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        config = read_config(environment, _timeouts(arguments))
+        config = read_config(os.environ if environment is None else environment, _timeouts(arguments))
     except ContractError as error:
         _say(str(error))
         return Exit.BAD_CONTRACT

@@ -16,7 +16,6 @@ in place, so that optimizers and compiled modules keep their references. The opt
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -53,7 +52,7 @@ def join(
     on_adopt: Callable[[Sequence[str]], None] | None = None,
     data_parallel: tuple[int, int] | None = None,
     buffers: Literal["own", "leader"] = "own",
-    environment: Mapping[str, str] = os.environ,
+    environment: Mapping[str, str] | None = None,
 ) -> Session:
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
 

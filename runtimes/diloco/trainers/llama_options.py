@@ -59,11 +59,11 @@ class LlamaOptions:
         return TokenWindows(train, rest, context=context, seed=self.seed)
 
 
-def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.environ) -> LlamaOptions:
+def parse(program: str, argv: list[str], environment: Mapping[str, str] | None = None) -> LlamaOptions:
     """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
-    options.check_job(parser, program, given, environment)
+    options.check_job(parser, program, given, os.environ if environment is None else environment)
     if given.tokenizer is not None and given.data is None:
         parser.error("--tokenizer is for --data")
     if given.micro_batch is not None and not 1 <= given.micro_batch <= given.batch:

@@ -46,11 +46,11 @@ class TrainerOptions:
         )
 
 
-def parse(program: str, argv: list[str], environment: Mapping[str, str] = os.environ) -> TrainerOptions:
+def parse(program: str, argv: list[str], environment: Mapping[str, str] | None = None) -> TrainerOptions:
     """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
-    check_job(parser, program, given, environment)
+    check_job(parser, program, given, os.environ if environment is None else environment)
     try:
         model = ModelConfig(layers=given.layers, width=given.width, heads=given.heads, context=given.context, tied=given.tied)
     except ValueError as error:

@@ -41,7 +41,7 @@ def load_config(
     kubeconfig: str | Path = "",
     context: str = "",
     *,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
     home: Path | None = None,
 ) -> ClientConfig:
@@ -49,6 +49,7 @@ def load_config(
 
     Raises `ConfigError` that says what was tried. A configuration that is named explicitly must work: no other is tried after it.
     """
+    environ = os.environ if environ is None else environ
     if kubeconfig:
         return Kubeconfig.load([Path(kubeconfig).expanduser()], context, environ, "the given kubeconfig")
     tried = ["no kubeconfig was given"]
