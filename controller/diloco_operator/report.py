@@ -96,6 +96,7 @@ class Report:
     loss: float | None = None
     held_out_loss: float | None = None
     step_seconds: float = 0.0
+    """Of an outer step lately, with all that it waited for; 0: not known yet."""
     seeded: bool = False
     done: bool = False
     snapshot_t: int = -1

@@ -53,7 +53,7 @@ from diloco.algorithm.guards import Guard, Measured
 from diloco.algorithm.members import Member, Members
 from diloco.algorithm.pacing import OuterStepBudget, countable_steps
 from diloco.algorithm.quarantine import Quarantine
-from diloco.algorithm.quorum import QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
+from diloco.algorithm.quorum import OUTER_ALPHA, QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
 from diloco.algorithm.state import ContributionStats
 from diloco.algorithm.weights import shares, weight
 from diloco.wording import plural
@@ -100,6 +100,7 @@ class Coordinator:
         self._budget = OuterStepBudget(training.sync_interval)
         self._quorum_seconds = MovingAverage(QUORUM_ALPHA)
         self._sync_seconds = MovingAverage(SYNC_ALPHA)
+        self._outer_seconds = MovingAverage(OUTER_ALPHA, even=True)
         self._stepped_at: float | None = None
         self._quorum_at: float | None = None
         self._waited = False
@@ -136,6 +137,11 @@ class Coordinator:
     def step_seconds(self) -> float:
         """Duration of the mean learner step, seconds; 0 if it is unknown."""
         return self._members.step_seconds
+
+    @property
+    def outer_step_seconds(self) -> float:
+        """How long an outer step took lately, with all that it waited for; seconds, 0 before the second one."""
+        return self._outer_seconds.value or 0.0
 
     @property
     def versions(self) -> tuple[int, ...]:
@@ -393,6 +399,8 @@ class Coordinator:
         """Take the next outer step."""
         self._t += 1
         self._budget.spend()
+        if self._stepped_at is not None:
+            self._outer_seconds.add(now - self._stepped_at)
         self._stepped_at = now
         self._quorum_at = None
         self._members.stepped()

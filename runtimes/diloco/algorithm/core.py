@@ -81,6 +81,11 @@ class Core:
         """Duration of the mean learner step, seconds; 0 if it is unknown."""
         return self.coordinator.step_seconds
 
+    @property
+    def outer_step_seconds(self) -> float:
+        """As `Coordinator.outer_step_seconds`."""
+        return self.coordinator.outer_step_seconds
+
     def version(self, p: int) -> int:
         """Outer step of the last merge of fragment p; 0 after the seed."""
         return self.shard.versions[p]

@@ -13,6 +13,8 @@ STEP_ALPHA: Final = 0.02
 """Weight of a learner's newest step in the moving average of their durations: about its last 100 steps."""
 QUORUM_ALPHA: Final = 0.1
 """Weight of the newest outer step in the moving average of the time until a quorum was there."""
+OUTER_ALPHA: Final = 0.05
+"""Weight of the newest outer step in the moving average of their durations."""
 SYNC_ALPHA: Final = 0.2
 """Weight of the newest exchange in the moving average of the time from pull to merge: exchanges are rarer than steps."""
 SHARE_ALPHA: Final = 0.1

@@ -241,6 +241,9 @@ def test_slow_network_stretches_the_interval_but_every_learner_stays_in() -> Non
     assert sim.core.t == pytest.approx(300 / 5.6 * 2, rel=0.1)
     assert all(len(m.units) == 3 for m in sim.all(Merged)[2:])
     assert not sim.refused
+    # What is left of the job is told by outer steps: the local ones take a second.
+    assert sim.core.step_seconds == pytest.approx(1.0)
+    assert sim.core.outer_step_seconds == pytest.approx(5.6 / 2, rel=0.1)
 
 
 def test_one_slow_link_does_not_slow_the_others() -> None:
