@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Broadcast, Merged, Pull
-from diloco.contract import Training
+from diloco.contract import HEARTBEAT, Training
 
 type Steps = Callable[[random.Random], Iterator[float]]
 """The durations of a unit's steps, seconds, without end."""
@@ -47,14 +48,24 @@ def one_other(usual: float, other: float, at: int) -> Steps:
     return durations
 
 
-PATTERNS: dict[str, tuple[Steps, float]] = {
-    "20 x 1 s, one of 21 s": (_in_turn(*[1.0] * 20, 21.0), 41 / 21),
-    "lognormal, sigma 1.2": (_lognormal(1.2), math.exp(1.2**2 / 2)),
-    "1 s and 19 s in turn": (_in_turn(1.0, 19.0), 10.0),
-    "4 x 1 s, one of 61 s": (_in_turn(*[1.0] * 4, 61.0), 13.0),
-    "10 s, one of 1 ms": (one_other(10.0, 0.001, 12), 10.0),
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The steps of a unit."""
+
+    steps: Steps
+    mean: float
+    """Of a step, seconds."""
+    period: float = 0.0
+    """Seconds until each unit has taken its longest step, if that is long: before, one that has not looks like one of a faster machine."""
+
+
+PATTERNS: dict[str, Pattern] = {
+    "20 x 1 s, one of 21 s": Pattern(_in_turn(*[1.0] * 20, 21.0), 41 / 21),
+    "lognormal, sigma 1.2": Pattern(_lognormal(1.2), math.exp(1.2**2 / 2)),
+    "1 s and 19 s in turn": Pattern(_in_turn(1.0, 19.0), 10.0),
+    "4 x 1 s, one of 61 s": Pattern(_in_turn(*[1.0] * 4, 61.0), 13.0),
+    "10 s, one of 1 ms": Pattern(one_other(10.0, 0.001, 12), 10.0),
 }
-"""By name: the durations, and their mean in seconds."""
 
 
 @dataclass
@@ -62,6 +73,8 @@ class UnevenLearner(SimulatedLearner):
     """Reads its parameters and adopts between its steps only, as a real learner does."""
 
     durations: Iterator[float] = field(default_factory=lambda: iter(()))
+    frozen: bool = False
+    """No thread of its process runs but those that keep its connection: it does not even say that it is alive."""
     boundaries: list[float] = field(default_factory=list)
     """When its steps ended, ascending."""
     to_adopt: list[int] = field(default_factory=list)
@@ -75,7 +88,24 @@ class UnevenLearner(SimulatedLearner):
 
 
 class UnevenSimulation(Simulation[UnevenLearner]):
-    """All learners give the same: what is measured is when."""
+    """All learners give the same: what is measured is when. Their processes say that they are alive, whatever their programs do."""
+
+    def __init__(self, core: Core, learners: Iterable[UnevenLearner]) -> None:
+        super().__init__(core, learners)
+        for learner in self.learners.values():
+            self.at(learner.start, functools.partial(self._beat, learner))
+
+    def _beat(self, learner: UnevenLearner) -> None:
+        if not learner.frozen:
+            self._at_syncer(lambda: self.core.coordinator.alive(learner.unit, self._core_now))
+        self.at(self.now + HEARTBEAT, functools.partial(self._beat, learner))
+
+    def freeze(self, unit: str) -> Callable[[], None]:
+        """To be called when the unit's process falls silent. Its step goes on."""
+        return functools.partial(setattr, self.learners[unit], "frozen", True)
+
+    def thaw(self, unit: str) -> Callable[[], None]:
+        return functools.partial(setattr, self.learners[unit], "frozen", False)
 
     def _answer(self, learner: UnevenLearner, pull: Pull, steps: int | None = None) -> None:
         assert steps is not None
@@ -130,10 +160,11 @@ def uneven(core: Core, steps: list[Steps], seed: int) -> UnevenSimulation:
 
 def measure(name: str, units: int = 8, interval: int = 24, cycles: int = 20, seed: int = 0) -> Pace:
     """Equal units with the steps of a pattern."""
-    steps, mean = PATTERNS[name]
+    pattern = PATTERNS[name]
     core = a_seeded_core(a_job_of(interval), a_layout(interval, 1))
-    sim = uneven(core, [steps] * units, seed)
-    return pace(sim.run(until=(cycles + 2) * interval * mean), mean, after=2 * interval * mean)
+    sim = uneven(core, [pattern.steps] * units, seed)
+    begin = max(2 * interval * pattern.mean, pattern.period)
+    return pace(sim.run(until=begin + cycles * interval * pattern.mean), pattern.mean, after=begin)
 
 
 def pace(sim: UnevenSimulation, mean: float, after: float) -> Pace:

@@ -214,6 +214,10 @@ class Coordinator:
         """A learner takes no steps until `until`, on purpose; one in the past: it goes on. Ignored if the unit is not joined."""
         self._members.pauses(unit, until, now)
 
+    def alive(self, unit: str, now: float) -> None:
+        """A learner's process is alive, although it may take no step: it counts, see `members`. Ignored if the unit is not joined."""
+        self._members.alive(unit, now)
+
     # --- events of answers --------------------------------------------------------------------------------------------
 
     def awaits(self, unit: str, offer: Offer) -> bool:

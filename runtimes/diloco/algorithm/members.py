@@ -1,8 +1,9 @@
 """What the core knows of the joined units: newest metadata, speed, whether they are lost, time to answer.
 
 A unit **counts** from its first report until it is lost: the clock divides the local steps of all by the number of those that count. Real
-programs have uneven steps (an evaluation, a checkpoint, a compilation), so a unit that says nothing for a while still counts. It is lost
-once it has been silent for several of its own longest recent steps; a pause that it has declared is no silence.
+programs have uneven steps (an evaluation, a checkpoint, a compilation), so a unit without a report still counts as long as its process says
+that it is alive. It is lost when that ends, or after an hour without a report: by then a hang is declared. A pause that it has declared is
+no silence.
 
 Each report costs the same however many units there are; what needs all of them is done once per outer step.
 
@@ -20,12 +21,15 @@ from diloco.algorithm.events import Metadata
 from diloco.algorithm.pacing import MOST_LOCAL_STEPS
 from diloco.algorithm.quorum import STEP_ALPHA, SYNC_ALPHA, MovingAverage
 
-LOST_STEPS: Final = 4.0
-"""A unit without a report for so many times its longest recent step is lost: it neither counts nor is pulled until it reports again."""
 LOST_SECONDS: Final = 60.0
-"""No unit is lost before so many seconds: the first evaluation or checkpoint of a program is longer than any step before."""
+"""A unit of which nothing was heard for so many seconds, neither a report nor that its process is alive, is lost: it neither counts nor is
+pulled until it reports again. A process that is alive says so every `contract.HEARTBEAT`, unless its program keeps its other threads from
+running for a while."""
+LOST_STEPS: Final = 4.0
+"""Not before so many times its longest recent step: some programs do that in each."""
 MOST_LOST_SECONDS: Final = 3600.0
-"""A unit is lost after so many seconds, whatever its steps were."""
+"""A unit that is alive and has not reported for so many seconds hangs, and is lost. The operator, which knows the job's stallTimeout,
+usually has replaced it before."""
 SILENT_STEPS: Final = 3.0
 """A learner without a report for so many times its longest recent step is not waited for where the quorum depends on its answer."""
 SILENT_SECONDS: Final = 1.0
@@ -52,6 +56,8 @@ class Member:
     local_step: int = 0
     heard: float | None = None
     """When its newest metadata came or its last pause ended, seconds on the core's clock; None: no metadata yet."""
+    alive_at: float = -math.inf
+    """When its process last said that it is alive, with or without a step."""
     fresh: bool = False
     """Whether it has reported a new step since the last outer step."""
     counts: bool = False
@@ -104,20 +110,24 @@ class Member:
 
     @property
     def expected_at(self) -> float:
-        """When its next report is due at its average speed; infinity before the first."""
-        return math.inf if self.heard is None else self.heard + self.step_seconds
+        """When its next report is due at its average speed, or its declared pause is over; infinity before the first report."""
+        return math.inf if self.heard is None else max(self.heard + self.step_seconds, self.paused_until)
 
     @property
     def lost_at(self) -> float:
-        """When it is lost if no report comes."""
+        """When it is lost if nothing more is heard of it."""
         if self.heard is None:
             return -math.inf
-        return max(self.heard, self.paused_until) + min(MOST_LOST_SECONDS, max(LOST_SECONDS, LOST_STEPS * self.longest))
+        works = max(self.heard, self.paused_until)
+        silence = max(LOST_SECONDS, LOST_STEPS * self.longest)
+        return min(works + MOST_LOST_SECONDS, max(works, self.alive_at) + silence)
 
     @property
     def silent_at(self) -> float:
-        """From when on no answer is likely if no report comes."""
-        return -math.inf if self.heard is None else self.heard + max(SILENT_SECONDS, SILENT_STEPS * self.longest)
+        """From when on no answer is likely if no report comes. In a pause that it has declared none is to be expected."""
+        if self.heard is None:
+            return -math.inf
+        return max(self.heard, self.paused_until) + max(SILENT_SECONDS, SILENT_STEPS * self.longest)
 
     def answer_deadline(self, launched_at: float) -> float:
         """Until when to wait for an answer to a pull of `launched_at` where the quorum depends on it. Not at all after a missed pull."""
@@ -209,6 +219,11 @@ class Members:
         if (member := self._members.get(unit)) is not None:
             member.pauses(until, now)
             self._look_at = min(self._look_at, member.lost_at) if member.counts else self._look_at
+
+    def alive(self, unit: str, now: float) -> None:
+        """The unit's process is alive, whatever its program does. Ignored if the unit is not joined."""
+        if (member := self._members.get(unit)) is not None:
+            member.alive_at = now
 
     def look(self, now: float) -> None:
         """Find who is lost by now."""

@@ -363,6 +363,7 @@ class Engine:
     def _alive(self, session: UnitSession, alive: Alive, now: float) -> None:
         if alive.finish and self.exchanges.seeded and self.farewell.finished_at is None:
             self._ending.finish(session.unit, alive.finish, self.exchanges.t)
+        self.exchanges.alive(session.unit, now)
         stats = self._unit_stats.of(session.unit)
         pause = one_line(alive.pause, MOST_PAUSE_TEXT)
         if stats.alive(alive.local_step, pause, alive.pause_left, now):

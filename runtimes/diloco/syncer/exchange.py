@@ -173,6 +173,11 @@ class Exchanges:
         if self.core is not None:
             self.core.coordinator.paused(unit, self.awake.of(until), self.awake.of(now))
 
+    def alive(self, unit: str, now: float) -> None:
+        """The unit's process is alive, whatever its program does."""
+        if self.core is not None:
+            self.core.coordinator.alive(unit, self.awake.of(now))
+
     def offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
         """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
         offer = self._offer(session, header)

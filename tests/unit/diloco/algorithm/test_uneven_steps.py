@@ -64,27 +64,48 @@ def test_one_step_of_a_millisecond_or_of_ten_minutes_moves_nothing_for_good(othe
     assert min(merges_after(sim, 2 * H * 10.0)) >= 7
 
 
-def test_a_unit_in_a_declared_pause_still_counts() -> None:
-    """Eight units, of which one pauses for 20 minutes. Were it lost after one, the others would take 8/7 outer steps for one."""
-    core = a_seeded_core(a_job_of(H), a_layout(H, 1))
-    usual = again_and_again([1.0])
-    sim = uneven(core, [one_other(1.0, 1200.0, 100), *[usual] * 7], seed=1)
-    sim.at(110.0, lambda: core.coordinator.paused("u0", 1400.0, 110.0))
-    sim.run(until=130.0)
-    before = core.t
-    sim.run(until=1130.0)
-    assert core.t - before == pytest.approx(1000 * 7 / 8, abs=3)
+def outer_steps(sim: UnevenSimulation, begin: float, end: float) -> int:
+    """That the clock took between two moments."""
+    before = sim.run(until=begin).core.t
+    return sim.run(until=end).core.t - before
 
 
-def test_a_unit_that_is_silent_without_a_word_is_lost_after_a_minute_and_counts_again_when_it_returns() -> None:
+def seven_beside(other: float) -> UnevenSimulation:
+    """Eight units with steps of 1 s, of which u0 takes one of `other` seconds after a hundred."""
     core = a_seeded_core(a_job_of(H), a_layout(H, 1))
-    usual = again_and_again([1.0])
-    sim = uneven(core, [one_other(1.0, 600.0, 100), *[usual] * 7], seed=1).run(until=200.0)
-    before = core.t
-    sim.run(until=600.0)
-    assert core.t - before == pytest.approx(400, abs=3)
+    return uneven(core, [one_other(1.0, other, 100), *[again_and_again([1.0])] * 7], seed=1)
+
+
+def test_a_unit_in_a_step_of_any_length_counts_as_long_as_its_process_is_alive() -> None:
+    """Were it lost, the others would take 8/7 outer steps for one."""
+    sim = seven_beside(1200.0)
+    assert outer_steps(sim, 130.0, 1130.0) == pytest.approx(1000 * 7 / 8, abs=3)
+    sim.run(until=1450.0)
+    assert set(merges_after(sim, 1320.0 + H)) == {8}
+
+
+def test_a_unit_that_hangs_slows_the_clock_for_an_hour_and_no_longer() -> None:
+    """Whose process is alive, where no operator replaces it. Steps of 10 s: 1/8 fewer outer steps until it is lost at 1,000 s + 1 h."""
+    core = a_seeded_core(a_job_of(H), a_layout(H, 1))
+    sim = uneven(core, [one_other(10.0, 1e6, 100), *[again_and_again([10.0])] * 7], seed=1)
+    assert outer_steps(sim, 1100.0, 4500.0) == pytest.approx(340 * 7 / 8, abs=3)
+    assert outer_steps(sim, 4700.0, 6700.0) == pytest.approx(200, abs=3)
+
+
+def test_a_process_that_does_not_even_say_that_it_is_alive_is_lost_after_a_minute_and_counts_again_when_it_returns() -> None:
+    sim = seven_beside(600.0)
+    sim.at(110.0, sim.freeze("u0"))
+    sim.at(700.0, sim.thaw("u0"))
+    assert outer_steps(sim, 200.0, 600.0) == pytest.approx(400, abs=3)
     sim.run(until=800.0)
     assert set(merges_after(sim, 720.0 + H)) == {8}
+
+
+def test_a_declared_pause_is_no_silence_even_of_a_process_that_does_not_say_that_it_is_alive() -> None:
+    sim = seven_beside(1200.0)
+    sim.at(110.0, sim.freeze("u0"))
+    sim.at(110.0, lambda: sim.core.coordinator.paused("u0", 1400.0, 110.0))
+    assert outer_steps(sim, 130.0, 1130.0) == pytest.approx(1000 * 7 / 8, abs=3)
 
 
 @pytest.mark.parametrize("seconds", [4.0, 30.0, 150.0])

@@ -12,6 +12,7 @@ import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
 from builders.scripted_learner import ScriptedLearner
 from diloco.algorithm.fragments import unpack
+from diloco.algorithm.members import Member
 from diloco.contract import Exit
 from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Pull, Refused, Taken, UnitReport, WatchRequest
@@ -497,18 +498,27 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
         assert syncer.wait() is RunOutcome.COMPLETE
 
 
-def test_a_declared_pause_keeps_a_unit_from_being_lost_and_its_end_counts_as_a_report(tmp_path: Path) -> None:
-    """Without one it is lost 60 s after its last report."""
+def test_a_unit_is_lost_a_minute_after_its_process_was_last_heard_from_and_a_declared_pause_is_no_silence(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, unit="u") as learner:
         learner.join().seed().step(1, step_seconds=0.01)
 
-        def lost_in() -> float:
+        def member() -> Member | None:
             core = syncer.syncer.engine.exchanges.core
             assert core is not None
-            member = core.coordinator._members.get("u")
-            return -1.0 if member is None else member.lost_at - time.monotonic()
+            return core.coordinator._members.get("u")
+
+        def lost_in() -> float:
+            u = member()
+            return -1.0 if u is None else u.lost_at - time.monotonic()
+
+        def alive_after_report() -> float:
+            u = member()
+            return -1.0 if u is None or u.heard is None else u.alive_at - u.heard
 
         until(lambda: 0 < syncer.call(lost_in) <= 60, "the report")
+        learner.say(FromLearner(alive=Alive(local_step=1)))
+        until(lambda: syncer.call(alive_after_report) > 0, "the process to be heard from")
+        assert syncer.call(lambda: (u := member()) is not None and u.lost_at == u.alive_at + 60)
         learner.say(FromLearner(alive=Alive(local_step=1, pause="evaluation", pause_left=600.0)))
         until(lambda: 600 < syncer.call(lost_in) <= 660, "the pause")
         learner.say(FromLearner(alive=Alive(local_step=1)))

@@ -1,0 +1,51 @@
+"""What the core knows of the units."""
+
+from diloco.algorithm.events import Metadata
+from diloco.algorithm.members import Member
+
+
+def a_member(heard: float = 100.0, seconds: float = 1.0) -> Member:
+    """It has reported one step of so many seconds."""
+    member = Member("u", 0, [0])
+    member.report(Metadata(1, (1,), (100,), seconds), heard)
+    return member
+
+
+def test_a_unit_is_silent_after_three_of_its_longest_steps() -> None:
+    assert a_member(heard=100.0, seconds=10.0).silent_at == 100.0 + 3 * 10.0
+
+
+def test_a_declared_pause_is_no_silence_where_the_quorum_depends_on_an_answer() -> None:
+    member = a_member(heard=100.0, seconds=1.0)
+    member.answer.add(40.0)  # so an answer is waited for 80 s
+    assert member.answer_deadline(100.0) == 103.0
+    member.pauses(until=150.0, now=101.0)
+    assert member.silent_at == 153.0
+    assert member.answer_deadline(100.0) == 153.0
+    member.pauses(until=120.0, now=120.0)  # it goes on
+    assert member.silent_at == 123.0
+
+
+def test_a_unit_in_a_declared_pause_is_expected_after_it() -> None:
+    member = a_member(heard=100.0, seconds=10.0)
+    assert member.expected_at == 110.0
+    member.pauses(until=150.0, now=101.0)
+    assert member.expected_at == 150.0
+
+
+def test_a_unit_is_lost_a_minute_after_it_was_heard_from_or_four_of_its_longest_steps() -> None:
+    assert a_member(heard=100.0, seconds=1.0).lost_at == 160.0
+    assert a_member(heard=100.0, seconds=50.0).lost_at == 300.0
+    member = a_member(heard=100.0, seconds=1.0)
+    member.alive_at = 130.0
+    assert member.lost_at == 190.0
+
+
+def test_a_process_that_is_alive_keeps_its_unit_for_an_hour_after_its_last_step_or_pause() -> None:
+    member = a_member(heard=100.0, seconds=1.0)
+    member.alive_at = 3690.0
+    assert member.lost_at == 3700.0
+    member.pauses(until=3650.0, now=200.0)
+    assert member.lost_at == 3690.0 + 60.0
+    member.alive_at = 10**6
+    assert member.lost_at == 3650.0 + 3600.0
