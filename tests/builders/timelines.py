@@ -255,6 +255,7 @@ def lost(name: str) -> Event:
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 all_contribute = Event(Stage.all_contribute)
+last_step_is_done = Event(lambda stage: stage.all_contribute(done=True, t=100))
 syncer_restarts = Event(lambda stage: pods.starts(stage.syncer, stage.now))
 
 

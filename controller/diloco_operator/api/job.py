@@ -427,7 +427,7 @@ class UnitStatus(_Api):
         None, description="When the pause that its program announced must be over, see the message; absent: it does not pause."
     )
     recover_seconds: float | None = Field(
-        None, ge=0, description="From the last end of an attempt to contributing again; absent: never recovered."
+        None, ge=0, description="From its last loss to contributing again, with all attempts between; absent: never recovered."
     )
     failures: tuple[Timestamp, ...] = Field(
         (), max_length=1001, description="When it failed, within the restart window; disruptions are not among them."
@@ -436,7 +436,9 @@ class UnitStatus(_Api):
     failed_attempt: int | None = Field(
         None, ge=1, description="The newest attempt that failed; its pods that ended stay, for their logs; absent: none."
     )
-    ended_at: Timestamp | None = Field(None, description="When that attempt ended; absent once the unit contributes again.")
+    ended_at: Timestamp | None = Field(
+        None, description="Since when it does not contribute, over all attempts since; absent once the unit contributes again."
+    )
     not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
     unschedulable: int | None = Field(
         None, ge=1, description="Slices in a row that it gave up without a failure, until a scheduler has bound all its pods; absent: none."

@@ -30,7 +30,7 @@ class EndKind(enum.IntEnum):
     """In ascending weight: the heaviest end within a gang is the end of the attempt."""
 
     COMPLETE = 0
-    """The program reports that the job is done."""
+    """The program ended with status 0. If it was asked to leave before, by whom is the reason."""
     DRAINED = 1
     """The operator asked for it."""
     NEVER_RAN = 2
@@ -111,15 +111,28 @@ def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
 def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     end = pod.termination
     at = end.finished if end is not None and end.finished is not None else now
+    disruption = _disruption_of_ended(pod, eviction_reason, at)
     if end is not None:
         if end.exit_code == Exit.COMPLETE:
-            return End(EndKind.COMPLETE, "", "", at)
+            return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", "", at)
         if end.exit_code in _REFUSALS:
             kind, reason, message = _REFUSALS[Exit(end.exit_code)]
             return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at)
         if end.reason == "OOMKilled":
             message = f"exit {end.exit_code} (OOMKilled): it used more memory than its limit; raise the limit or use a smaller batch"
             return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, message, at)
+    if disruption is not None:
+        return disruption
+    if end is None:
+        if pod.phase == "Succeeded":
+            return End(EndKind.COMPLETE, "", "", at)
+        detail = f"{pod.reason}: {pod.message}" if pod.reason else "the kubelet gives no reason"
+        return End(EndKind.FAILURE, UnitReason.CRASHED, f"the pod {pod.name} failed ({detail})", at)
+    return End(EndKind.FAILURE, UnitReason.CRASHED, _with_detail(end.text, end), at)
+
+
+def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End | None:
+    """What asked a pod to leave that has ended at `at`; None: nothing did."""
     if pod.disruption:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.disruption}", at)
     if eviction_reason:
@@ -128,12 +141,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.reason} {pod.message}".rstrip(), at)
     if pod.deletion is not None:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"the pod {pod.name} was deleted, but not by the operator", at)
-    if end is None:
-        if pod.phase == "Succeeded":
-            return End(EndKind.COMPLETE, "", "", at)
-        detail = f"{pod.reason}: {pod.message}" if pod.reason else "the kubelet gives no reason"
-        return End(EndKind.FAILURE, UnitReason.CRASHED, f"the pod {pod.name} failed ({detail})", at)
-    return End(EndKind.FAILURE, UnitReason.CRASHED, _with_detail(end.text, end), at)
+    return None
 
 
 def _with_detail(text: str, end: Termination) -> str:
@@ -165,6 +173,8 @@ def gang_end(
         return None  # the other hosts will end too
     # Of several failures the first is the cause: when one host fails, the others of the gang fail without it, and may say so.
     worst = [end for end in over if end.kind is heaviest]
+    if heaviest is EndKind.COMPLETE:  # the hosts of a drained unit end one after the other, and the last one's end is that of the unit
+        return replace(next((end for end in worst if end.reason), worst[0]), at=max(end.at for end in worst))
     first = min(worst, key=lambda end: (end.reason == UnitReason.RANK_LOST, end.at))
     if first.reason == UnitReason.RANK_LOST:
         silent = {pod.node for pod, end in ends if end is None}

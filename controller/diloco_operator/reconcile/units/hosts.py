@@ -201,8 +201,7 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
         node, excused = _worst_host(record, hosts)
         if not excused or len(record.failures) - excused > budget.limit:
             continue
-        ended = record.ended_at if record.ended_at is not None else now
-        not_before = ended + backoff_seconds(budget, len(record.failures))
+        not_before = record.failures[-1] + backoff_seconds(budget, len(record.failures))
         found[name] = record._replace(
             state=UnitState.BACKING_OFF,
             reason=UnitReason.HOST_AVOIDED,

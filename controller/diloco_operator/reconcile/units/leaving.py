@@ -63,7 +63,7 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
         if record.state is UnitState.DRAINING:
             return record
         return record._replace(state=UnitState.DRAINING, reason=UnitReason.SUSPENDED, message=message, since=now)
-    if record.state is UnitState.COMPLETED:
+    if record.state is UnitState.COMPLETED and not record.reason:
         return record
     fresh = record._replace(
         slice="",
@@ -83,8 +83,10 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
     counts = next((unit for unit in result.units if unit.unit == record.name), None) if result is not None else None
     if counts is not None:
         record = record._replace(tokens=counts.tokens, steps=counts.steps)
-    if record.state in (UnitState.FAILED, UnitState.COMPLETED):
+    if record.state is UnitState.FAILED:
         return record._replace(slice="")
+    if record.state is UnitState.COMPLETED:
+        return record._replace(slice="", reason="", message="")
     worked = complete and record.state in LIVE
     return record._replace(
         state=UnitState.COMPLETED if worked else UnitState.PENDING,

@@ -28,6 +28,9 @@ from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up
 from diloco_operator.timeouts import RECONCILE
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
+_DRAINED_GRACE = 5.0
+"""Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A
+report comes every second. A needless attempt at the end of a job costs little."""
 
 
 class Units(NamedTuple):
@@ -298,31 +301,42 @@ def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
 def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView]) -> UnitStatusRecord:
     if _lingers(context, current):
         return record
+    end = _end_of_drain(record, context.now)
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
-        # It reached the end of the job before it was asked to go.
-        return after_end(record, record.attempt, End(EndKind.COMPLETE, "", "", context.now), context.spec.learners.restart, context.now)
-    return after_end(record, record.attempt, _end_of_drain(record, context.now), context.spec.learners.restart, context.now)
+        # It may have reached the end of the job before it was asked to go.
+        end = replace(end, kind=EndKind.COMPLETE, at=context.now)
+    return after_end(record, record.attempt, end, context.spec.learners.restart, context.now)
 
 
 def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
-    if record.state is UnitState.DRAINING and record.reason not in _DISRUPTIONS:
-        return End(EndKind.DRAINED, record.reason, record.message, now, leave_slice=record.reason == UnitReason.GAVE_WAY)
     if record.state is not UnitState.DRAINING:
         return End(EndKind.DISRUPTION, UnitReason.POD_LOST, f"attempt {record.attempt} was replaced", now)
+    return _asked_to_leave(record, now)
+
+
+def _asked_to_leave(record: UnitStatusRecord, now: float) -> End:
+    """The end of a unit whose record says why it had to leave. A drain by the operator ends `now`; a disruption began with the state."""
+    if record.reason not in _DISRUPTIONS:
+        return End(EndKind.DRAINED, record.reason, record.message, now, leave_slice=record.reason == UnitReason.GAVE_WAY)
     began = record.since if record.since is not None else now
     return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == UnitReason.NODE_LOST)
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:
-    """A program that ends with status 0 while the syncer, well after, goes on was not done."""
+    """A program that ends with status 0 while the syncer, well after, goes on was not done. One that had been asked to leave did so."""
     if record.state is not UnitState.COMPLETED or record.since is None or context.report is None or context.finishing:
         return UnitObservation(record)
-    deadline = record.since + context.observed.config.early_end_grace
+    grace = context.observed.config.early_end_grace
+    deadline = record.since + (min(grace, _DRAINED_GRACE) if record.reason else grace)
     if context.report.received_at < deadline:
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
+    if record.reason:
+        return UnitObservation(
+            after_end(record, record.attempt, _asked_to_leave(record, context.now), context.spec.learners.restart, context.now)
+        )
     message = (
         "the training program ended with status 0 before the job was done; let it train until session.batches ends, or end the job for all "
         "units with session.finish"
     )
-    end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, message, context.now)
+    end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, message, record.since)
     return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now))

@@ -62,9 +62,10 @@ def start_fresh(record: UnitStatusRecord, message: str, now: float) -> UnitStatu
 def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
     """The record with the end of `attempt`. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
     ended = record._replace(attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
+    lost_at = record.ended_at if record.ended_at is not None else end.at  # attempts that end before they contribute are one loss
     match end.kind:
         case EndKind.COMPLETE:
-            return ended._replace(state=UnitState.COMPLETED, reason="", message="", since=end.at, ended_at=None)
+            return ended._replace(state=UnitState.COMPLETED, reason=end.reason, message=end.message, since=end.at)
         case EndKind.DRAINED:
             slice_ = "" if end.leave_slice else record.slice
             return ended._replace(state=UnitState.PENDING, slice=slice_, reason=end.reason, message=end.message, since=now, ended_at=None)
@@ -78,14 +79,14 @@ def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart,
                 message=end.message,
                 since=now,
                 restarts=record.restarts + 1,
-                ended_at=end.at,
+                ended_at=lost_at,
             )
         case EndKind.PERMANENT:
             ended = ended._replace(failed_attempt=attempt)
             message = f"given up after attempt {attempt}: {end.message}; {RETRY_HINT}"
-            return ended._replace(state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=end.at)
+            return ended._replace(state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=lost_at)
         case EndKind.FAILURE:
-            return _after_failure(ended._replace(failed_attempt=attempt), attempt, end, budget, now)
+            return _after_failure(ended._replace(failed_attempt=attempt, ended_at=lost_at), attempt, end, budget, now)
 
 
 def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
@@ -102,7 +103,6 @@ def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Res
             message=message,
             since=now,
             failures=failures,
-            ended_at=end.at,
         )
     not_before = end.at + backoff_seconds(budget, len(failures))
     return record._replace(
@@ -113,6 +113,5 @@ def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Res
         since=now,
         failures=failures,
         restarts=record.restarts + 1,
-        ended_at=end.at,
         not_before=not_before,
     )

@@ -58,6 +58,37 @@ test_pods = timelines(
         at(0, t.is_deleted(), unit(message="the pod bytes-lm-v5p-0-a1-0 was deleted, but not by the operator")),
         at(0, t.deleted_pods_end, unit(state="Starting", slice="tpu-0", failures=0)),
     ),
+    # The syncer still reports a running job five seconds later, so it was the drain that ended the program.
+    **{
+        f"drained_unit_whose_program_ends_with_status_0_comes_back_and_does_not_count[{how}]": given(
+            trained(nodes=1),
+            at(0, *drained, unit(state="Completed", reason="Disrupted", failures=0)),
+            at(4, states(v5p_0="Completed")),
+            at(5, unit(state="Starting", attempt=2, restarts=1, failures=0)),
+            at(11, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=11.0, restarts=1, failures=0)),
+        )
+        for how, drained in {
+            "seen before its end": (t.is_preempted(), t.one_reconcile, states(v5p_0="Draining"), t.exits(0)),
+            "not seen before its end": (t.is_preempted(), t.exits(0)),
+            "deleted": (t.is_deleted(), t.one_reconcile, t.exits(0)),
+        }.items()
+    },
+    every_host_of_a_drained_unit_ends_with_status_0=given(
+        two_hosts(),
+        at(0, t.is_preempted(), t.exits(0)),  # the other host has not been seen to end
+        at(2, t.exits(0, host=1), unit(state="Completed", reason="Disrupted")),
+        at(7, unit(state="Starting", attempt=2, restarts=1, failures=0)),
+    ),
+    unit_that_was_drained_at_the_end_of_the_job_is_complete=given(
+        trained(nodes=1),
+        at(0, t.is_preempted(), t.exits(0), t.last_step_is_done),
+        at(60, unit(state="Completed", restarts=0)),
+    ),
+    suspended_unit_whose_program_ends_with_status_0_starts_again_at_once=given(
+        trained(nodes=1),
+        at(0, t.edits(suspend=True), t.reconciled, t.exits(0), unit(state="Pending", reason="Suspended", slice="")),
+        at(0, t.deleted_pods_end, t.reconciled, t.edits(suspend=False), unit(state="Starting", attempt=2, restarts=0, failures=0)),
+    ),
     vanished_pod_is_noticed_and_replaced=given(
         trained(nodes=1),
         at(0, t.pod_vanishes(), unit(state="Starting", attempt=2, restarts=1, failures=0)),

@@ -119,14 +119,26 @@ test_ends = timelines(
         at(6, unit(state="Starting")),
         at(10, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=10.0, endedAt=None)),
     ),
+    recovery_is_measured_from_the_first_of_several_ends=given(
+        one_unit(initial="5s"),
+        at(0, t.exits(137)),
+        at(6, t.pods_run, t.exits(1), unit(endedAt=format_timestamp(START))),
+        at(17, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=17.0, endedAt=None)),  # 6 + 2 * 5 and a second
+        at(20, t.exits(1)),
+        at(40, t.reconciled),
+        at(41, t.pods_run, t.all_contribute, unit(state="Training", recoverSeconds=21.0)),  # 4 * 5 and a second
+    ),
     first_start_is_no_recovery=given(
         one_unit(),
         at(0, unit(recoverSeconds=None)),
     ),
     unit_that_ends_well_before_the_job_does_has_failed=given(
-        one_unit(initial="30s"),
+        one_unit(initial="70s"),
         at(0, t.exits(0), states(v5p_0="Completed")),
-        at(61, t.one_reconcile, states(v5p_0="BackingOff"), unit(message=has("before the job was done"))),
+        at(61, t.one_reconcile, states(v5p_0="BackingOff"), unit(message=has("before the job was done"), failures=1)),
+        at(61, unit(notBefore="2026-11-20T12:01:10Z", endedAt=format_timestamp(START))),  # from its end on
+        at(70, t.one_reconcile, states(v5p_0="Starting")),
+        at(75, t.pods_run, t.all_contribute, unit(recoverSeconds=75.0)),
     ),
     sidecar_does_not_keep_a_dead_learner_alive=given(
         one_unit(),
