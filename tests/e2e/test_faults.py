@@ -204,6 +204,7 @@ async def test_suspend_releases_every_learner_and_resume_goes_on_where_it_stoppe
         await cluster.change("quad", {"suspend": True})
         suspended = await cluster.job("quad", is_true("Suspended"))
         stopped_at = suspended["status"]["progress"]["step"]
+        assert suspended["status"]["model"]["step"] == stopped_at, "the syncer writes a snapshot before it ends"
         assert await cluster.pods("quad") == []
         await cluster.change("quad", {"suspend": False})
         job = await cluster.job("quad", lambda job: condition(job, "Suspended").get("status") == "False" and all_train(job, 3))

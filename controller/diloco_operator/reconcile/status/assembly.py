@@ -123,6 +123,9 @@ def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result 
     else:
         found["tokensPerSecond"] = 0.0
         found.pop("estimatedCompletion", None)
+        last = context.observed.report
+        if last is not None and last.t > found["step"]:  # of a syncer that is gone: what it did stays done
+            found |= {"step": last.t, "tokens": last.tokens}
     return found
 
 

@@ -20,7 +20,7 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status.ending import JobEnd
-from diloco_operator.report import snapshot_path
+from diloco_operator.report import Report, snapshot_path
 
 FORMAT = "safetensors"
 
@@ -31,7 +31,8 @@ _NONE = "No snapshot is known in claim"
 
 def model_status(context: ReconcileContext, result: Result | None = None) -> dict[str, Any] | None:
     """`status.model`: by the result of a complete job, by the syncer's report, or as it was; None: no snapshot is known yet."""
-    report, known = context.report, context.observed.job.status.get("model")
+    known = context.observed.job.status.get("model")
+    report = context.report or _last_words(context.observed.report, known)
     if result is not None and result.snapshot:
         found = _place(context, result.step, snapshot_path(result.snapshot), copied=result.snapshot_copied)
     elif report is not None and report.snapshot_t >= 0 and (result is None or report.snapshot_t == result.step):
@@ -44,6 +45,12 @@ def model_status(context: ReconcileContext, result: Result | None = None) -> dic
         return None
     found["retain"] = _retain(context).value
     return found
+
+
+def _last_words(report: Report | None, known: Mapping[str, Any] | None) -> Report | None:
+    """The last report of a syncer that is gone, if it names a newer snapshot than the one on record. A snapshot that is durable stays."""
+    newer = report is not None and (known is None or report.snapshot_t > known.get("step", 0))
+    return report if newer else None
 
 
 def _retain(context: ReconcileContext) -> Retain:

@@ -213,6 +213,24 @@ def test_model_is_in_status_as_soon_as_there_is_a_snapshot() -> None:
     assert stage.status["model"] == model, "without a report it stays"
 
 
+def test_suspended_job_names_the_snapshot_that_its_syncer_wrote_at_its_end() -> None:
+    stage = a_stage().train()
+    stage.all_contribute(t=328, snapshot_t=301, snapshot="snapshots/snapshot-00000003-t301", steps=1000)
+    stage.advance(60)
+    stage.settle()
+    assert (stage.status["progress"]["step"], stage.status["model"]["step"]) == (328, 301)
+    stage.edit(suspend=True)
+    stage.settle()
+    stage.kubelets_finish_deletions()  # the learners'; then the syncer is asked to go
+    stage.settle()
+    stage.all_contribute(t=334, snapshot_t=334, snapshot="snapshots/snapshot-00000004-t334", tokens=8000, steps=1000)
+    stage.kubelets_finish_deletions()  # before any reconcile has seen that report
+    stage.settle()
+    assert (stage.condition("Suspended")["reason"], list(stage.pods)) == ("Suspended", [])
+    assert (stage.status["progress"]["step"], stage.status["progress"]["tokens"]) == (334, 8000)
+    assert (stage.status["model"]["step"], stage.status["model"]["path"]) == (334, "snapshots/snapshot-00000004-t334")
+
+
 def test_copy_below_the_uri_is_in_status_and_outlives_the_job() -> None:
     training = {**a_job().build()["spec"]["training"], "checkpoint": {"uri": "s3://models/lm/"}}
     stage = complete(a_stage(training=training).train(), RESULT.model_copy(update={"snapshot_copied": True}))
