@@ -33,7 +33,7 @@ class UnitReport:
     """Committed tokens, all attempts."""
     tokens_per_second: float = 0.0
     weight: float = 0.0
-    """Share of the recent merges that it took part in, 0..1."""
+    """Its share of the recent merges of the job, 0..1; a merge without it counts 0."""
     staleness: int = 0
     """Outer steps since its last contribution."""
     contributions: int = 0

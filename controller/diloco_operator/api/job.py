@@ -401,7 +401,9 @@ class UnitStatus(_Api):
     message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
     tokens_per_second: float = Field(0.0, ge=0, description="Moving average, as the syncer measures it.")
     weight: float = Field(
-        0.0, ge=0, description="Mean share of the merges that it took part in lately, 0 to 1. Those of all units need not sum to 1."
+        0.0,
+        ge=0,
+        description="Its share of the recent merges of the job, 0 to 1; a merge without it counts 0. Those of all units sum to 1.",
     )
     staleness: int = Field(
         0, ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."

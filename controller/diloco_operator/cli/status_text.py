@@ -11,7 +11,7 @@ from diloco_operator.api.job import Condition, HostStatus, ModelStatus, Retain, 
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
-from diloco_operator.cli.view_text import count, duration
+from diloco_operator.cli.view_text import count, duration, weight
 
 _GAP = "   "
 _NOT_SEEN = (
@@ -106,7 +106,7 @@ def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) 
 
 def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
     training = unit.state is UnitState.TRAINING
-    figures = (count(unit.tokens_per_second), f"{unit.weight:.0%}", str(unit.staleness)) if training else ("-", "-", "-")
+    figures = (count(unit.tokens_per_second) if training else "-", weight(unit), str(unit.staleness) if training else "-")
     more: tuple[str, ...] = ()
     if wide:
         refused = ",".join(f"{reason}={times}" for reason, times in sorted(unit.refused.items()) if times)

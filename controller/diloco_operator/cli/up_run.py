@@ -20,7 +20,7 @@ from typing import Any
 from diloco_operator.api.job import ModelStatus
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
 from diloco_operator.cli.view import View
-from diloco_operator.cli.view_model import Figures, JobView, Line, changes, event_line, failed_attempts, remember, with_figures
+from diloco_operator.cli.view_model import JobView, Line, Speeds, changes, event_line, failed_attempts, remember, with_speeds
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import Reflector
@@ -74,7 +74,7 @@ class Run:
         self._interrupted = asyncio.Event()
         self._killed = asyncio.Event()
         self._missing_conditions: dict[str, str] = {}
-        self._figures: Figures = {}
+        self._speeds: Speeds = {}
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
@@ -164,7 +164,7 @@ class Run:
         view = JobView.of(new.value)
         old = self._known.get(new.key)
         self._known[new.key] = view
-        self._figures = remember(self._figures, view)
+        self._speeds = remember(self._speeds, view)
         for line in changes(old, view):
             self._view.line(line)
         for unit, pod in failed_attempts(old, view):
@@ -217,7 +217,7 @@ class Run:
         return f"{what} is in {place} ({model.format}). One file with its parameters: {command}"
 
     def _end(self, ending: Ending) -> None:
-        views = [with_figures(view, self._figures) for view in self._known.values()]
+        views = [with_speeds(view, self._speeds) for view in self._known.values()]
         injector = self._plane.injector
         messages = []
         if ending is Ending.TIMED_OUT:

@@ -211,27 +211,27 @@ def repeats_status(event: Line) -> bool:
     return bool(_SAID.match(event.text))
 
 
-type Figures = Mapping[tuple[str, str], tuple[float, float]]
-"""(job, unit) -> (tokens/s, weight) while it last trained."""
+type Speeds = Mapping[tuple[str, str], float]
+"""(job, unit) -> tokens/s while it last trained."""
 
 
-def remember(figures: Figures, view: JobView) -> Figures:
-    """The figures, updated for units that train now. They are kept because all speeds fall to 0 at the end of a job."""
+def remember(speeds: Speeds, view: JobView) -> Speeds:
+    """The speeds, updated for units that train now. They are kept because all fall to 0 at the end of a job."""
     progress = view.status.progress
     training = {
-        (view.name, unit.name): (unit.tokens_per_second, unit.weight)
+        (view.name, unit.name): unit.tokens_per_second
         for unit in view.status.units
         if unit.state is UnitState.TRAINING and unit.tokens_per_second and progress.step < progress.steps
     }
-    return {**figures, **training}
+    return {**speeds, **training}
 
 
-def with_figures(view: JobView, figures: Figures) -> JobView:
-    """The view, with speed and weight of every unit from when it last trained."""
+def with_speeds(view: JobView, speeds: Speeds) -> JobView:
+    """The view, with the speed of every unit from when it last trained."""
     units = []
     for unit in view.status.units:
-        speed, weight = figures.get((view.name, unit.name), (unit.tokens_per_second, unit.weight))
-        units.append(unit.model_copy(update={"tokens_per_second": speed, "weight": weight}))
+        speed = speeds.get((view.name, unit.name), unit.tokens_per_second)
+        units.append(unit.model_copy(update={"tokens_per_second": speed}))
     return replace(view, status=view.status.model_copy(update={"units": tuple(units)}))
 
 

@@ -81,6 +81,11 @@ def header(view: JobView, now: float) -> RenderableType:
     return Group(first, grid)
 
 
+def weight(unit: UnitStatus) -> str:
+    """Its share of the recent merges. A unit that has just left still has one: the shares sum to 100 %."""
+    return f"{unit.weight:.0%}" if unit.weight or unit.state is UnitState.TRAINING else "-"
+
+
 def units_table(units: Sequence[UnitStatus]) -> Table:
     """The live table."""
     table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
@@ -98,7 +103,7 @@ def units_table(units: Sequence[UnitStatus]) -> Table:
             str(unit.attempt),
             str(unit.restarts),
             count(unit.tokens_per_second) if training else "-",
-            f"{unit.weight:.0%}" if training else "-",
+            weight(unit),
             str(unit.staleness) if training else "-",
             f"{unit.reason}: {unit.message}" if unit.reason and unit.message else unit.reason or unit.message,
         )

@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from diloco import contract
@@ -53,9 +54,9 @@ from diloco.algorithm.guards import Guard, Measured
 from diloco.algorithm.members import Member, Members
 from diloco.algorithm.pacing import OuterStepBudget, countable_steps
 from diloco.algorithm.quarantine import Quarantine
-from diloco.algorithm.quorum import OUTER_ALPHA, QUORUM_ALPHA, SHARE_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
+from diloco.algorithm.quorum import OUTER_ALPHA, QUORUM_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
 from diloco.algorithm.state import ContributionStats
-from diloco.algorithm.weights import shares, weight
+from diloco.algorithm.weights import Shares, weight
 from diloco.wording import plural
 
 REMEMBERED_EXCHANGES: Final = 64
@@ -89,6 +90,7 @@ class Coordinator:
         self._t = t
         self._versions = [0] * training.fragments if versions is None else list(versions)
         self._contributions = dict(contributions or {})
+        self._shares = Shares({unit: one.share for unit, one in self._contributions.items()})
         self._guard = guard
         self._quarantine = Quarantine(training.fragments)
         self._steps_per_sync: dict[str, int] = {}
@@ -151,11 +153,12 @@ class Coordinator:
     @property
     def contributions(self) -> Mapping[str, ContributionStats]:
         """Per unit, what it has contributed, over all its attempts. A copy."""
-        return dict(self._contributions)
+        return {unit: self.contributions_of(unit) for unit in self._contributions}
 
     def contributions_of(self, unit: str) -> ContributionStats:
         """What the unit has contributed, over all its attempts."""
-        return self._contributions.get(unit, ContributionStats())
+        known = self._contributions.get(unit)
+        return replace(known, share=self._shares.of(unit)) if known is not None else ContributionStats()
 
     def staleness(self, unit: str) -> int:
         """Outer steps since the unit's last contribution; without one, since it joined."""
@@ -508,11 +511,10 @@ class Coordinator:
         return orders
 
     def _credit(self, t: int, weights: Mapping[str, float]) -> None:
-        for unit, share in shares(weights).items():
-            before = self.contributions_of(unit)
-            average = MovingAverage(SHARE_ALPHA, before.share if before.contributions else None)
-            average.add(share)
-            self._contributions[unit] = ContributionStats(before.contributions + 1, max(t, before.last), average.value or 0.0)
+        self._shares.merged(weights)
+        for unit in weights:
+            before = self._contributions.get(unit, ContributionStats())
+            self._contributions[unit] = ContributionStats(before.contributions + 1, max(t, before.last))
 
     def _remember(self, exchange: Exchange) -> None:
         self._remembered[exchange.t] = exchange

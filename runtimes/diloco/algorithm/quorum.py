@@ -17,8 +17,6 @@ OUTER_ALPHA: Final = 0.05
 """Weight of the newest outer step in the moving average of their durations."""
 SYNC_ALPHA: Final = 0.2
 """Weight of the newest exchange in the moving average of the time from pull to merge: exchanges are rarer than steps."""
-SHARE_ALPHA: Final = 0.1
-"""Weight of the newest merge in the moving average of a unit's share."""
 
 
 @dataclass(slots=True)

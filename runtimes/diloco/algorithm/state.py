@@ -34,7 +34,7 @@ class ContributionStats:
     last: int = 0
     """Outer step of the last contribution; 0: none yet."""
     share: float = 0.0
-    """Moving average of its share of the weights in the merges it took part in, 0..1."""
+    """Its share of the weights in the recent merges of the job, 0..1, see `weights.Shares`."""
 
 
 @dataclass(frozen=True, slots=True)

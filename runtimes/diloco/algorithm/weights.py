@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
+
+SHARE_ALPHA: Final = 0.1
+"""Weight of the newest merge in the moving average of the units' shares."""
 
 
 def weight(tokens: float, steps: int) -> float:
@@ -14,6 +18,33 @@ def weight(tokens: float, steps: int) -> float:
     if tokens < 0 or steps < 0:
         raise ValueError(f"counters cannot be negative: {tokens} tokens in {steps} steps")
     return tokens * (tokens / steps) if steps else 0.0
+
+
+class Shares:
+    """The share of each unit in the recent merges of the job: the mean over the first 10 merges, then a moving average in which the newest
+    one counts a tenth. A merge without the unit counts 0, so the shares of all units that ever took part sum to 1.
+
+    `known`: shares from before a restart.
+    """
+
+    def __init__(self, known: Mapping[str, float]) -> None:
+        self._shares = dict(known)
+        self._merges = round(1 / SHARE_ALPHA) if known else 0
+
+    def of(self, unit: str) -> float:
+        """0 to 1; 0 for a unit that never took part."""
+        return self._shares.get(unit, 0.0)
+
+    def merged(self, weights: Mapping[str, float]) -> None:
+        """Take one more merge. One whose weights are all 0 has no shares and counts nothing."""
+        new = shares(weights)
+        if not any(new.values()):
+            return
+        self._merges += 1
+        alpha = max(SHARE_ALPHA, 1 / self._merges)
+        for unit in self._shares.keys() | new.keys():
+            before = self._shares.get(unit, 0.0)
+            self._shares[unit] = before + alpha * (new.get(unit, 0.0) - before)
 
 
 def shares(weights: Mapping[str, float]) -> dict[str, float]:

@@ -29,15 +29,14 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
     seen = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if seen is None:
-        return {} if record.running or done else {"tokensPerSecond": 0.0, "weight": 0.0}
-    counts = {"tokens": seen.tokens, "steps": seen.steps, "refused": dict(seen.refused)}
+        return {} if record.running or done else {"tokensPerSecond": 0.0}
+    counts = {"tokens": seen.tokens, "steps": seen.steps, "refused": dict(seen.refused), "weight": round(seen.weight, 4)}
     if done:
         return counts
     present = seen.attempt == record.attempt and record.running
     return {
         **counts,
         "tokensPerSecond": round(seen.tokens_per_second, 1) if present else 0.0,
-        "weight": round(seen.weight, 4) if present else 0.0,
         "staleness": seen.staleness,
         **({"stepsPerSync": seen.steps_per_sync} if seen.steps_per_sync else {}),
         **({"ownData": seen.own_data} if seen.own_data or record.own_data else {}),

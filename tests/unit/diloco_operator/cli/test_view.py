@@ -19,7 +19,7 @@ from diloco_operator.cli.view_model import (
     repeats_status,
     result,
     seconds_left,
-    with_figures,
+    with_speeds,
 )
 from diloco_operator.cli.view_text import count, duration, screen, summary
 from diloco_operator.kube.client import Obj
@@ -143,9 +143,11 @@ def test_first_condition_on_the_way_that_does_not_hold_is_why_a_job_is_late(stat
 
 
 def test_speed_at_the_end_is_that_of_the_last_training() -> None:
-    figures = remember({}, view(step=10, units=[unit(tokensPerSecond=500.0, weight=0.4)]))
-    figures = remember(figures, view(step=400, units=[unit(tokensPerSecond=3.0, weight=0.4)]))  # after the last step
-    ended = with_figures(view(step=400, units=[unit(state="Completed", tokensPerSecond=0.0), unit("v6e-0", "Completed")]), figures)
+    speeds = remember({}, view(step=10, units=[unit(tokensPerSecond=500.0, weight=0.3)]))
+    speeds = remember(speeds, view(step=400, units=[unit(tokensPerSecond=3.0, weight=0.4)]))  # after the last step
+    ended = with_speeds(
+        view(step=400, units=[unit(state="Completed", tokensPerSecond=0.0, weight=0.4), unit("v6e-0", "Completed")]), speeds
+    )
     assert [(u.tokens_per_second, u.weight) for u in ended.status.units] == [(500.0, 0.4), (0.0, 0.0)]
 
 
@@ -183,6 +185,7 @@ def test_counts(number: float, text: str) -> None:
 def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
     units = [
         unit(slice="np-1", attempt=1, tokensPerSecond=14100, weight=0.31, staleness=3),
+        unit("h100-0", "Pending", attempt=1, weight=0.69),
         unit("h100-1", "BackingOff", attempt=2, restarts=1, reason="Crashed", message="exit 1"),
     ]
     progress = {"loss": 2.31, "tokensPerSecond": 51200, "estimatedCompletion": "2026-11-20T21:03:20Z"}
@@ -191,6 +194,7 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
     assert "loss 2.310  51.2k tokens/s  2m20s left" in text
     rows = [line.split() for line in text.splitlines()]
     assert ["v5p-0", "Training", "np-1", "1", "0", "14.1k", "31%", "3"] in rows
+    assert ["h100-0", "Pending", "-", "1", "0", "-", "69%", "-"] in rows, "it has left, and recent merges hold its work"
     assert ["h100-1", "BackingOff", "-", "2", "1", "-", "-", "-", "Crashed:", "exit", "1"] in rows
     assert "Ctrl-C drains" in text
 

@@ -130,12 +130,13 @@ def test_loss_history_stays_when_the_syncer_stops_reporting_it() -> None:
     assert [point["step"] for point in stage.status["progress"]["lossHistory"]] == [1, 8]
 
 
-def test_unit_that_ended_has_no_speed_but_keeps_its_tokens() -> None:
+def test_unit_that_ended_has_no_speed_but_keeps_its_tokens_and_its_share_of_recent_merges() -> None:
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1)
     stage.step()
     unit = stage.unit("v5p-1")
-    assert (unit["tokensPerSecond"], unit["weight"], unit["tokens"]) == (0.0, 0.0, 4000)
+    assert (unit["tokensPerSecond"], unit["weight"], unit["tokens"]) == (0.0, 0.5, 4000)
+    assert sum(unit["weight"] for unit in stage.status["units"]) == 1.0
 
 
 def test_silent_syncer_makes_training_unknown_and_touches_nothing() -> None:
