@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import logging
 import socket
@@ -160,11 +159,8 @@ def run(
         user_agent=f"diloco-operator/{release}",
     )
 
-    async def process() -> int:
-        return await OperatorProcess(options).run()
-
     try:
-        status = asyncio.run(process())
+        status = OperatorProcess(options).run()
     except CannotListen as error:
         option = "--metrics-address" if error.what == METRICS else "--health-address"
         _refuse(f"{error}; choose another address with {option}, or 0 for none")

@@ -22,6 +22,7 @@ from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.caches import JobKey
 from diloco_operator.operator.fleet_metrics import FleetMetrics
+from diloco_operator.operator.loop_metrics import LoopMetrics
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import Job
 from diloco_operator.reconcile.observe.host_status import read_hosts
@@ -88,6 +89,7 @@ class Metrics:
         )
         self.jobs = JobMetrics(registry)
         self.fleet = FleetMetrics(registry)
+        self.loop = LoopMetrics(registry)
         for result in ("success", "error", "requeue_after"):
             self._reconciles.labels(CONTROLLER, result)
         self._errors.labels(CONTROLLER)

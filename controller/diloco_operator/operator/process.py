@@ -19,6 +19,7 @@ from diloco_operator.kube.fence import Fence, FencedClient
 from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
+from diloco_operator.operator.loop_watch import LoopWatch
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
@@ -66,7 +67,7 @@ class ProcessOptions:
 
 
 class OperatorProcess:
-    """One run of the process. `await OperatorProcess(options).run()` returns its exit status.
+    """One run of the process. `OperatorProcess(options).run()` returns its exit status.
 
     Raises `ConfigError` without credentials, OSError if it cannot listen at an address, ValueError for time-outs that do not fit.
     """
@@ -75,6 +76,7 @@ class OperatorProcess:
         check_together(REQUESTS, expectation=options.run.expectation_expiry, stop=options.run.stop_grace)
         self._options = options
         self._metrics = Metrics()
+        self._watch = LoopWatch(on_turn=self._metrics.loop.turn_ended, on_hold=self._metrics.loop.held)
         self._fence = Fence()
         self._clock = ServerClock()
         self._crd: CrdCheck
@@ -85,12 +87,17 @@ class OperatorProcess:
         self._hold: asyncio.Task[None] | None = None
         self._told_to_stop = asyncio.Event()
 
-    async def run(self) -> ExitStatus:
-        options = self._options
+    def run(self) -> ExitStatus:
+        """Until the process is told to stop, or fails."""
         sys.setswitchinterval(_SWITCH_SECONDS)
+        return asyncio.run(self._run(), loop_factory=self._watch.new_loop)
+
+    async def _run(self) -> ExitStatus:
+        options = self._options
         self._holding = asyncio.get_running_loop().create_future()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
+            stack.enter_context(self._watch.looking())
             await stack.enter_async_context(serving(metrics_app(self._metrics.registry), options.metrics, METRICS))
             lease = options.election.timeouts if options.election is not None else None
             client = await stack.enter_async_context(

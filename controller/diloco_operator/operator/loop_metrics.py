@@ -1,0 +1,57 @@
+"""What /metrics reports of the event loop: how long it stands still, and what it spends that time in.
+
+See docs/decisions/0197-loop-watch.md.
+"""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from diloco_operator.operator.loop_watch import Hold
+
+_SHORTEST = 0.01
+"""Seconds. Shorter turns of the loop are not counted: there are thousands in a second."""
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_MOST_FUNCTIONS = 100
+"""Functions that get a series of their own."""
+
+
+class LoopMetrics:
+    """Fed by `LoopWatch`, in the loop's thread."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._holds = Histogram(
+            "diloco_operator_event_loop_hold_seconds",
+            "Seconds for which the event loop stood still, if 0.01 or more",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._longest = Gauge(
+            "diloco_operator_event_loop_longest_hold_seconds",
+            "The longest time for which the event loop stood still, since the process started",
+            registry=registry,
+        )
+        self._held = Counter(
+            "diloco_operator_event_loop_held_seconds_total",
+            "Seconds for which the event loop stood still, if 0.1 or more at a time, by the function that held it",
+            ("function",),
+            registry=registry,
+        )
+        self._most = 0.0
+        self._functions: set[str] = set()
+
+    def turn_ended(self, seconds: float) -> None:
+        """A turn of the event loop took so long."""
+        if seconds < _SHORTEST:
+            return
+        self._holds.observe(seconds)
+        if seconds > self._most:
+            self._most = seconds
+            self._longest.set(seconds)
+
+    def held(self, hold: Hold) -> None:
+        """One function had the event loop for most of a long turn."""
+        function = hold.place.function
+        if len(self._functions) < _MOST_FUNCTIONS:
+            self._functions.add(function)
+        self._held.labels(function if function in self._functions else "others").inc(hold.seconds)
