@@ -24,6 +24,8 @@ WAIT_SECONDS = 180.0
 """How long anything is waited for. A limit for defects, not an expectation."""
 PATIENT = ("--lease-duration", "60s", "--renew-deadline", "50s")
 """Unless options say otherwise: a leader that a busy machine keeps from renewing its lease ends, and here nothing starts it again."""
+OPERATOR = ("-m", "diloco_operator.cli.operator_main")
+"""What Python runs."""
 DEFAULT = ("--lease-duration", "15s", "--renew-deadline", "10s")
 """The operator's own. For tests in which one follows another that was killed, or loses its lease."""
 
@@ -31,11 +33,19 @@ DEFAULT = ("--lease-duration", "15s", "--renew-deadline", "10s")
 class OperatorReplica:
     """One replica. `name` is for its files."""
 
-    def __init__(self, folder: Path, name: str, kubeconfig: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        kubeconfig: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = OPERATOR,
+    ) -> None:
         self.name = name
         self._log = folder / f"{name}.log"
         command = [
-            *(sys.executable, "-m", "diloco_operator.cli.operator_main", "run", "--kubeconfig", str(kubeconfig)),
+            *(sys.executable, *program, "run", "--kubeconfig", str(kubeconfig)),
             *("--metrics-address", "127.0.0.1:0", "--health-address", "127.0.0.1:0", "--leader-elect-namespace", "default"),
             *(*PATIENT, *options),
         ]
@@ -162,10 +172,15 @@ def wait_for(holds: Callable[[], object], what: str, *replicas: OperatorReplica)
 
 @contextlib.contextmanager
 def replica(
-    folder: Path, name: str, kubeconfig: Path, *options: str, environment: Mapping[str, str] | None = None
+    folder: Path,
+    name: str,
+    kubeconfig: Path,
+    *options: str,
+    environment: Mapping[str, str] | None = None,
+    program: Sequence[str] = OPERATOR,
 ) -> Iterator[OperatorReplica]:
     """A replica, for as long as the context is open."""
-    found = OperatorReplica(folder, name, kubeconfig, *options, environment=environment)
+    found = OperatorReplica(folder, name, kubeconfig, *options, environment=environment, program=program)
     try:
         yield found
     finally:

@@ -21,6 +21,8 @@ from builders.control_plane import ControlPlane
 from builders.jobs import a_manifest, tpu_pool
 from builders.operator_process import OperatorReplica, TcpProxy, replica, wait_for
 
+SLOW_EXPIRY = ("--lease-duration", "120s", "--renew-deadline", "8s", "--retry-period", "1s")
+HELD_OPERATOR = Path(__file__).parents[1] / "programs" / "held_operator.py"
 TERMS = ("--lease-duration", "15s", "--renew-deadline", "8s", "--retry-period", "1s")
 _WRITES = frozenset({"create", "update", "patch", "delete"})
 
@@ -34,6 +36,8 @@ class Scene:
     first: OperatorReplica
     second: OperatorReplica
     proxy: TcpProxy
+    held_while: Path
+    """See tests/programs/held_operator.py."""
     since: int
     """Position in the audit log."""
     made: list[str] = field(default_factory=list)
@@ -63,6 +67,16 @@ class Scene:
         count = len(self.made)
         wait_for(lambda: len(self.made) > count, "another job to be made")
         wait_for(lambda: self.has_status(self.made[count]), f"the second replica to reconcile {self.made[count]}", self.first, self.second)
+
+    @contextlib.contextmanager
+    def first_stands_still(self) -> Iterator[None]:
+        """The event loop of the first replica computes as long as the context is open."""
+        self.held_while.touch()
+        try:
+            self.first.send(signal.SIGUSR1)
+            yield
+        finally:
+            self.held_while.unlink()
 
     def check_order(self) -> None:
         """The second wrote after it got the lease, and the first nothing after that."""
@@ -113,14 +127,16 @@ def scene(control_plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRe
     content = json.loads(kubeconfigs["first"].read_text())
     content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
     kubeconfigs["first"].write_text(json.dumps(content))
-    options = ("--watch-namespace", namespace, "--leader-elect-namespace", namespace, *TERMS)
+    options = ("--watch-namespace", namespace, "--leader-elect-namespace", namespace, *getattr(request, "param", TERMS))
+    held_while = tmp_path / "held"
     since = plane.audit_position()
     try:
-        with replica(tmp_path, "first", kubeconfigs["first"], *options) as first:
+        environment = {"HELD_WHILE": str(held_while)}
+        with replica(tmp_path, "first", kubeconfigs["first"], *options, environment=environment, program=[str(HELD_OPERATOR)]) as first:
             first.wait_leads()
             with replica(tmp_path, "second", kubeconfigs["second"], *options) as second:
                 second.wait_said("^standing by")
-                found = Scene(plane, namespace, first, second, proxy, since)
+                found = Scene(plane, namespace, first, second, proxy, held_while, since)
                 with jobs_all_the_time(found):
                     wait_for(lambda: found.work("first"), "the first replica to work", first)
                     yield found
@@ -150,6 +166,33 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(scene: Scene) 
     scene.first.send(signal.SIGCONT)
     assert scene.first.wait() == 3, [line for line in scene.first.lines() if line.get("level") == "error"]
     assert scene.first.said("lost the lease and exits")
+    scene.check_order()
+
+
+@pytest.mark.parametrize("scene", [SLOW_EXPIRY], indirect=True)
+def test_a_leader_whose_loop_stands_still_for_less_than_the_lease_goes_on_leading(scene: Scene) -> None:
+    with scene.first_stands_still():
+        wait_for(lambda: scene.first.said("stood still .* and still does"), "the watch to notice", scene.first)
+        since = len(scene.lease_writes("first"))
+        # The pause between two is 1 s, so this takes longer than the renew deadline of 8 s. The lease lasts 120 s.
+        wait_for(lambda: len(scene.lease_writes("first")) >= since + 10, "ten renewals", scene.first)
+    count = len(scene.made)
+    wait_for(lambda: len(scene.made) > count, "another job to be made")
+    wait_for(lambda: scene.has_status(scene.made[count]), "the first replica to go on", scene.first)
+    assert scene.first.metric("leader_election_master_status", name="diloco-operator") == 1
+    assert scene.first.said(r"the event loop stood still for \d+\.\d+ s, in __main__\.compute:\d+")
+    longest = scene.first.metric("diloco_operator_event_loop_longest_hold_seconds")
+    assert longest is not None
+    assert longest > 8
+    assert not scene.second.leads
+    assert scene.work("second") == []
+
+
+def test_a_leader_whose_loop_stands_still_for_longer_than_the_lease_writes_nothing_when_it_goes_on(scene: Scene) -> None:
+    with scene.first_stands_still():
+        scene.wait_second_works()
+    assert scene.first.wait() == 3, [line for line in scene.first.lines() if line.get("level") == "error"]
+    assert scene.first.said(r"lost the lease and exits: the event loop stood still for \d+\.\d+ s")
     scene.check_order()
 
 

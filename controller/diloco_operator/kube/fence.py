@@ -5,16 +5,21 @@ write, and cancels writes that are still running when the time is up. A request 
 and the process may be stopped meanwhile. So the transport checks once more (`Fence.check`) when the request has its connection, and the
 socket checks before each part of it.
 
+The lease is renewed in another thread (`kube.lease_thread`), which goes on while the event loop of the writes stands still. So the fence
+looks at that loop as well: one that stood still for longer than the lease decides from knowledge that may be outdated, and writes no more.
+
 Two cases remain. A write that was sent in time may reach the API server late: it has the difference between lease duration and renew
 deadline (see kube.lease) to arrive. And the process may be stopped in the microsecond between the socket's check and the kernel: only a
 condition that the API server checks could close that gap.
 
-See docs/decisions/0090-leader-fencing.md.
+See docs/decisions/0090-leader-fencing.md. See docs/decisions/0196-renewal-beside-the-loop.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,28 +37,57 @@ class NotLeading(Unavailable):
 
 
 class Fence:
-    """Until when this replica may write. Shut until `open_until` is called. For one event loop."""
+    """Until when this replica may write. Shut until `open_until` is called. The writes are those of one event loop; `open_until`, `shut`
+    and `look` may be called in any thread.
 
-    def __init__(self, clock: Callable[[], float] = boot_clock) -> None:
+    `turn`: the seconds that the current turn of that loop has lasted so far; 0 while the loop waits. A turn of more than `longest_turn`
+    while writing is allowed shuts the fence for good.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = boot_clock, *, turn: Callable[[], float] = lambda: 0.0, longest_turn: float = math.inf
+    ) -> None:
         self._clock = clock
-        self._until = float("-inf")
+        self.turn = turn
+        self._longest_turn = longest_turn
+        self.stall = 0.0
+        """Seconds of the turn for which the fence shut; 0: there was none."""
+        self._lock = threading.Lock()
+        self._until = -math.inf
+        self._shut = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """That of the writes, once there was one."""
         self._under_way: set[asyncio.Timeout] = set()
         self.refused = 0
         """Number of writes that the fence stopped."""
 
     def open_until(self, until: float) -> None:
-        """Writing is allowed until `until` on the fence's clock. This holds for running writes too."""
-        self._until = until
-        for timeout in self._under_way:
-            if not timeout.expired():  # an expired one is being cancelled already
-                timeout.reschedule(self._deadline())
+        """Writing is allowed until `until` on the fence's clock. This holds for running writes too. A fence that was shut stays shut."""
+        with self._lock:
+            if self._shut:
+                return
+            self._until = until
+        self._reschedule()
 
     def shut(self) -> None:
-        """No writes from now on; running ones are cancelled."""
-        self.open_until(float("-inf"))
+        """No writes from now on, for good; running ones are cancelled."""
+        with self._lock:
+            self._shut = True
+            self._until = -math.inf
+        self._reschedule()
+
+    def look(self) -> None:
+        """Shut the fence if the loop's turn lasts too long. To be called at the end of each long turn, and before the lease is renewed."""
+        if self._until == -math.inf:  # a replica that does not lead may stand still
+            return
+        turn = self.turn()
+        if turn > self._longest_turn:
+            self.stall = turn
+            self.shut()
 
     def check(self) -> None:
         """Raises `NotLeading` if no write may be sent now."""
+        self.look()
         if self._clock() >= self._until:
             self.refused += 1
             raise NotLeading(503, "NotLeading", "this replica does not hold the leader's lease (any more), so it writes nothing")
@@ -62,6 +96,7 @@ class Fence:
     async def write(self) -> AsyncIterator[None]:
         """Around one write. Raises `NotLeading` if it may not begin, or if it still runs when the time is up."""
         self.check()
+        self._loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout_at(self._deadline()) as timeout:
                 self._under_way.add(timeout)
@@ -78,6 +113,28 @@ class Fence:
         """On the event loop's clock."""
         left = self._until - self._clock()
         return asyncio.get_running_loop().time() + max(0.0, left)
+
+    def _reschedule(self) -> None:
+        """The writes under way end at the new deadline. Their time-outs belong to their loop: another thread asks it to do so."""
+        if self._loop is _running_loop():
+            self._reschedule_here()
+        elif self._loop is not None:
+            # What a thread asks for comes before the timers of the loop's next turn. So a write outlasts a loop that stood still past the
+            # old deadline.
+            self._loop.call_soon_threadsafe(self._reschedule_here)
+
+    def _reschedule_here(self) -> None:
+        for timeout in self._under_way:
+            if not timeout.expired():  # an expired one is being cancelled already
+                timeout.reschedule(self._deadline())
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    """That of this thread, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class FencedClient:

@@ -6,20 +6,22 @@ import asyncio
 import contextlib
 import enum
 import logging
+import math
 import os
 import random
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, FencedClient
+from diloco_operator.kube.lease_thread import LeaseThread
 from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
-from diloco_operator.operator.loop_watch import LoopWatch
+from diloco_operator.operator.loop_watch import Hold, LoopWatch
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
@@ -76,15 +78,14 @@ class OperatorProcess:
         check_together(REQUESTS, expectation=options.run.expectation_expiry, stop=options.run.stop_grace)
         self._options = options
         self._metrics = Metrics()
-        self._watch = LoopWatch(on_turn=self._metrics.loop.turn_ended, on_hold=self._metrics.loop.held)
-        self._fence = Fence()
+        self._watch = LoopWatch(on_turn=self._metrics.loop.turn_ended, on_hold=self._on_hold)
+        lease = options.election.timeouts if options.election is not None else None
+        self._fence = Fence(turn=self._watch.turn, longest_turn=lease.lease_duration if lease is not None else math.inf)
         self._clock = ServerClock()
         self._crd: CrdCheck
         self._operator: Operator | None = None
-        self._elector: Elector | None = None
-        self._holding: asyncio.Future[None]
-        """Fails when the lease is lost."""
-        self._hold: asyncio.Task[None] | None = None
+        self._lease: LeaseThread | None = None
+        """None: there is no election."""
         self._told_to_stop = asyncio.Event()
 
     def run(self) -> ExitStatus:
@@ -94,7 +95,6 @@ class OperatorProcess:
 
     async def _run(self) -> ExitStatus:
         options = self._options
-        self._holding = asyncio.get_running_loop().create_future()
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
             stack.enter_context(self._watch.looking())
@@ -111,18 +111,13 @@ class OperatorProcess:
                     user_agent=options.user_agent,
                 )
             )
-            # Separate connections, so that no renewal waits behind a thousand writes.
-            lease_client = await stack.enter_async_context(
-                RestClient.connect(
-                    options.cluster, on_request=self._metrics.request_done, on_date=self._clock.note, user_agent=options.user_agent
-                )
-            )
             self._crd = CrdCheck(client)
             await stack.enter_async_context(serving(health_app(self._problems), options.health, HEALTH))
             log.info("the cluster is that of %s", options.cluster.source)
             if options.election is not None:
-                self._elector = self._make_elector(lease_client, options.election)
-                self._metrics.watch_leading(options.election.name, lambda: self._elector is not None and self._elector.leads)
+                election = options.election
+                self._lease = found = await stack.enter_async_context(LeaseThread.started(lambda: self._elector(election)))
+                self._metrics.watch_leading(election.name, lambda: found.leads)
             return await self._work(client)
 
     async def _work(self, client: RestClient) -> ExitStatus:
@@ -130,16 +125,20 @@ class OperatorProcess:
         stopping = asyncio.create_task(self._told_to_stop.wait())
         working = asyncio.create_task(self._operate(client), name="operator")
         try:
-            anything: list[asyncio.Future[Any]] = [looking, stopping, working, self._holding]
+            anything: list[asyncio.Future[Any]] = [looking, stopping, working, *self._losses]
             await asyncio.wait(anything, return_when=asyncio.FIRST_COMPLETED)
             return await self._exit_status(looking, working)
         finally:
             self._fence.shut()
-            self._holding.cancel()
-            tasks = [task for task in (looking, stopping, working, self._hold) if task is not None]
+            tasks = (looking, stopping, working)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def _losses(self) -> list[asyncio.Future[None]]:
+        """What fails when the lease is lost."""
+        return [self._lease.lost] if self._lease is not None else []
 
     async def _operate(self, client: RestClient) -> None:
         await self._crd.wait_good()
@@ -158,20 +157,14 @@ class OperatorProcess:
         raise RuntimeError("the operator ended without being asked to stop")
 
     async def _lead(self) -> None:
-        if self._elector is None:
-            self._fence.open_until(float("inf"))
-            return
-        await self._elector.acquire()
-        self._hold = asyncio.create_task(self._elector.hold(), name="lease")
-        self._hold.add_done_callback(self._on_lease_end)
-
-    def _on_lease_end(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and not self._holding.done() and (error := task.exception()) is not None:
-            self._holding.set_exception(error)
+        if self._lease is None:
+            self._fence.open_until(math.inf)
+        else:
+            await self._lease.acquire()
 
     async def _exit_status(self, looking: asyncio.Task[None], working: asyncio.Task[None]) -> ExitStatus:
-        if self._holding.done():
-            error = self._holding.exception()
+        if any(lost.done() for lost in self._losses):
+            [error] = [lost.exception() for lost in self._losses]
             if isinstance(error, LeaseLost):
                 log.error("this replica lost the lease and exits: %s", error)
                 return ExitStatus.LEASE_LOST  # the fence is shut: every write has ended already
@@ -184,18 +177,19 @@ class OperatorProcess:
                 return ExitStatus.FAILED
         log.info("stopping: running reconciles may end their writes, for %.0f s at most", self._options.run.stop_grace)
         working.cancel()
-        await asyncio.wait([working, self._holding], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([working, *self._losses], return_when=asyncio.FIRST_COMPLETED)
         await self._release()
         log.info("stopped")
         return ExitStatus.STOPPED
 
     async def _release(self) -> None:
         self._fence.shut()
-        if self._elector is None or self._hold is None:
-            return
-        self._hold.cancel()  # it must not renew a released lease
-        await asyncio.gather(self._hold, return_exceptions=True)
-        await self._elector.release()
+        if self._lease is not None:
+            await self._lease.release()
+
+    def _on_hold(self, hold: Hold) -> None:
+        self._fence.look()
+        self._metrics.loop.held(hold)
 
     def _before_send(self, method: str) -> None:
         if method != "GET":
@@ -212,16 +206,24 @@ class OperatorProcess:
             problems.append(f"not listed yet: {', '.join(sorted(missing))}")
         return [*problems, *caches.missing_rights]
 
-    def _make_elector(self, client: RestClient, options: ElectionOptions) -> Elector:
-        return Elector(
-            client,
-            self._fence,
-            namespace=options.namespace,
-            name=options.name,
-            identity=options.identity,
-            timeouts=options.timeouts,
-            rng=random.random,
-        )
+    @contextlib.asynccontextmanager
+    async def _elector(self, options: ElectionOptions) -> AsyncIterator[Elector]:
+        """With connections of its own, so that no renewal waits behind a thousand writes."""
+        async with RestClient.connect(
+            self._options.cluster,
+            on_request=self._metrics.request_done,
+            on_date=self._clock.note,
+            user_agent=self._options.user_agent,
+        ) as client:
+            yield Elector(
+                client,
+                self._fence,
+                namespace=options.namespace,
+                name=options.name,
+                identity=options.identity,
+                timeouts=options.timeouts,
+                rng=random.random,
+            )
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ _LOGGED_DIFFERENCE = 10.0
 
 class ServerClock:
     """Seconds since the epoch: this machine's clock, corrected if the server's differs. So replicas agree on the time although the clocks
-    of their machines differ.
+    of their machines differ. Threads may share one: each answer bounds the difference by itself.
 
     An answer's Date was written between the request and the answer, in whole seconds. That bounds the difference of the clocks, however
     slow the network or this process is.
