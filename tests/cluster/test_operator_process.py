@@ -105,6 +105,14 @@ def test_it_waits_for_a_definition_that_has_what_it_needs(tmp_path: Path) -> Non
         assert operator.get("/readyz") == (200, "ok\n")
         complaints = [line["msg"] for line in operator.lines() if line["msg"].startswith("not ready: ")]
         assert len(complaints) == len(set(complaints))  # each once, however often the job was reconciled
+
+        # Gone while the operator works: much sooner than the next check that is due, five minutes later.
+        plane.kubectl("delete", "-f", str(CRD))
+        wait_for(lambda: operator.get("/readyz")[0] == 503, "the operator to miss the definition", operator)
+        wait_for(lambda: "has no CustomResourceDefinition" in operator.get("/readyz")[1], "the operator to name the definition", operator)
+        assert "watching dilocojobs: " in operator.get("/readyz")[1]
+        plane.install_crd()
+        wait_for(lambda: operator.get("/readyz") == (200, "ok\n"), "the operator to be ready again", operator)
         operator.send(signal.SIGTERM)
         assert operator.wait() == 0
 

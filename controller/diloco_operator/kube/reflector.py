@@ -82,9 +82,13 @@ class Reflector[T]:
         """The malformed objects among its own: another reflector may follow others of the same resource."""
         self.forbidden = ""
         """Why the server does not let the program read these objects; "": it does. The cache stays as it was when it still did."""
+        self.failing = ""
+        """What the server answers instead of a list, if it is something else: for example that it does not know the resource; "": it lists.
+        A server that is away or too busy answers nothing. The cache stays as it was."""
         self._refused_list = False
         self._handlers: list[Handler[T]] = []
         self._rights_handlers: list[Callable[[], None]] = []
+        self._failure_handlers: list[Callable[[], None]] = []
         self._synced = asyncio.Event()
         self._answered = asyncio.Event()
         self._again = False
@@ -100,6 +104,10 @@ class Reflector[T]:
     def on_rights_change(self, handler: Callable[[], None]) -> None:
         """Call `handler` when `forbidden` or `missing` begins or ends to say something."""
         self._rights_handlers.append(handler)
+
+    def on_failure_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler` when `failing` begins or ends to say something."""
+        self._failure_handlers.append(handler)
 
     @property
     def namespace(self) -> str:
@@ -154,6 +162,8 @@ class Reflector[T]:
                     log.warning("%s: %s", self.what, error)
                 else:  # the server answered and will not continue from this version
                     log.warning("%s, listing again: %s", self.what, error)
+                    if self._version is None:
+                        self._fail(str(error))
                     self._version = None
             failures = 0 if heard else failures + 1
             if failures:
@@ -196,6 +206,14 @@ class Reflector[T]:
         else:
             log.warning("%s: %s. Without this right %s", self.what, error, self._without)
         self._rights_changed()
+
+    def _fail(self, answer: str) -> None:
+        """The server answers a list with this; "": with the objects."""
+        changed = bool(answer) != bool(self.failing)
+        self.failing = answer
+        if changed:
+            for handler in self._failure_handlers:
+                handler()
 
     def _allow(self) -> None:
         log.info("%s is allowed now", self.what)
@@ -250,6 +268,7 @@ class Reflector[T]:
         for held in listed.values():
             self._take_in(held)
         self._version = page.resource_version
+        self._fail("")
         was_missing, self.missing = bool(self.missing), ""
         self._synced.set()
         self._answered.set()

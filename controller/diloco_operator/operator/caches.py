@@ -204,6 +204,16 @@ class Caches:
         """What the API server forbids, a sentence for each resource and namespace."""
         return [_forbidden(reflector) for reflector in self._forbidden]
 
+    @property
+    def failures(self) -> list[str]:
+        """What the API server answers instead of lists, a sentence for each resource and namespace. Its objects are those of before."""
+        return [f"{reflector.what}: {reflector.failing}" for reflector in self.reflectors if reflector.failing]
+
+    def on_failure_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler` when a resource comes to be in `failures`, or is no longer."""
+        for reflector in self.reflectors:
+            reflector.on_failure_change(handler)
+
     def missing_rights_in(self, namespace: str) -> list[str]:
         """The same for the jobs of one namespace: without these rights nothing can be decided there."""
         return [_forbidden(reflector) for reflector in self._forbidden if reflector.namespace in ("", namespace)]

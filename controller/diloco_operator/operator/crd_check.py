@@ -7,6 +7,7 @@ restarts and attempts into status and never see them again. So it checks first, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -31,16 +32,23 @@ class CrdCheck:
         self._client = client
         self.problem = "the CustomResourceDefinition is not checked yet"
         self._good = asyncio.Event()
+        self._due = asyncio.Event()
 
     async def wait_good(self) -> None:
         """Returns once a check found no problem."""
         await self._good.wait()
 
+    def check_soon(self) -> None:
+        """Something else shows that the definition may have changed."""
+        self._due.set()
+
     async def run(self) -> None:
         """Check again and again."""
         while True:
+            self._due.clear()
             await self._check()
-            await asyncio.sleep(RECONCILE.crd_retry if self.problem else RECONCILE.crd_recheck)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._due.wait(), RECONCILE.crd_retry if self.problem else RECONCILE.crd_recheck)
 
     async def _check(self) -> None:
         try:

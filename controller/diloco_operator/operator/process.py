@@ -153,6 +153,7 @@ class OperatorProcess:
             offload=asyncio.to_thread,
             metrics=self._metrics,
         )
+        self._operator.caches.on_failure_change(self._crd.check_soon)  # its definition may be gone
         await self._operator.run(lead=self._lead)
         raise RuntimeError("the operator ended without being asked to stop")
 
@@ -204,7 +205,7 @@ class OperatorProcess:
         missing = {reflector.resource.plural for reflector in caches.reflectors if not reflector.synced and not reflector.forbidden}
         if missing:
             problems.append(f"not listed yet: {', '.join(sorted(missing))}")
-        return [*problems, *caches.missing_rights]
+        return [*problems, *caches.failures, *caches.missing_rights]
 
     @contextlib.asynccontextmanager
     async def _elector(self, options: ElectionOptions) -> AsyncIterator[Elector]:

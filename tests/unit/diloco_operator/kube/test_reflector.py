@@ -392,3 +392,35 @@ def test_resource_that_is_needed_and_unknown_is_never_taken_for_empty() -> None:
 
     follow(lambda: Followed(api), check)
     assert synced.index(True) == len(synced) - 1
+
+
+def test_what_a_server_answers_instead_of_a_list_is_named_until_it_lists() -> None:
+    api = ScriptedApi(lists=[*pages("a"), UNKNOWN, AWAY, UNKNOWN, *pages("b", version=30)], watches=[[UNKNOWN]])
+    said: list[str] = []
+
+    def followed() -> Followed:
+        it = Followed(api)
+        it.reflector.on_failure_change(lambda: said.append(it.reflector.failing))
+        return it
+
+    def check(it: Followed) -> bool:
+        if it.reflector.failing:
+            assert it.names == ["a"]
+        return it.names == ["b"]
+
+    follow(followed, check)
+    assert said == [str(UNKNOWN), ""]
+
+
+@pytest.mark.parametrize("error", [AWAY, GONE, ApiError(429, "TooManyRequests", "busy")])
+def test_a_server_that_is_away_busy_or_forgetful_is_not_failing(error: ApiError) -> None:
+    api = ScriptedApi(lists=[error, *pages("a")])
+    said: list[str] = []
+
+    def followed() -> Followed:
+        it = Followed(api)
+        it.reflector.on_failure_change(lambda: said.append(it.reflector.failing))
+        return it
+
+    follow(followed, lambda it: it.names == ["a"])
+    assert said == []

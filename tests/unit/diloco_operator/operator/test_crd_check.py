@@ -102,3 +102,21 @@ def test_it_checks_until_the_definition_exists_and_logs_each_problem_once(caplog
 
     run_virtual(scenario())
     assert len([record for record in caplog.records if "not ready" in record.message]) == 3
+
+
+def test_a_definition_that_goes_is_noticed_at_once_when_something_else_shows_it() -> None:
+    async def scenario() -> None:
+        api = MemoryApi()
+        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        check = CrdCheck(api)
+        task = asyncio.create_task(check.run())
+        await check.wait_good()
+        await api.delete(names.CUSTOM_RESOURCES, "", CRD_NAME)
+        check.check_soon()
+        await until(lambda: "no CustomResourceDefinition" in check.problem, within=1)
+        await api.create(names.CUSTOM_RESOURCES, build_crd())
+        check.check_soon()
+        await until(lambda: check.problem == "", within=1)
+        task.cancel()
+
+    run_virtual(scenario())
