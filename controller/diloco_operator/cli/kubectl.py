@@ -129,7 +129,7 @@ def units(target: Target, job: str, output: str) -> None:
     "-p",
     "--previous",
     is_flag=True,
-    help="Print the log of the failed attempt before the newest; of the syncer, of its run before the last restart.",
+    help="Print the log of the failed attempt before the newest; of the syncer, of its run before its last restart in the same pod.",
 )
 @click.option(
     "--host",
@@ -150,7 +150,7 @@ def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, pr
     async def work(client: RestClient, namespace: str) -> None:
         view = JobView.of(await find_job(client, namespace, job))
         if unit == SYNCER:
-            wanted = UnitLogs([syncer_source(job, container, previous=previous)])
+            wanted = UnitLogs([syncer_source(view, container, previous=previous)])
         else:
             pods = await unit_pods(client, namespace, job, unit)
             record = next((each for each in view.status.units if each.name == unit), None)

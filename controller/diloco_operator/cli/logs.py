@@ -14,7 +14,9 @@ from diloco_operator.api.job import UnitStatus
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, syncer_pod_name
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.drain import describe
+from diloco_operator.cli.status_text import headline
 from diloco_operator.cli.unit_pods import UnitPod
+from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import ApiError, BadRequest, LogRequest, NotFound
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 
@@ -42,6 +44,8 @@ class Source:
     """Of the container's run before its last restart in the same pod."""
     instead: str = ""
     """What to do if there is no log yet."""
+    no_pod: str = "see `kubectl diloco status`"
+    """What to say if there is no pod."""
 
 
 class UnitLogs(NamedTuple):
@@ -52,9 +56,27 @@ class UnitLogs(NamedTuple):
     """What the reader must know of them; "": nothing."""
 
 
-def syncer_source(job: str, container: str, *, previous: bool = False) -> Source:
-    """The syncer restarts in its pod: `previous` is its run before the last restart."""
-    return Source(syncer_pod_name(job), container or SYNCER_CONTAINER, previous=previous)
+def syncer_source(view: JobView, container: str, *, previous: bool = False) -> Source:
+    """The syncer restarts in its pod: `previous` is its run before the last restart there."""
+    name = syncer_pod_name(view.name)
+    instead = f". {_PREVIOUS_RUN}" if previous else ""
+    return Source(name, container or SYNCER_CONTAINER, previous=previous, instead=instead, no_pod=_why_no_syncer(view))
+
+
+_PREVIOUS_RUN = (
+    "-p prints the syncer's run before its last restart in the same pod; a pod that was replaced took its log along. Leave out -p to print "
+    "the present run"
+)
+_COLLECTED = "It took its log along: older logs are where your cluster collects logs"
+
+
+def _why_no_syncer(view: JobView) -> str:
+    """Why the job has no pod of a syncer, and what to do."""
+    if view.is_suspended or view.suspend:
+        return f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name}` starts a new one"
+    if view.over:
+        return f"the job has ended, and its pod was deleted. {_COLLECTED}"
+    return f"the operator creates one when the job can run: {headline(view).rstrip('.')}. A pod that was replaced took its log along"
 
 
 def unit_logs(
@@ -126,7 +148,7 @@ async def _show(client: PodLogs, namespace: str, source: Source, write: Write, *
     except NotFound as error:
         if error.message.startswith("nodes "):
             raise CommandError(f"the node of pod {source.pod} is gone, and the log with it: {error.message}") from error
-        raise CommandError(f"there is no pod {source.pod} now; see `kubectl diloco status`") from error
+        raise CommandError(f"there is no pod {source.pod} now; {source.no_pod}") from error
     except BadRequest as error:
         raise CommandError(f"pod {source.pod} has no {'such ' if source.previous else ''}log: {error.message}{source.instead}") from error
     except ApiError as error:

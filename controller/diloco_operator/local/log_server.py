@@ -70,8 +70,10 @@ class LogServer:
         namespace, pod, container = (request.match_info[part] for part in ("namespace", "pod", "container"))
         runs, _ = self._runs(namespace, pod, container)
         newest = 2 if query.get("previous") == "true" else 1
-        if len(runs) < newest:
-            return web.Response(status=404, text=f"container {container} of pod {namespace}/{pod} has no such log here\n")
+        if not runs:
+            return web.Response(status=404, text=f"container {container} of pod {namespace}/{pod} has no log here\n")
+        if len(runs) < newest:  # the answer of a kubelet: with 404 an API server would say that there is no such pod
+            return web.Response(status=400, text=f'previous terminated container "{container}" in pod "{pod}" not found\n')
         response = web.StreamResponse(headers={"Content-Type": "text/plain"})
         await response.prepare(request)
         left = int(query["limitBytes"]) if "limitBytes" in query else None

@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from builders.cluster_scenes import begin, on_a_cluster, unit
+from builders.cluster_scenes import begin, conditions, on_a_cluster, unit
 from builders.fake_cluster import FakeCluster
 from builders.pods import a_learner_pod
 from diloco_operator.api.job import UnitStatus
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.logs import Source, show_logs, syncer_source, unit_logs
 from diloco_operator.cli.unit_pods import UnitPod, unit_pods
+from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import ApiError, BadRequest, LogRequest, NotFound
 
 
@@ -56,6 +57,10 @@ async def test_logs_are_of_the_newest_attempt_and_every_host_is_told_apart(clust
     assert unit_logs("v5p-0", record, pods, host=None, previous=True, container="") == ([Source("bytes-lm-v5p-0-a1-0", "learner")], "")
     with pytest.raises(CommandError, match="has no host 2 in attempt 2; it has 0, 1"):
         unit_logs("v5p-0", record, pods, host=2, previous=False, container="")
+
+
+def a_view(*, suspend: bool = False, **status: Any) -> JobView:
+    return JobView.of({"metadata": {"namespace": "team", "name": "bytes-lm"}, "spec": {"suspend": suspend}, "status": status})
 
 
 def a_unit(**fields: Any) -> UnitStatus:
@@ -114,13 +119,40 @@ async def test_lines_of_several_hosts_stay_whole(follow: bool) -> None:
 
 
 async def test_one_log_comes_through_byte_by_byte() -> None:
-    assert await printed(Logs(bytes_lm_syncer=[b"a\r\n\n\xff", b"b"]), syncer_source("bytes-lm", "")) == b"a\r\n\n\xffb"
+    assert await printed(Logs(bytes_lm_syncer=[b"a\r\n\n\xff", b"b"]), syncer_source(a_view(), "")) == b"a\r\n\n\xffb"
 
 
 async def test_syncer_before_its_last_restart_has_a_log_of_its_own() -> None:
     logs = Logs(bytes_lm_syncer=[b"step 1"])
-    assert await printed(logs, syncer_source("bytes-lm", "", previous=True)) == b"step 1"
+    assert await printed(logs, syncer_source(a_view(), "", previous=True)) == b"step 1"
     assert logs.asked == [("bytes-lm-syncer", LogRequest("syncer", previous=True))]
+
+
+async def test_syncer_without_a_run_before_its_restart_says_why_and_what_to_do() -> None:
+    first = BadRequest(400, "BadRequest", 'previous terminated container "syncer" in pod "bytes-lm-syncer" not found')
+    with pytest.raises(CommandError, match=r"has no such log: .*not found\. .*a pod that was replaced took its log along\. Leave out -p"):
+        await printed(Logs(bytes_lm_syncer=first), syncer_source(a_view(), "", previous=True))
+
+
+@pytest.mark.parametrize(
+    ("view", "words"),
+    [
+        (
+            a_view(suspend=True, state="Suspended", conditions=conditions(Suspended="True")),
+            "no pod bytes-lm-syncer now; the job is suspended, .* `kubectl diloco resume bytes-lm` starts a new one",
+        ),
+        (a_view(state="Failed", conditions=conditions(Failed="True")), "the job has ended, and its pod was deleted"),
+        (
+            a_view(state="Queued", reason="WaitingForHardware", conditions=conditions(Placed="False")),
+            r"when the job can run: Queued \(WaitingForHardware\): about Placed\. A pod that was replaced took its log along",
+        ),
+        (a_view(), "when the job can run: The operator has not seen this job yet"),
+    ],
+)
+@pytest.mark.parametrize("previous", [False, True])
+async def test_a_syncer_without_a_pod_says_why(view: JobView, words: str, previous: bool) -> None:
+    with pytest.raises(CommandError, match=words):
+        await printed(Logs(), syncer_source(view, "", previous=previous))
 
 
 async def test_a_log_that_is_not_there_yet_is_told() -> None:

@@ -65,7 +65,7 @@ async def test_a_container_shows_its_newest_run_or_the_one_before(port: int, pat
     ("path", "status"),
     [
         ("/containerLogs/default/pod/absent", 404),
-        ("/containerLogs/default/pod/other?previous=true", 404),
+        ("/containerLogs/default/pod/other?previous=true", 400),
         ("/containerLogs/other/pod/main", 404),
         ("/containerLogs/default/pod/main?timestamps=true", 400),
         ("/run/default/pod/main", 404),
