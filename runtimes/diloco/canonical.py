@@ -3,12 +3,14 @@
 Learners of one job may use different frameworks, as long as they name the same tensors with the same shapes. `Canonical` says for one
 parameter of a framework what it is called canonically, how its axes lie, and whether it stacks the tensors of several layers;
 `lay_out` turns such a mapping into `Part`s, which translate values in both directions. Knows numpy only.
+
+See docs/decisions/0192-stacks.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +33,9 @@ class Canonical:
     """The leading axis counts layers (as `jax.lax.scan` wants it); every layer's slice is a canonical tensor of its own."""
     embedding: bool | None = None
     """Whether the merge treats it as an embedding (plain average). None: the adapter's own rule decides."""
+    stack_axes: int | None = None
+    """So many leading axes of the canonical tensor count matrices that are merged each by itself, such as experts. None: what `stacks`
+    says."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,14 @@ def lay_out(
     shapes: Mapping[str, tuple[int, ...]],
     canonical: Mapping[str, Canonical | str],
     is_embedding: Callable[[str], bool],
+    stacks: Callable[[str], int] | None = None,
 ) -> dict[str, Part]:
     """The canonical tensors of a model, by canonical name, sorted.
 
     `shapes`: the framework's parameters. `canonical`: for some of them, their canonical form or only name; the others keep their own
-    name. `is_embedding` decides by the framework's name where `Canonical.embedding` is None. Raises LayoutError, naming the
-    parameter, for a mapping that does not fit the model and for two tensors of one canonical name.
+    name. `is_embedding` decides by the framework's name where `Canonical.embedding` is None, and `stacks` where `Canonical.stack_axes` is;
+    without it there are no stacks. Raises LayoutError, naming the parameter, for a mapping that does not fit the model and for two tensors
+    of one canonical name.
     """
     if unknown := sorted(set(canonical) - set(shapes)):
         raise LayoutError(
@@ -76,14 +83,20 @@ def lay_out(
     for parameter, shape in shapes.items():
         given = canonical.get(parameter, parameter)
         rule = Canonical(given) if isinstance(given, str) else given
-        for part in _parts(parameter, shape, rule, is_embedding):
+        for part in _parts(parameter, shape, rule, is_embedding, stacks):
             if (other := parts.get(part.spec.name)) is not None:
                 raise LayoutError(f"parameters {other.parameter!r} and {parameter!r} have the same canonical name {part.spec.name!r}")
             parts[part.spec.name] = part
     return dict(sorted(parts.items()))
 
 
-def _parts(parameter: str, shape: tuple[int, ...], rule: Canonical, is_embedding: Callable[[str], bool]) -> list[Part]:
+def _parts(
+    parameter: str,
+    shape: tuple[int, ...],
+    rule: Canonical,
+    is_embedding: Callable[[str], bool],
+    stacks: Callable[[str], int] | None,
+) -> list[Part]:
     if rule.stacked != (LAYER in rule.name):
         raise LayoutError(
             f"parameter {parameter!r}: a stacked parameter's canonical name contains {LAYER}, and no other's does; got {rule}"
@@ -95,8 +108,10 @@ def _parts(parameter: str, shape: tuple[int, ...], rule: Canonical, is_embedding
         raise LayoutError(f"parameter {parameter!r}: axes {rule.axes} are no permutation of the axes of shape {own}")
     turned = own if rule.axes is None else tuple(own[axis] for axis in rule.axes)
     embedding = is_embedding(parameter) if rule.embedding is None else rule.embedding
+    axes = rule.stack_axes if rule.stack_axes is not None else int(stacks(parameter)) if stacks is not None else 0
+    if not 0 <= axes <= len(turned):
+        raise LayoutError(f"parameter {parameter!r}: {axes} leading axes of shape {turned} cannot count matrices of a stack")
+    spec = TensorSpec(rule.name, turned, embedding, axes)
     if not rule.stacked:
-        return [Part(TensorSpec(rule.name, turned, embedding), parameter, None, rule.axes)]
-    return [
-        Part(TensorSpec(rule.name.replace(LAYER, str(layer)), turned, embedding), parameter, layer, rule.axes) for layer in range(shape[0])
-    ]
+        return [Part(spec, parameter, None, rule.axes)]
+    return [Part(replace(spec, name=rule.name.replace(LAYER, str(layer))), parameter, layer, rule.axes) for layer in range(shape[0])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,23 @@ def test_a_model_of_equinox_ends_with_the_jobs_parameters(tmp_path: Path, monkey
     space = train("jax: equinox", tmp_path, monkeypatch, source=lambda numbers: ROWS)
     logits = space["model"](ROWS[0, :-1])
     assert np.array_equal(np.argmax(logits, axis=-1), ROWS[0, 1:]), "the whole module is there, with its functions"
+
+
+@pytest.mark.parametrize(
+    ("mark", "expected"),
+    [
+        ("torch: experts", {"0.weight": 0, "1.down": 1, "1.router.weight": 0, "1.up": 1, "2.bias": 0, "2.weight": 0}),
+        ("jax: experts", {"embedding": 0, "experts/down": 1, "experts/up": 1, "head": 0, "router": 0}),
+    ],
+)
+def test_the_experts_of_a_mixture_are_merged_each_by_itself(
+    mark: str, expected: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = torch.from_numpy(ROWS) if mark.startswith("torch") else ROWS
+    train(mark, tmp_path, monkeypatch, source=lambda numbers: rows)
+    [folder] = sorted((tmp_path / "state" / "snapshots").glob("*"))[-1:]
+    layout = json.loads((folder / "manifest.json").read_text())["meta"]["core"]["layout"]
+    assert {name: axes for name, _, _, axes in layout} == expected
 
 
 def test_of_a_model_with_an_adapter_only_that_is_exchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

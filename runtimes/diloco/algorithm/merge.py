@@ -5,15 +5,15 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
 - weighted average: `sum w d / sum w`;
 - RDA (radial-directional averaging, the paper): `(sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`, with phi(0) = 0. The norm of
   the result does not shrink when more, nearly orthogonal gradients are merged. Tensors of fewer than two dimensions are averaged: RDA of
-  scalars is a vote of signs. A tensor of three dimensions is a stack of matrices (the experts of a mixture, the layers of a scan), and each
-  has a radius and a direction of its own: one norm for all would let the expert that moves most set the direction, and stretch the others.
+  scalars is a vote of signs. Of a tensor that says so (`TensorSpec.stack_axes`: the experts of a mixture) each matrix has a radius and a
+  direction of its own, as if the experts were tensors of their own.
 
 The norms are an argument: they are computed once, where a contribution arrives, and not while an outer step waits for the merge.
 
 Sums run in the order of the arguments, in float32; squares are added in float64. Equal arguments give equal bytes, on every processor and
 with any number of threads.
 
-See docs/decisions/0062-merge-numerics.md.
+See docs/decisions/0062-merge-numerics.md. See docs/decisions/0192-stacks.md.
 """
 
 from __future__ import annotations
@@ -36,21 +36,16 @@ Array = NDArray[np.float32]
 CANCELLATION: Final = 1e-3
 """Directions cancel if their weighted mean is shorter than this; the weighted average is taken instead, because what is left of the
 direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
-LEAST_MATRIX: Final = 4096
-"""Values from which on the matrices of a stack are merged one by one. Kernels of convolutions over sequences are smaller."""
 _LARGEST_COEFFICIENT: Final = 1e30
 """Far below float32's largest number, 3e38."""
 
 
 def matrices(fragment: Fragment) -> Iterator[tuple[TensorSpec, slice]]:
-    """What is merged as one: each tensor, and where it lies in the flat vector; of a stack of large matrices each matrix."""
+    """What is merged as one: each tensor, and where it lies in the flat vector; of a stack each matrix."""
     for tensor, where in fragment.slices():
-        size = math.prod(tensor.shape[1:])
-        if len(tensor.shape) == 3 and size >= LEAST_MATRIX:
-            for start in range(where.start, where.stop, size):
-                yield tensor, slice(start, start + size)
-        else:
-            yield tensor, where
+        size = tensor.size // tensor.matrices
+        for start in range(where.start, where.stop, size):
+            yield tensor, slice(start, start + size)
 
 
 def norms(fragment: Fragment, delta: Array) -> tuple[float, ...]:
@@ -85,7 +80,7 @@ def merge(
     merged = np.empty(fragment.size, np.float32) if out is None else out
     for i, (tensor, where) in enumerate(parts_of):
         parts, into = [d[where] for d in deltas], merged[where]
-        if len(tensor.shape) < 2 or (embeddings if tensor.embedding else method) == "Average":
+        if tensor.is_averaged or (embeddings if tensor.embedding else method) == "Average":
             weighted_average(parts, weights, into)
         else:
             rda(parts, [x[i] for x in norms], weights, into)

@@ -25,7 +25,7 @@ from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Close, Offer, Reason, Refusal
 from diloco.algorithm.fragments import Fragment
-from diloco.algorithm.merge import merge, norms
+from diloco.algorithm.merge import matrices, merge, norms
 from diloco.algorithm.outer import nesterov
 from diloco.algorithm.pieces import Portion
 from diloco.algorithm.spare import SpareMemory
@@ -171,7 +171,7 @@ class Shard:
         Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
         """
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
-        squares = Squares([tensor.size for tensor in self.fragments[offer.fragment].tensors])
+        squares = Squares([where.stop - where.start for _, where in matrices(self.fragments[offer.fragment])])
         delta = codec.outer_gradient(offer.coding, payload, anchor, self.memory.floats(anchor.size), squares)
         return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
 

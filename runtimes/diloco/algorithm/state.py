@@ -82,7 +82,7 @@ class CoreState:
             "t": self.t,
             "versions": list(self.versions),
             "residual": [x is not None for x in self.residual],
-            "layout": [[x.name, list(x.shape), x.embedding] for x in self.layout.tensors],
+            "layout": [[x.name, list(x.shape), x.embedding, x.stack_axes] for x in self.layout.tensors],
             "frozen": [[x.name, list(x.shape), f"{x.digest:016x}"] for x in self.layout.frozen],
             "accounts": {unit: [a.contributions, a.last, a.share] for unit, a in sorted(self.contributions.items())},
             "guard": dict(self.guard),
@@ -96,7 +96,7 @@ class CoreState:
             raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
         try:
             frozen = [FrozenTensor(name, tuple(shape), int(digest, 16)) for name, shape, digest in meta["frozen"]]
-            layout = Layout((TensorSpec(name, tuple(shape), embedding) for name, shape, embedding in meta["layout"]), frozen)
+            layout = Layout((TensorSpec(name, tuple(shape), embedding, axes) for name, shape, embedding, axes in meta["layout"]), frozen)
             versions = tuple(int(x) for x in meta["versions"])
             fragments = make_fragments(layout, len(versions))
             carried = [bool(has) for _, has in zip(fragments, meta["residual"], strict=True)]

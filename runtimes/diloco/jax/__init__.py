@@ -47,6 +47,7 @@ def join[Tree, State](
     *,
     canonical: Mapping[str, Canonical | str] | None = None,
     embeddings: Callable[[str], bool] | None = None,
+    stacks: Callable[[str], int] | None = None,
     trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
     data_parallel: tuple[int, int] | None = None,
@@ -57,7 +58,8 @@ def join[Tree, State](
     `params`: any pytree of floating arrays; leaves that `trained`, by path, leaves out of the exchange may be of any type, are frozen and
     must be the same in every unit. `opt_state`: the inner optimizer's state, any pytree; the session hands it on as it is.
     `canonical` maps paths of parameters ("blocks/query") to the job's canonical form where the two differ, above all for stacked layers
-    (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the path). `on_adopt(paths, params, opt_state)`
+    (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the path); `stacks` by path how many
+    leading axes count matrices that are merged each by itself, such as experts (default: none). `on_adopt(paths, params, opt_state)`
     is called when parameters were replaced, with the paths of those, in `join` and in `step`, and returns the optimizer's state to go
     on with: for a state that holds copies of parameters (an average). Float32 masters of shorter parameters that lie in `opt_state` as the
     parameters do in theirs are overwritten already.
@@ -70,7 +72,7 @@ def join[Tree, State](
     """
     try:
         kind = TreeStore if jax.process_count() == 1 else UnitStore
-        store = kind(params, canonical=canonical, embeddings=embeddings, trained=trained)
+        store = kind(params, canonical=canonical, embeddings=embeddings, stacks=stacks, trained=trained)
     except LayoutError as error:
         raise refused_layout(error) from error
     masters = Masters(params, opt_state)

@@ -45,10 +45,13 @@ class TreeStore[Tree]:
         *,
         canonical: Mapping[str, Canonical | str] | None = None,
         embeddings: Callable[[str], bool] | None = None,
+        stacks: Callable[[str], int] | None = None,
         trained: Callable[[str], bool] | None = None,
         spread: bool = False,
     ) -> None:
         """`canonical`: for leaves whose canonical form differs, by path. `embeddings`: by path; default: "embed" in the path.
+        `stacks`: by path, how many leading axes of the canonical tensor count matrices that are merged each by itself (experts); default:
+        none.
         `trained`: by path, which leaves are exchanged; default: all. The others are frozen, and may be of any type. `spread`: leaves may
         be spread over processes (`UnitStore`).
 
@@ -67,7 +70,7 @@ class TreeStore[Tree]:
         shapes = {path: tuple(getattr(leaf, "shape", ())) for path, leaf in every.items()}
         self._shapes = {path: leaf.shape for path, leaf in self._leaves.items()}
         self._types: dict[str, np.dtype[Any]] = {path: leaf.dtype for path, leaf in self._leaves.items()}
-        parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding)
+        parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding, stacks)
         self._parts = {name: part for name, part in parts.items() if part.parameter in self._leaves}
         self._frozen_parts = [part for part in parts.values() if part.parameter in self._frozen]
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}

@@ -60,10 +60,11 @@ class UnitStore[Tree](TreeStore[Tree]):
         *,
         canonical: Mapping[str, Canonical | str] | None = None,
         embeddings: Callable[[str], bool] | None = None,
+        stacks: Callable[[str], int] | None = None,
         trained: Callable[[str], bool] | None = None,
     ) -> None:
         """As `TreeStore`. Raises LayoutError also when the processes do not hold every element of the model between them."""
-        super().__init__(params, canonical=canonical, embeddings=embeddings, trained=trained, spread=True)
+        super().__init__(params, canonical=canonical, embeddings=embeddings, stacks=stacks, trained=trained, spread=True)
         self._rank, ranks = jax.process_index(), jax.process_count()
         held: list[dict[Piece, list[jax.Device]]] = [{} for _ in range(ranks)]
         self._held: dict[str, list[Place]] = {name: [] for name in self._parts}

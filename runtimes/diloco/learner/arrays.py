@@ -16,14 +16,19 @@ class ArrayStore:
     """A `ParameterStore` over a dict of float32 arrays. The arrays are the caller's: a training step may change them in place, and
     `apply` changes them in place."""
 
-    def __init__(self, arrays: Mapping[str, Float32Array], *, embeddings: Collection[str] = ()) -> None:
-        """`embeddings` names those tensors that the merge treats as embeddings. Raises ValueError for an unknown name there, and
-        TypeError for an array that is not float32."""
+    def __init__(
+        self, arrays: Mapping[str, Float32Array], *, embeddings: Collection[str] = (), stacks: Mapping[str, int] | None = None
+    ) -> None:
+        """`embeddings` names those tensors that the merge treats as embeddings, `stacks` those whose leading axes count matrices that it
+        merges each by itself, with the number of such axes. Raises ValueError for an unknown name there, and TypeError for an array that is
+        not float32."""
         for name, array in arrays.items():
             if array.dtype != np.float32:
                 raise TypeError(f"tensor {name!r} is {array.dtype}: canonical parameters are float32")
-        if unknown := sorted(set(embeddings) - set(arrays)):
-            raise ValueError(f"embeddings names tensors that do not exist: {', '.join(unknown)}")
+        self._stacks = dict(stacks or {})
+        for what, names in ("embeddings", set(embeddings)), ("stacks", set(self._stacks)):
+            if unknown := sorted(names - set(arrays)):
+                raise ValueError(f"{what} names tensors that do not exist: {', '.join(unknown)}")
         self.arrays = dict(arrays)
         self._embeddings = frozenset(embeddings)
         self._buffers: HostBuffers[Float32Array] = HostBuffers(_touched)
@@ -75,7 +80,7 @@ class ArrayStore:
         return values
 
     def _spec(self, name: str) -> TensorSpec:
-        return TensorSpec(name, self.arrays[name].shape, name in self._embeddings)
+        return TensorSpec(name, self.arrays[name].shape, name in self._embeddings, self._stacks.get(name, 0))
 
     def _size(self, names: Sequence[str]) -> int:
         return sum(self.arrays[name].size for name in names)

@@ -84,7 +84,7 @@ def _hello(config: LearnerConfig, layout: Layout, framework: str) -> Hello:
         attempt=config.attempt,
         session=secrets.token_bytes(16),
         framework=framework,
-        tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors],
+        tensors=[Tensor(name=x.name, shape=x.shape, embedding=x.embedding, stack_axes=x.stack_axes) for x in layout.tensors],
         fingerprint=layout.fingerprint,
         frozen=[FrozenTensor(name=x.name, shape=x.shape, digest=x.digest) for x in layout.frozen],
     )

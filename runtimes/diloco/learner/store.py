@@ -60,8 +60,8 @@ class ParameterStore(Protocol):
     """
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Every tensor that is exchanged, in canonical form: name, shape and whether it is an embedding. Any order, always the same
-        answer."""
+        """Every tensor that is exchanged, in canonical form: name, shape, whether it is an embedding, and what it is a stack of.
+        Any order, always the same answer."""
         ...
 
     def dtypes(self) -> Mapping[str, str]:

@@ -28,7 +28,7 @@ MOST_DIMENSIONS: Final = 64
 def layout_of(hello: Hello) -> Layout:
     """The model's layout. Raises LayoutError."""
     frozen = (FrozenTensor(x.name, tuple(x.shape), x.digest) for x in hello.frozen)
-    return Layout((TensorSpec(x.name, tuple(x.shape), x.embedding) for x in hello.tensors), frozen)
+    return Layout((TensorSpec(x.name, tuple(x.shape), x.embedding, x.stack_axes) for x in hello.tensors), frozen)
 
 
 def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMap]:

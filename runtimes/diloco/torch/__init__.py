@@ -48,6 +48,7 @@ def join(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     canonical: Mapping[str, Canonical | str] | None = None,
     embeddings: Callable[[str], bool] | None = None,
+    stacks: Callable[[str], int] | None = None,
     trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str]], None] | None = None,
     data_parallel: tuple[int, int] | None = None,
@@ -59,7 +60,8 @@ def join(
     `optimizer`, one or several, must train the exchanged parameters of `model` that require gradients, no others, and each in one
     optimizer only. Its state is not touched. Create it before `join`, and move the model to its device before both.
     `canonical` maps parameter names to the job's canonical form where the two differ (see `ModuleStore`), `embeddings` says by name
-    which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`), `trained` which are exchanged (default:
+    which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`), `stacks` how many leading axes of a
+    parameter count matrices that are merged each by itself, such as experts (default: none), `trained` which are exchanged (default:
     those that require a gradient); the others are frozen and must be the same in every unit. `on_adopt` is called with the names of
     the parameters that were overwritten just now, in `join` and in `step`: for a program that keeps copies of them (an average,
     float32 masters). Masters in the state of an optimizer are overwritten already.
@@ -76,7 +78,7 @@ def join(
     if buffers not in ("own", "leader"):
         raise ValueError(f"buffers must be 'own' or 'leader', not {buffers!r}")
     try:
-        store = ModuleStore(model, canonical=canonical, embeddings=embeddings, trained=trained)
+        store = ModuleStore(model, canonical=canonical, embeddings=embeddings, stacks=stacks, trained=trained)
         if (world := world_of(store.device, data_parallel)) is not None:
             store.divide(leaders_buffers=buffers == "leader")
         elif (name := store.sharded) is not None:

@@ -51,10 +51,13 @@ class ModuleStore:
         *,
         canonical: Mapping[str, Canonical | str] | None = None,
         embeddings: Callable[[str], bool] | None = None,
+        stacks: Callable[[str], int] | None = None,
         trained: Callable[[str], bool] | None = None,
     ) -> None:
         """`canonical`: for parameters whose canonical form differs, by name in the module; the others keep name and shape.
         `embeddings`: by name in the module; default: the weights of `Embedding` and `EmbeddingBag`, also where they are tied.
+        `stacks`: by name in the module, how many leading axes of the canonical tensor count matrices that are merged each by itself
+        (experts); default: none.
         `trained`: by name in the module, which parameters are exchanged; default: those that require a gradient. The others are frozen.
 
         Raises LayoutError for a parameter that cannot be exchanged (not of a real floating type, without storage, sharded in a way
@@ -63,7 +66,7 @@ class ModuleStore:
         self.parameters = parameters_of(module, trained)
         self._parameters = self.parameters.all()
         shapes = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
-        parts = lay_out(shapes, canonical or {}, embeddings or self._embedding_rule(module))
+        parts = lay_out(shapes, canonical or {}, embeddings or self._embedding_rule(module), stacks)
         self._parts = {name: part for name, part in parts.items() if part.parameter in self.parameters.trained}
         self._frozen = [part for part in parts.values() if part.parameter in self.parameters.frozen]
         self._held = self._places_of(self._parts.values())

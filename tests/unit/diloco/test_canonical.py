@@ -37,9 +37,25 @@ def test_embedding_mark_of_the_mapping_overrules_the_rule() -> None:
     assert (parts["a"].spec.embedding, parts["b"].spec.embedding) == (False, True)
 
 
+def test_stacks_are_those_of_the_rule_or_of_the_mapping_in_canonical_axes() -> None:
+    parts = lay_out(
+        {"a": (2, 3, 4), "b": (2, 3, 4), "c": (5, 2, 3, 4), "d": (3, 4)},
+        {
+            "b": Canonical("b", axes=(2, 0, 1), stack_axes=2),
+            "c": Canonical("c.{layer}", stacked=True),
+        },
+        never,
+        lambda name: 0 if name == "d" else 1,
+    )
+    found = {name: (part.spec.shape, part.spec.stack_axes) for name, part in parts.items()}
+    assert found == {"a": ((2, 3, 4), 1), "b": ((4, 2, 3), 2), "d": ((3, 4), 0)} | {f"c.{i}": ((2, 3, 4), 1) for i in range(5)}
+    assert not any(part.spec.stack_axes for part in lay_out({"experts/w": (2, 3, 4)}, {}, never).values()), "without a rule there are none"
+
+
 @pytest.mark.parametrize(
     ("shapes", "canonical", "says"),
     [
+        ({"w": (2, 2)}, {"w": Canonical("w", stack_axes=3)}, "parameter 'w': 3 leading axes"),
         ({"w": (1,)}, {"v": "x"}, "does not have: v"),
         ({"w": (1,), "v": (1,)}, {"w": "v"}, "same canonical name 'v'"),
         ({"w": (2, 2)}, {"w": Canonical("w", stacked=True)}, "contains {layer}"),

@@ -14,17 +14,29 @@ def test_order_of_the_tensors_does_not_change_a_layout() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [TensorSpec("wte", (256, 64)), TensorSpec("wpe", (256, 128)), TensorSpec("wte", (128, 256)), TensorSpec("wte", (256, 128), True)],
+    [
+        TensorSpec("wte", (256, 64)),
+        TensorSpec("wpe", (256, 128)),
+        TensorSpec("wte", (128, 256)),
+        TensorSpec("wte", (256, 128), True),
+        TensorSpec("wte", (256, 128), stack_axes=1),
+    ],
 )
-def test_name_shape_and_embedding_mark_are_in_the_fingerprint(other: TensorSpec) -> None:
+def test_name_shape_and_what_decides_the_merge_are_in_the_fingerprint(other: TensorSpec) -> None:
     assert Layout([other]).fingerprint != Layout([TensorSpec("wte", (256, 128))]).fingerprint
 
 
+def a_stack(axes: int) -> TensorSpec:
+    return TensorSpec("experts", (2, 3, 4), stack_axes=axes)
+
+
 def test_difference_names_each_tensor_and_both_shapes() -> None:
-    here = Layout([TensorSpec("wte", (256, 128), True), TensorSpec("bias", (4,)), TensorSpec("same", (1,)), TensorSpec("mark", (2,), True)])
-    job = Layout([TensorSpec("wte", (256, 64), True), TensorSpec("scale", (4,)), TensorSpec("same", (1,)), TensorSpec("mark", (2,))])
+    same = TensorSpec("same", (1,))
+    here = Layout([TensorSpec("wte", (256, 128), True), TensorSpec("bias", (4,)), same, TensorSpec("mark", (2,), True), a_stack(0)])
+    job = Layout([TensorSpec("wte", (256, 64), True), TensorSpec("scale", (4,)), same, TensorSpec("mark", (2,)), a_stack(1)])
     assert here.difference(job) == [
         "tensor bias: (4) here, not in the job",
+        "tensor experts: no stack here, a stack along 1 leading axis in the job; say it in join(…, stacks=…)",
         "tensor mark: an embedding here, not an embedding in the job",
         "tensor scale: missing here, (4) in the job",
         "tensor wte: shape (256,128) here, (256,64) in the job",
@@ -62,6 +74,9 @@ def test_a_frozen_base_is_part_of_what_makes_layouts_equal() -> None:
         ([TensorSpec("a", (3, 0))], r"tensor a: shape \(3,0\) has no elements"),
         ([TensorSpec("a", (-1,))], "tensor a: shape .* negative"),
         ([TensorSpec("", (1,))], "has no name"),
+        ([TensorSpec("a", (2,), stack_axes=2)], r"tensor a: shape \(2\) cannot be a stack along 2 leading axes"),
+        ([TensorSpec("a", (2, 2), stack_axes=-1)], "cannot be a stack along -1"),
+        ([TensorSpec(name, (1 << 17, 1, 2), stack_axes=1) for name in "abc"], "393216 matrices, and 262144 are the most"),
     ],
 )
 def test_impossible_layouts_are_refused_by_name(tensors: list[TensorSpec], says: str) -> None:

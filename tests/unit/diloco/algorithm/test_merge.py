@@ -5,11 +5,14 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from builders.core import a_job, a_push, a_seeded_core, metadata
+from diloco.algorithm import codec
 from diloco.algorithm import merge as merging
+from diloco.algorithm.events import Pull
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.merge import norm, norms
-from diloco.contract import MergeMethod
+from diloco.contract import MergeMethod, Training
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
@@ -191,22 +194,24 @@ def test_a_contribution_without_its_norms_is_an_error() -> None:
         merging.merge(fragment, [d, d], [(1.0, 2.0), (1.0,)], [1, 1], "RDA", "RDA")
 
 
-def a_stack(experts: int, *matrix: int) -> Fragment:
-    (fragment,) = make_fragments(Layout([TensorSpec("experts", (experts, *matrix))]), 1)
+def a_stack(axes: int, *shape: int) -> Fragment:
+    (fragment,) = make_fragments(Layout([TensorSpec("experts", shape, stack_axes=axes)]), 1)
     return fragment
 
 
-def test_each_matrix_of_a_stack_has_a_radius_and_a_direction_of_its_own() -> None:
-    """Three experts of 64 x 64; each unit has moved another one far, as its router chose it."""
+@pytest.mark.parametrize(("axes", "shape"), [(1, (3, 64, 64)), (2, (1, 3, 64, 64)), (2, (3, 1, 8, 512))])
+def test_each_matrix_of_a_stack_has_a_radius_and_a_direction_of_its_own(axes: int, shape: tuple[int, ...]) -> None:
+    """Three experts of 4096 values; each unit has moved another one far, as its router chose it."""
     random = np.random.default_rng(1)
     deltas = [np.concatenate([random.standard_normal(4096) * (10.0 if i == unit else 0.1) for i in range(3)]) for unit in range(3)]
     deltas = [delta.astype(np.float32) for delta in deltas]
     weights = [1.0, 2.0, 3.0]
-    merged = merge(a_stack(3, 64, 64), deltas, weights, "RDA", "Average")
+    merged = merge(a_stack(axes, *shape), deltas, weights, "RDA", "Average")
     for expert in range(3):
         where = slice(4096 * expert, 4096 * (expert + 1))
         assert np.allclose(merged[where], reference_rda([delta[where] for delta in deltas], weights), rtol=1e-3, atol=1e-4)
-    whole = reference_rda(deltas, weights)
+    whole = merge(a_stack(0, *shape), deltas, weights, "RDA", "Average")
+    assert np.allclose(whole, reference_rda(deltas, weights), rtol=1e-3, atol=1e-4)
     # The norms of the experts are then those that the units' weights say, 10 times as 3 to 1; with one norm for all they are mixed.
     radii = [np.linalg.norm(merged[4096 * i : 4096 * (i + 1)]) for i in range(3)]
     mixed = [np.linalg.norm(whole[4096 * i : 4096 * (i + 1)]) for i in range(3)]
@@ -215,11 +220,48 @@ def test_each_matrix_of_a_stack_has_a_radius_and_a_direction_of_its_own() -> Non
     assert mixed != pytest.approx(expected, rel=0.3)
 
 
-@pytest.mark.parametrize("shape", [(3, 63, 64), (4, 3, 64, 64), (8192,)])
-def test_small_kernels_and_tensors_of_four_dimensions_have_one_norm(shape: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("shape", [(64, 8, 512), (768, 12, 64), (256, 128, 33), (3, 3, 64, 64), (8192,)])
+def test_what_is_no_stack_has_one_radius_whatever_its_shape(shape: tuple[int, ...]) -> None:
+    """Attention kernels [embed, heads, head] of flax, kernels of convolutions."""
     (fragment,) = make_fragments(Layout([TensorSpec("w", shape)]), 1)
-    assert len(norms(fragment, np.ones(fragment.size, np.float32))) == 1
+    assert norms(fragment, np.ones(fragment.size, np.float32)) == pytest.approx([fragment.size**0.5])
 
 
 def test_the_number_of_norms_is_that_of_the_matrices() -> None:
-    assert norms(a_stack(5, 64, 64), np.ones(5 * 4096, np.float32)) == (64.0,) * 5
+    assert norms(a_stack(1, 5, 64, 64), np.ones(5 * 4096, np.float32)) == (64.0,) * 5
+    assert norms(a_stack(2, 2, 3, 2, 2), np.ones(24, np.float32)) == (2.0,) * 6
+
+
+@pytest.mark.parametrize(("axes", "shape"), [(1, (2, 2)), (2, (1, 2, 2)), (2, (2, 2))])
+def test_a_stack_of_biases_is_averaged_as_biases_are(axes: int, shape: tuple[int, ...]) -> None:
+    # As RDA of a matrix it would be 2.5 along (3, 0, 0, 1)/sqrt(10).
+    merged = merge(a_stack(axes, *shape), [vector(3, 0, 0, 0), vector(0, 0, 0, 1)], [3, 1], "RDA", "RDA")
+    assert merged.tolist() == [9 / 4, 0, 0, 1 / 4]
+
+
+@pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
+def test_a_job_merges_a_stack_as_its_matrices_would_be_alone(compression: str) -> None:
+    """Through the core, from the coded answers of units that moved one expert each; int4's blocks of 256 are those of the experts."""
+    random = np.random.default_rng(2)
+    moved = [[random.standard_normal((16, 32), dtype=np.float32) * (1.0 if unit == i else 0.01) for i in range(2)] for unit in range(2)]
+    job = a_job(
+        sync_interval=1, fragments=1, overlap_steps=0, compression=compression, quorum=2, merge={"method": "RDA", "embeddings": "RDA"}
+    )
+    whole = _merged(Layout([TensorSpec("experts", (2, 16, 32), stack_axes=1)]), job, [np.stack(of) for of in moved])
+    alone = _merged(Layout([TensorSpec(f"expert{i}", (16, 32)) for i in range(2)]), job, [np.stack(of) for of in moved])
+    assert whole.tobytes() == alone.tobytes()
+    assert whole.tobytes() != _merged(Layout([TensorSpec("experts", (2, 16, 32))]), job, [np.stack(of) for of in moved]).tobytes()
+
+
+def _merged(layout: Layout, training: Training, answers: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    """The only fragment after one merge of these answers."""
+    units = {f"u{i}": answer.reshape(-1) for i, answer in enumerate(answers)}
+    core = a_seeded_core(training, layout, units)
+    for unit in units:
+        core.progress(unit, metadata(core, 1), 1.0)
+    [pull] = [action for action in core.advance(1.0) if isinstance(action, Pull)]
+    for unit, answer in units.items():
+        assert core.push(unit, a_push(core, pull, payload=codec.encode(core.coding, answer)), 1.0) is None
+    core.advance(1.0)
+    assert core.version(0) == pull.t
+    return core.value(0)

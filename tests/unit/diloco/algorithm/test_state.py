@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 type Tensors = dict[str, NDArray[Any]]
 
-LAYOUT = Layout([TensorSpec("wte", (30, 4), True), TensorSpec("w", (7,)), TensorSpec("scale", ()), TensorSpec("b", (3, 2))])
+LAYOUT = Layout([TensorSpec("wte", (30, 4), True), TensorSpec("w", (7,)), TensorSpec("scale", ()), TensorSpec("b", (3, 2), stack_axes=1)])
 TRAINING = a_job(compression="Int4", outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)
 
 

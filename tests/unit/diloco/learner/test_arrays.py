@@ -44,3 +44,5 @@ def test_other_sizes_types_and_names_are_refused() -> None:
         ArrayStore({"a": np.zeros(3)})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match="do not exist: b"):
         ArrayStore({"a": np.zeros(3, np.float32)}, embeddings=["b"])
+    with pytest.raises(ValueError, match="stacks names tensors that do not exist: c"):
+        ArrayStore({"a": np.zeros(3, np.float32)}, stacks={"a": 1, "c": 1})

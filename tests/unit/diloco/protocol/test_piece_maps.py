@@ -16,13 +16,14 @@ LAYOUT = Layout([TensorSpec("a", (5, 4)), TensorSpec("b", ()), TensorSpec("c", (
 
 
 def hello(layout: Layout = LAYOUT, **changes: object) -> Hello:
-    fields: dict[str, object] = {"tensors": [Tensor(name=x.name, shape=x.shape, embedding=x.embedding) for x in layout.tensors]}
+    tensors = [Tensor(name=x.name, shape=x.shape, embedding=x.embedding, stack_axes=x.stack_axes) for x in layout.tensors]
+    fields: dict[str, object] = {"tensors": tensors}
     return Hello(**(fields | changes))  # type: ignore[arg-type]
 
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=3).map(tuple), min_size=1, max_size=5), st.integers(1, 6))
 def test_what_is_said_is_what_is_read(shapes: list[tuple[int, ...]], ranks: int) -> None:
-    layout = Layout(TensorSpec(f"t{i}", shape) for i, shape in enumerate(shapes))
+    layout = Layout(TensorSpec(f"t{i}", shape, i % 2 == 0, len(shape) // 2) for i, shape in enumerate(shapes))
     owned = deal(layout.tensors, ranks)
     message = hello(layout, ranks=ranks, owned=piece_maps.piece_maps(layout, owned))
     assert layout_of(message) == layout
