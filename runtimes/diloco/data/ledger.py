@@ -5,12 +5,13 @@ committed numbers become free and are leased again first. So no number is lost, 
 epoch of the data (`sampling`), so each sample is committed at most once per epoch.
 
 See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0182-bounds-of-counters.md.
+See docs/decisions/0186-tokens-in-a-weight.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -53,6 +54,15 @@ class UnitWork:
 
     def __sub__(self, other: UnitWork) -> UnitWork:
         return UnitWork(self.samples - other.samples, self.tokens - other.tokens, self.steps - other.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What the lower medians of the units that train leased samples say. One unit that claims too much does not change it, unless it is
+    alone. 0: not known."""
+
+    tokens_per_sample: float = 0.0
+    tokens_per_step: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +210,14 @@ class Ledger:
         return self._sampled
 
     @property
-    def usual_tokens(self) -> float:
-        """Tokens of a sample, in the lower median of the units that have trained enough of them; 0: not known yet. One unit that claims too
-        many does not change it, unless it is alone."""
-        enough = (work for work in self._units.values() if work.samples >= BELIEVED_SAMPLES)
-        each = sorted(work.tokens / work.samples for work in enough)
-        return each[(len(each) - 1) // 2] if each else 0.0
+    def usual(self) -> Usual:
+        """Of the units that have trained enough samples. Nothing is known where most units that have done anything feed themselves: whether
+        a job works with samples is counted in units, since a count of tokens is what one unit can make up."""
+        working = [work for work in self._units.values() if work.samples or work.tokens]
+        believed = [work for work in working if work.samples >= BELIEVED_SAMPLES]
+        if not believed or 2 * sum(not work.samples for work in working) > len(working):
+            return Usual()
+        return Usual(_lower_median([x.tokens / x.samples for x in believed]), _lower_median([x.tokens / max(1, x.steps) for x in believed]))
 
     def committed(self) -> tuple[Range, ...]:
         """All committed numbers."""
@@ -289,6 +301,10 @@ class Ledger:
                 f"{plural(tokens, 'token')}"
             )
         self.repaired = tuple(said)
+
+
+def _lower_median(values: Sequence[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]
 
 
 def _take_first(held: _WorkSession, samples: int) -> list[Range]:

@@ -1,7 +1,7 @@
 """The work of the sessions: what is leased to each, what of it the model holds, and what is sent again after a reconnect.
 
 See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0149-commit-at-the-merge.md.
-See docs/decisions/0182-bounds-of-counters.md.
+See docs/decisions/0182-bounds-of-counters.md. See docs/decisions/0186-tokens-in-a-weight.md.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ MOST_TOKENS_RATIO = 1000
 ENOUGH_SAMPLES = 1024
 """From so many trained samples on, their average is known."""
 
-MOST_COUNTED_RATIO = 2
-"""In a weight, a sample counts for at most so many times the tokens of a usual one."""
-UNEVEN_SAMPLES = 32
-"""And for so many more of them: few samples may all be long."""
+COUNTED_MORE = 6.0
+"""In a weight, S samples count for at most the tokens of S + 6 sqrt(S) usual ones: three standard deviations of the sum of S samples, if
+the standard deviation of one is twice the mean. Samples as uneven as a lognormal of sigma 1.2 have 1.8."""
 
 type Lease = tuple[int, int, int]
 """(lease id, start, end) of the sequence numbers [start, end)."""
@@ -76,8 +75,7 @@ class Work:
         self.ledger = ledger
         self._fragments = fragments
         self._sessions: dict[str, _SessionWork] = {}
-        self._usual_tokens = ledger.usual_tokens
-        """Of a sample; 0: not known yet."""
+        self._usual = ledger.usual
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
@@ -148,14 +146,18 @@ class Work:
         return f"fragment {offer.fragment} of outer step {offer.t} cannot be true: {why}" if why else ""
 
     def countable_tokens(self, offer: Offer) -> float:
-        """Of the tokens of an answer, how many may count in its weight: what its leased samples can hold since the session's last
-        contribution to the fragment. Infinity where that is not known: a program that feeds itself, or a job that has only begun."""
-        marks = offer.marks
+        """Of the tokens of an answer, how many may count in its weight; positive. What its leased samples can hold since the session's last
+        contribution to the fragment; without samples, what its steps hold at the usual tokens per step of the units that have some.
+        Infinity where that is not known: most units feed themselves, or the job has only begun."""
+        marks, usual = offer.marks, self._usual
         work = self._sessions.get(marks.session)
-        if work is None or not marks.samples or not self._usual_tokens:
+        if work is None or not usual.tokens_per_sample:
             return math.inf
-        samples = marks.samples - work.watermark.merged(offer.fragment).samples
-        return self._usual_tokens * (MOST_COUNTED_RATIO * samples + UNEVEN_SAMPLES)
+        if not marks.samples:
+            return usual.tokens_per_step * offer.steps
+        # A count that stands still is that of a program which feeds itself at times; one sample is next to nothing.
+        samples = max(1, marks.samples - work.watermark.merged(offer.fragment).samples)
+        return usual.tokens_per_sample * (samples + COUNTED_MORE * math.sqrt(samples))
 
     def offered(self, offer: Offer) -> None:
         """The push was accepted: the merge of its exchange will contain it."""
@@ -181,7 +183,7 @@ class Work:
             work.leases.committed(committed.samples)
             if work.over:
                 self.end(holder)
-        self._usual_tokens = self.ledger.usual_tokens
+        self._usual = self.ledger.usual
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders.exchange import LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Marks, Offer
+from diloco.algorithm.quorum import SHARE_ALPHA, MovingAverage
 from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, UnitReport
 from diloco.syncer.sessions import UnitSession
@@ -128,30 +130,98 @@ def test_sums_count_what_others_have_committed() -> None:
     assert f"are more than {MOST_WORK}" in work.contradiction(session, totals(4, 11))
 
 
-def an_offer(samples: int, tokens: int, session: str = "u/1/1") -> Offer:
-    return Offer(0, 1, Coding.FLOAT32, 0, 1, tokens, Marks(session, samples, tokens, 1))
+def an_offer(samples: int, tokens: int, steps: int = 1) -> Offer:
+    return Offer(0, 1, Coding.FLOAT32, 0, steps, tokens, Marks("u/1/1", samples, tokens, steps))
 
 
-def test_tokens_count_in_a_weight_up_to_twice_what_the_samples_of_other_units_hold() -> None:
-    """Three units have trained samples of 10, 12 and, one of them claims, 60,000 tokens: 12 are usual."""
+def trained_by(**units: UnitWork) -> Ledger:
+    """Of a job whose units have trained so much."""
     ledger = Ledger()
-    for unit, tokens in (("a", 10), ("b", 12), ("c", 60_000)):
+    for unit, work in units.items():
         ledger.begin(f"{unit}/1/1", unit)
-        ledger.lease(f"{unit}/1/1", 100)
-        ledger.commit(f"{unit}/1/1", UnitWork(100, 100 * tokens, 10))
+        if work.samples:
+            ledger.lease(f"{unit}/1/1", work.samples)
+        ledger.commit(f"{unit}/1/1", work)
+    return ledger
+
+
+def test_tokens_count_in_a_weight_up_to_what_the_samples_of_other_units_hold() -> None:
+    """Three units have trained samples of 10, 12 and, one of them claims, 60,000 tokens: 12 are usual."""
+    ledger = trained_by(a=UnitWork(100, 1000, 10), b=UnitWork(100, 1200, 10), c=UnitWork(100, 6_000_000, 10))
     work, _ = a_session(ledger, 200)
-    assert work.countable_tokens(an_offer(50, 50 * 60_000)) == 12 * (2 * 50 + 32)
+    assert work.countable_tokens(an_offer(49, 49 * 60_000)) == 12 * (49 + 6 * 7)
     # Once a contribution is merged, the samples since then.
-    work.offered(an_offer(50, 600))
+    work.offered(an_offer(49, 588))
     work.closed(0, 1, {"u/1/1"})
-    assert work.countable_tokens(an_offer(80, 960)) == 12 * (2 * 30 + 32)
+    assert work.countable_tokens(an_offer(85, 1020)) == 12 * (36 + 6 * 6)
+    # A count that stands still is no division by zero, and no weight of nothing.
+    assert work.countable_tokens(an_offer(49, 588)) == 12 * (1 + 6)
 
 
-def test_all_tokens_count_of_a_program_that_feeds_itself_and_of_a_job_that_has_only_begun() -> None:
+def test_samples_as_uneven_as_a_lognormal_of_sigma_1_2_count_in_full() -> None:
+    """The standard deviation of such a sample is 1.8 times its mean, so the bound lies 3.3 standard deviations of a sum above its mean: one
+    normal sum in 2000 is beyond it. These are skewed to the right; of 100 one may be."""
+    random = np.random.default_rng(1)
+    work, _ = a_session(trained(samples=1000, tokens=1_000_000), 10_000)
+    for samples in (25, 100, 1000):
+        sums = random.lognormal(-(1.2**2) / 2, 1.2, (100, samples)).sum(axis=1) * 1000  # a lognormal with mean 1
+        assert (sums > work.countable_tokens(an_offer(samples, 1))).sum() <= 1
+
+
+def test_without_samples_the_usual_tokens_per_step_of_those_that_have_some_count() -> None:
+    """They have 100, 300 and 700 tokens per step."""
+    ledger = trained_by(a=UnitWork(100, 1000, 10), b=UnitWork(300, 3000, 10), c=UnitWork(700, 7000, 10), own=UnitWork(0, 10**9, 10))
+    work, _ = a_session(ledger, 0)
+    assert work.countable_tokens(an_offer(0, 10**6, steps=3)) == 900
+
+
+def test_all_tokens_count_where_most_units_feed_themselves_and_of_a_job_that_has_only_begun() -> None:
     work, _ = a_session(Ledger(), 200)
     assert work.countable_tokens(an_offer(50, 10**6)) == math.inf
-    work, _ = a_session(trained(samples=1000, tokens=10_000), 200)
     assert work.countable_tokens(an_offer(0, 10**6)) == math.inf
+    work, _ = a_session(trained(samples=63, tokens=630), 200)
+    assert work.countable_tokens(an_offer(50, 10**6)) == math.inf
+    sampled, own = UnitWork(1000, 10_000, 10), UnitWork(0, 1000, 10)
+    work, _ = a_session(trained_by(a=sampled, b=own, c=own), 0)
+    assert work.countable_tokens(an_offer(0, 10**6)) == math.inf
+    work, _ = a_session(trained_by(a=sampled, b=own), 0)
+    assert work.countable_tokens(an_offer(0, 10**6)) == 1000
+
+
+@pytest.mark.parametrize(
+    ("samples", "tokens", "share"),
+    [
+        # The other's weight is 1280^2 / 2. The 128 samples of two steps count for at most 10 (128 + 6 sqrt(128)) = 1959 tokens.
+        pytest.param((64, 64), 20, 1959**2 / (1959**2 + 1280**2), id="tokens beyond the samples"),
+        # Two steps at the 640 tokens of each step of the other.
+        pytest.param((64, 0), 20, 1 / 2, id="no samples beside a unit that has some"),
+        # 20 times the tokens have 400 times the weight: a job that feeds itself has nothing to compare them with.
+        pytest.param((0, 0), 20, 400 / 401, id="no samples anywhere"),
+        pytest.param((64, 64), 1, 1 / 2, id="what is true"),
+    ],
+)
+def test_what_samples_can_hold_bounds_the_share_in_a_merge(tmp_path: Path, samples: tuple[int, int], tokens: int, share: float) -> None:
+    """Two units of 640 tokens a step, in 64 samples or in none; the second claims `tokens` times as many in the third outer step, once both
+    fragments are merged and the samples of the first two steps are committed."""
+    with LocalSyncer(a_place(tmp_path, quorum=2)) as syncer, ScriptedLearner(syncer, unit="a") as a, ScriptedLearner(syncer, unit="b") as b:
+        seeded(a)
+        until(lambda: syncer.report().seeded, "the seed")
+        b.hello().hear("welcome")
+        for raw, each in ((a, samples[0]), (b, samples[1])):
+            if each:
+                raw.want(1000).hear("work")
+        for t in (1, 2, 3):
+            for raw in (a, b):
+                raw.step(t, tokens=640)
+            for raw, each, claimed in ((a, samples[0], 1), (b, samples[1], tokens if t == 3 else 1)):
+                steps = min(t, 2)
+                done = {"steps_done": t, "samples_done": each * t, "tokens_done": 640 * (t - steps + steps * claimed)}
+                answer(raw, steps=steps, tokens=640 * steps * claimed, **done)
+            until(lambda t=t: (syncer.unit("b") or UnitReport()).contributions == t, f"merge {t}")
+        # A moving average, after two equal shares.
+        mean = MovingAverage(SHARE_ALPHA, 0.5)
+        mean.add(share)
+        assert (syncer.unit("b") or UnitReport()).weight == pytest.approx(mean.value, rel=1e-4)
 
 
 def test_a_stored_count_beyond_all_bounds_is_replaced_and_named() -> None:
