@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Buffer, Callable, Sequence
+from collections.abc import Buffer, Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.events import Close, Distrusted, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Rest, Skipped
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
+from diloco.algorithm.pieces import Portion
 from diloco.algorithm.shard import Decoded, Update
 from diloco.contract import Training
 from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused, ToLearner
@@ -112,6 +113,15 @@ class Exchanges:
         """As `Coordinator.end`."""
         if self.core is not None:
             self.core.end(t)
+
+    def lacks(self, held: Mapping[int, int], portions: Sequence[Portion] | None = None) -> float:
+        """What a stream that holds these versions is sent whole when it joins, of these portions or (None) of all: in parts of the model.
+        Nothing if the job has no parameters yet."""
+        if self.core is None or not self.core.seeded:
+            return 0.0
+        sizes = [each.size for each in (self.fragments if portions is None else portions)]
+        lacked = sum(size for p, size in enumerate(sizes) if held.get(p) != self.core.version(p))
+        return lacked / sum(fragment.size for fragment in self.fragments)
 
     def join(self, peer: Peer, session: UnitSession, held: dict[int, int], now: float) -> None:
         """The stream's learner takes part in a job that has parameters. It is sent every fragment whose current version it does not hold.

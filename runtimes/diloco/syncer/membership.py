@@ -18,7 +18,7 @@ from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.exchange import Exchanges
 from diloco.syncer.fences import FenceWriter
-from diloco.syncer.join_brake import AT_ONCE, JoinBrake
+from diloco.syncer.join_brake import JoinBrake
 from diloco.syncer.peer import Joining, Peer, Peers
 from diloco.syncer.ranks import Ranks
 from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
@@ -59,7 +59,7 @@ class Membership:
         self._fences = fences
         self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
         self._brake = JoinBrake()
-        self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes)
+        self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes, self._brake)
 
     # --- joining ------------------------------------------------------------------------------------------------------
 
@@ -77,8 +77,9 @@ class Membership:
         if rejected is not None:
             self._refuse_join(peer, request, rejected, now)
             return
-        if not self._resumes(hello) and (wait := self._brake.wait(hello.unit, now)):
-            peer.retry_reason = f"unit {hello.unit} has taken the whole model {AT_ONCE} times in a row; it may do so again in {wait:.0f} s"
+        lacks = self._exchanges.lacks(dict(enumerate(hello.versions)) if self._resumes(hello) else {})
+        if why := self._brake.reason(hello.unit, lacks, now):
+            peer.retry_reason = why
             peer.outgoing.close(at_once=True)
             return
         accepted = self._sessions.join(request, peer.stream)
@@ -142,9 +143,9 @@ class Membership:
         if exchanges.seeded:
             peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
             own_seed = exchanges.seeding.holds_own(session.holder, rank=0)
-            if not resumed:
-                self._brake.joined(session.unit, now)
-            exchanges.join(peer, session, dict(enumerate(hello.versions)) if resumed and not own_seed else {}, now)
+            held = dict(enumerate(hello.versions)) if resumed and not own_seed else {}
+            self._brake.sent(session.unit, exchanges.lacks(held, peer.portions), now)
+            exchanges.join(peer, session, held, now)
             if exchanges.finished:
                 peer.outgoing.post(ToLearner(done=Done(t=exchanges.t)))
         else:

@@ -8,9 +8,10 @@ See docs/decisions/0159-ranks-on-the-wire.md.
 
 from __future__ import annotations
 
-from diloco.algorithm.pieces import portion
+from diloco.algorithm.pieces import Portion, portion
 from diloco.protocol.diloco_pb2 import Hello, Refused, ToLearner
 from diloco.syncer.exchange import Exchanges
+from diloco.syncer.join_brake import JoinBrake
 from diloco.syncer.peer import Peer, Peers, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
 from diloco.syncer.sessions import JoinRequest, Rejected, SessionRegistry, UnitSession
 from diloco.syncer.welcomes import Welcomes
@@ -19,17 +20,20 @@ from diloco.syncer.welcomes import Welcomes
 class Ranks:
     """Of all units of one job. `now` is in seconds on one clock."""
 
-    def __init__(self, sessions: SessionRegistry, peers: Peers, exchanges: Exchanges, incarnation: bytes, welcomes: Welcomes) -> None:
+    def __init__(
+        self, sessions: SessionRegistry, peers: Peers, exchanges: Exchanges, incarnation: bytes, welcomes: Welcomes, brake: JoinBrake
+    ) -> None:
         self._sessions = sessions
         self._peers = peers
         self._exchanges = exchanges
         self._incarnation = incarnation
         self._welcomes = welcomes
+        self._brake = brake
 
     def give_portions(self, peer: Peer) -> None:
         """From now on the stream sends and gets what its rank owns; in a unit of one process, all."""
-        if owned := peer.leader.owned:
-            peer.outgoing.portions = [portion(fragment, owned[peer.rank]) for fragment in self._exchanges.fragments]
+        if peer.leader.owned:
+            peer.outgoing.portions = self._portions(peer.leader, peer.rank)
 
     def join(self, peer: Peer, hello: Hello, request: JoinRequest, now: float) -> Rejected | None:
         """Let a rank take part in the session of its leader. Without a session of the peer afterwards, it is to try again."""
@@ -44,17 +48,24 @@ class Ranks:
         if rejected := _wrong_rank(leader, hello):
             return rejected
         session = leader.session
+        resumed = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._incarnation
+        held = dict(enumerate(hello.versions)) if resumed else {}
+        portions = self._portions(leader, hello.rank)
+        if why := self._brake.reason(hello.unit, self._exchanges.lacks(held, portions), now):
+            peer.retry_reason = why
+            peer.outgoing.close(at_once=True)
+            return None
         if (former := leader.ranks.get(hello.rank)) is not None:
             self._end_one(former, "the same process has opened another stream")
-        resumed = session.ranks.get(hello.rank) == hello.process and hello.incarnation == self._incarnation
         session.ranks[hello.rank] = hello.process
         leader.ranks[hello.rank] = peer
         peer.leader, peer.rank, peer.process, peer.session = leader, hello.rank, hello.process, session
-        self.give_portions(peer)
+        peer.outgoing.portions = portions
         peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
         if self._exchanges.seeded:
-            own_seed = self._exchanges.seeding.holds_own(session.holder, peer.rank)
-            self._exchanges.join(peer, session, dict(enumerate(hello.versions)) if resumed and not own_seed else {}, now)
+            held = {} if self._exchanges.seeding.holds_own(session.holder, peer.rank) else held
+            self._brake.sent(session.unit, self._exchanges.lacks(held, portions), now)
+            self._exchanges.join(peer, session, held, now)
         return None
 
     def lost(self, peer: Peer) -> UnitSession | None:
@@ -70,6 +81,9 @@ class Ranks:
         """End the streams of the leader's followers. `retry`: why they are to be opened again."""
         for peer in list(leader.ranks.values()):
             self._end_one(peer, retry, last)
+
+    def _portions(self, leader: Peer, rank: int) -> list[Portion]:
+        return [portion(fragment, leader.owned[rank]) for fragment in self._exchanges.fragments]
 
     def _end_one(self, peer: Peer, retry: str, last: ToLearner | None = None) -> None:
         self.lost(peer)
