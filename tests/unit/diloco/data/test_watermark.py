@@ -71,6 +71,16 @@ def test_reachable_is_what_open_exchanges_may_still_commit() -> None:
     assert (mark.reachable, mark.committed) == (at(6), at(4))
 
 
+def test_an_open_exchange_of_an_earlier_reading_takes_nothing_back() -> None:
+    """The push that was read at step 5 overtook the one of step 3. Work up to step 5 is in the model, whatever becomes of the other."""
+    mark = Watermark(2)
+    for p in (0, 1):
+        mark.offered(p, 1 + p, at(5))
+        mark.closed(p, 1 + p, merged=True)
+    mark.offered(0, 3, at(3))
+    assert mark.reachable == at(5)
+
+
 def test_contributions_may_be_merged_in_another_order_than_they_were_read() -> None:
     mark = Watermark(2)
     mark.offered(1, 2, at(6))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from builders.chunks import chunk_of
-from builders.exchange import LocalSyncer, Place, job_file, training, until
+from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
 from builders.shardings import rows
 from diloco.algorithm.codec import Coding
@@ -176,6 +178,99 @@ def test_an_exception_that_an_event_raises_refuses_its_stream_and_no_other(
         monkeypatch.undo()
         trains(syncer, first)
         with ScriptedLearner(syncer, unit="bad", attempt=2) as again:
+            again.hello(session=b"again").hear("welcome")
+            again.want(1).hear("work")
+
+
+def seeded_job(syncer: LocalSyncer, first: ScriptedLearner, bad: ScriptedLearner) -> None:
+    """Its first learner has given the seed, and all ranks of the other one have joined."""
+    seeded(first)
+    until(lambda: syncer.report().seeded, "the seed")
+    bad.coding = Coding.FLOAT32
+    bad.join().adopt(len(bad.fragments))
+
+
+@pytest.mark.parametrize("where", ["work.contradiction_of", "core.decode_portions"])
+def test_an_exception_in_an_answer_of_ranks_refuses_their_unit_and_its_exchange_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    with (
+        LocalSyncer(a_place(tmp_path, quorum=2)) as syncer,
+        ScriptedLearner(syncer, unit="first") as first,
+        ScriptedLearner(syncer, unit="bad", sharding=rows(2)) as bad,
+    ):
+        seeded_job(syncer, first, bad)
+        exchanges = syncer.syncer.engine.exchanges
+        owner, method = (syncer.syncer.engine.work, "contradiction_of") if where.startswith("work") else (exchanges.core, "decode_portions")
+        monkeypatch.setattr(owner, method, _Defect(getattr(owner, method), lambda *arguments: arguments[0]))
+        bad.step(1)
+        header = asked(first)
+        with caplog.at_level(logging.ERROR):
+            bad.push(bad.pulled())
+            is_refused(bad, "the syncer could not handle a push: OverflowError: a defect")
+        assert "Traceback" in caplog.text
+        answer(first, header)
+        until(lambda: (syncer.unit("first") or UnitReport()).contributions == 1, "the merge of the same exchange, without the unit")
+        assert (syncer.unit("bad") or UnitReport()).contributions == 0
+        monkeypatch.undo()
+        with ScriptedLearner(syncer, unit="bad", attempt=2, sharding=rows(2)) as again:
+            again.join().want(1).hear("work")
+
+
+def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A unit whose answer is being decoded is waited for, whatever becomes of its streams."""
+    left = threading.Event()
+
+    async def fails(*_: object) -> None:
+        await asyncio.to_thread(left.wait, WAIT_TIMEOUT)
+        raise OverflowError("a defect")
+
+    with (
+        LocalSyncer(a_place(tmp_path, quorum=2)) as syncer,
+        ScriptedLearner(syncer, unit="first") as first,
+        ScriptedLearner(syncer, unit="bad", sharding=rows(2)) as bad,
+    ):
+        seeded_job(syncer, first, bad)
+        monkeypatch.setattr(syncer.syncer.engine.exchanges, "_run", fails)
+        bad.step(1)
+        header = asked(first)
+        with caplog.at_level(logging.ERROR):
+            pull = bad.pulled()
+            bad.push(pull)
+            core = syncer.syncer.engine.exchanges.core
+            assert core is not None
+            until(lambda: "bad" in core.coordinator._open[pull.t].arriving, "both portions to be there")
+            for stream in bad.streams:
+                stream.cut()
+            until(lambda: (syncer.unit("bad") or UnitReport()).state == UnitReport.DISCONNECTED, "the unit to be lost")
+            monkeypatch.undo()
+            left.set()
+            until(lambda: "an answer of unit bad, which has left, could not be handled" in caplog.text, "the defect to be logged")
+        answer(first, header)
+        until(lambda: (syncer.unit("first") or UnitReport()).contributions == 1, "the merge without the unit")
+
+
+@pytest.mark.parametrize("method", ["_sessions.stream_lost", "exchanges.leave"])
+def test_an_exception_at_the_loss_of_a_stream_ends_that_stream_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    with (
+        LocalSyncer(a_place(tmp_path)) as syncer,
+        ScriptedLearner(syncer, unit="first") as first,
+        ScriptedLearner(syncer, unit="bad") as bad,
+    ):
+        seeded_job(syncer, first, bad)
+        owner_name, name = method.split(".")
+        owner = getattr(syncer.syncer.engine, owner_name)
+        monkeypatch.setattr(owner, name, _Defect(getattr(owner, name), lambda *arguments: arguments[0]))
+        with caplog.at_level(logging.ERROR):
+            bad.cut()
+            until(lambda: "the syncer could not handle StreamLost: OverflowError: a defect" in caplog.text, "the defect to be logged")
+        monkeypatch.undo()
+        trains(syncer, first)
+        with ScriptedLearner(syncer, unit="bad") as again:
             again.hello(session=b"again").hear("welcome")
             again.want(1).hear("work")
 
