@@ -78,7 +78,7 @@ def gather_bytes(data: bytes, device: torch.device) -> list[bytes]:
     padded = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=device)
     padded[: len(data)] = own
     parts = _gather(padded, None, len(sizes)).view(len(sizes), -1).cpu()
-    return [bytes(part[: int(size)].tolist()) for part, size in zip(parts, sizes, strict=True)]
+    return [part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
 
 
 class Replicas:
