@@ -83,6 +83,8 @@ class Stage:
         self.rejected_writes: dict[WriteKey, RejectedWrite] = {}
         self.revoked: dict[str, str] = {}
         self.without: dict[Resource, str] = {}
+        self.non_preempting: set[str] = set()
+        """PriorityClasses with preemptionPolicy Never."""
         self.job_gone = False
         self._unsure = False
         self.plans: list[Plan] = []
@@ -103,6 +105,7 @@ class Stage:
             rejected_writes=self.rejected_writes,
             revoked=self.revoked,
             without=self.without,
+            non_preempting=self.non_preempting,
         )
 
     def _children(self) -> Children:

@@ -324,7 +324,12 @@ class Spec(_Api):
         max_length=253,
         description="The controller that works on this job. The operator ignores a job with another value. Immutable.",
     )
-    priority_class_name: str = Field("", max_length=253, description="Priority class: it orders jobs, and every pod gets it.")
+    priority_class_name: str = Field(
+        "",
+        max_length=253,
+        description="Priority class: it orders jobs, and pods get it; those for which an autoscaler brings nodes get only one that never "
+        "pre-empts.",
+    )
     queue_name: str = Field(
         "",
         max_length=63,

@@ -351,6 +351,11 @@ class Caches:
             return held.value.value if held is not None else 0
         return next((held.value.value for held in self._priorities.cache if held.value.default), 0)
 
+    @property
+    def non_preempting(self) -> frozenset[str]:
+        """Names of the PriorityClasses whose pods never pre-empt others."""
+        return frozenset(held.name for held in self._priorities.cache if not held.value.preempts)
+
     def authority(self, key: JobKey, owner: str) -> Authority | None:
         """The certificate authority of the job with uid `owner`; None: it has none yet."""
         held = self._secrets.cache.get(key[0], names.authority_secret_name(key[1]))

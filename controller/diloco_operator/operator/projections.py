@@ -41,6 +41,8 @@ class PriorityClass:
     value: int
     default: bool
     """It applies to pods that name no class."""
+    preempts: bool
+    """A scheduler may end pods of lower priority to make room for its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,9 @@ def project_use(obj: Obj, previous: PodUse | None) -> PodUse:
 
 def project_priority(obj: Obj) -> PriorityClass:
     """From the raw PriorityClass."""
-    return PriorityClass(whole_number(obj, "value"), obj.get("globalDefault") is True)
+    return PriorityClass(
+        value=whole_number(obj, "value"), default=obj.get("globalDefault") is True, preempts=obj.get("preemptionPolicy") != "Never"
+    )
 
 
 def project_object(obj: Obj, _previous: JobObject | None = None) -> JobObject:

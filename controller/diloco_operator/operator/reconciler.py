@@ -308,6 +308,7 @@ class Reconciler:
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             without=self._caches.without(key[0]),
             priority=self._priority(job),
+            non_preempting=self._caches.non_preempting,
             revoked=allotted.revoked,
             listening_since=self._listening.get(key, self._now()),
             report=self._telemetry.latest(key),

@@ -78,7 +78,10 @@ class LearnerPods:
     def _base(self, pool: str) -> PodTemplateBase:
         if pool not in self._bases:
             context = self._context
-            self._bases[pool] = learner_template_base(context.observed.job, context.spec, context.pools[pool], context.observed.config)
+            observed = context.observed
+            self._bases[pool] = learner_template_base(
+                observed.job, context.spec, context.pools[pool], observed.config, observed.non_preempting
+            )
         return self._bases[pool]
 
 

@@ -32,6 +32,8 @@ class PodPlace(NamedTuple):
     labels: Mapping[str, str] = {}
     gates: Sequence[Obj] = ()
     """Scheduling gates."""
+    patient: bool = False
+    """It must wait for room: no scheduler may end other pods to make room for it."""
 
     def with_annotations(self, more: Mapping[str, str]) -> PodPlace:
         return self._replace(annotations={**self.annotations, **more})
@@ -53,7 +55,9 @@ def delegated_places(
     affinity: Mapping[str, Any], pool: Pool, shape: Shape, grantor: Grantor, gang: str, avoid: Collection[str]
 ) -> list[PodPlace]:
     """The same place for all pods of an attempt. `gang`: see `gang_label`; `avoid`: host names on which no pod may start."""
-    place = PodPlace(_delegated(affinity, pool, shape, gang, avoid), {names.ANNOTATION_GRANTOR: grantor.value})
+    # Nothing has chosen a free slice for them: with a class that pre-empts they would end the units of other jobs. Kueue reads the class.
+    patient = grantor is not Grantor.KUEUE
+    place = PodPlace(_delegated(affinity, pool, shape, gang, avoid), {names.ANNOTATION_GRANTOR: grantor.value}, patient=patient)
     return [place] * shape.hosts
 
 

@@ -9,7 +9,7 @@ See docs/decisions/0040-learner-pods.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,8 @@ _IDENTITY = (
     contract.ENV_HOST,
 )
 """Variables that identify the host of the unit that a pod is."""
+_PRIORITY = ("priorityClassName", "priority", "preemptionPolicy")
+"""What of a pod says how important it is. The API server accepts the others only as they follow from the class."""
 _UNSTEADY = values_of(CapacityType.SPOT, CapacityType.FLEX_START)
 """Labels, with their values, of nodes that may be taken away or that end."""
 
@@ -62,10 +64,14 @@ class PodTemplateBase:
     """Besides those with the job file and the certificate."""
     keep: Mapping[str, str]
     """Annotations by which autoscalers leave the pods where they are."""
+    preempts: bool
+    """Its PriorityClass lets schedulers end pods of lower priority to make room."""
 
 
-def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConfig) -> PodTemplateBase:
-    """The pool's template with all of the contract but the identity of the hosts."""
+def learner_template_base(
+    job: Job, spec: Spec, pool: Pool, config: OperatorConfig, non_preempting: Collection[str] = ()
+) -> PodTemplateBase:
+    """The pool's template with all of the contract but the identity of the hosts. `non_preempting`: PriorityClasses that never pre-empt."""
     template = pool.template.spec
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
@@ -97,6 +103,7 @@ def learner_template_base(job: Job, spec: Spec, pool: Pool, config: OperatorConf
         chosen=frozenset(each["name"] for each in container.get("env") or ()),
         volumes=[*tmp_volumes(learner), *(template.get("volumes") or ())],
         keep=names.KEEP_PODS if grantor_of(spec, pool) is not None else {},
+        preempts=pod_spec.get("priorityClassName", "") not in ("", *non_preempting),
     )
 
 
@@ -128,13 +135,15 @@ def learner_pods(template_base: PodTemplateBase, *, unit: str, attempt: int, pla
         learner = {**template_base.learner, "env": [*before, *identity, *ranks, *after]}
         if index == 0 and (ports := peers.ports(learner.get("ports") or ())):
             learner["ports"] = ports
-        spec = {
+        spec: Obj = {
             **template_base.spec,
             "hostname": peer,
             "affinity": place.affinity,
             "containers": [learner if each is template_base.learner else each for each in template_base.containers],
             "volumes": volumes,
         }
+        if place.patient and template_base.preempts:
+            spec = {key: value for key, value in spec.items() if key not in _PRIORITY}
         if place.gates:
             spec["schedulingGates"] = [*(spec.get("schedulingGates") or ()), *place.gates]
         own = {**labels, names.LABEL_HOST: str(index), **place.labels}

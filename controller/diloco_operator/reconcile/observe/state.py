@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from sys import intern
 from typing import Any
@@ -466,6 +466,8 @@ class ObservedState:
     """Name of a pod that waits for its node -> what an autoscaler said of it last."""
     priority: int = 0
     """The value of the job's PriorityClass."""
+    non_preempting: Collection[str] = frozenset()
+    """Names of the PriorityClasses whose pods never pre-empt others."""
     revoked: Mapping[str, str] = field(default_factory=dict)
     """Units that must leave their slices -> the key of the job that gets these."""
     listening_since: float = 0.0

@@ -41,6 +41,21 @@ def test_each_unit_of_two_hosts_gets_a_slice_of_its_own_in_whatever_order_nodes_
     play(scenario, scheduler=True)
 
 
+@pytest.mark.parametrize(
+    ("policy", "gets"), [({}, ""), ({"preemptionPolicy": "PreemptLowerPriority"}, ""), ({"preemptionPolicy": "Never"}, "research")]
+)
+def test_pods_that_name_no_node_get_only_a_class_that_never_preempts(policy: Obj, gets: str) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
+        await cluster.api.create(names.PRIORITY_CLASSES, {"metadata": {"name": "research"}, "value": 5, **policy})
+        async with cluster.operating():
+            await cluster.apply("one", gpu_pool(max=1, provisioning=AUTOSCALER), spec={"priorityClassName": "research"})
+            await cluster.when("one", lambda status: [unit["reason"] for unit in status.get("units", ())] == ["WaitingForNodes"])
+            classes = {pod["metadata"]["name"]: pod["spec"].get("priorityClassName", "") for pod in cluster.pods(("default", "one"))}
+            assert classes == {"one-syncer": "research", "one-h100-0-a1-0": gets}
+
+    play(scenario, scheduler=True)
+
+
 def test_unit_that_waits_outlives_its_operator() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from builders.jobs import a_job, gpu_pool, template, tpu_pool
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import is_unschedulable, starts
@@ -12,6 +13,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.timestamps import format_timestamp
 
 AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
+REQUEST = {"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.io", "timeout": "10m"}
 WORDS = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
@@ -65,6 +67,38 @@ def test_unit_without_a_free_slice_gets_pods_that_name_no_node_and_say_who_was_a
     lacks = "pool h100 needs 1 more slice of nvidia-h100-80gb, 1 host with 8 accelerators"
     assert stage.status["pools"][0]["message"] == f"{lacks}; the fleet has no such nodes; nodes for it were asked of the autoscaler"
     assert "NodesRequested" in [event.reason for plan in stage.plans for event in plan.events]
+
+
+def important(stage: Stage, unit: str = "h100-0") -> dict[str, Any]:
+    """What the first pod of the unit says of its priority."""
+    return {key: value for key, value in stage.pod(unit, 1)["spec"].items() if key in ("priorityClassName", "priority", "preemptionPolicy")}
+
+
+@pytest.mark.parametrize("provisioning", [AUTOSCALER, REQUEST], ids=lambda provisioning: provisioning["mode"])
+@pytest.mark.parametrize("where", ["job", "template"])
+def test_pods_that_name_no_node_have_no_priority_class_that_ends_pods_of_others(where: str, provisioning: dict[str, str]) -> None:
+    own = {"priorityClassName": "urgent"}
+    everything = {**own, "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+    pool = a_growing_pool(provisioning=provisioning, template=template(**(everything if where == "template" else {})))
+    stage = Stage(a_job().with_learners(1, 2).with_pools(pool).with_spec(**(own if where == "job" else {})), a_gpu_node("gpu-0"))
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    assert important(stage) == (everything if where == "template" else own)  # it is on a slice that was free
+    assert stage.syncer["spec"].get("priorityClassName") == (None if where == "template" else "urgent")
+    if provisioning is REQUEST:
+        assert stage.templates["bytes-lm-h100-1-a1"]["template"]["spec"].keys().isdisjoint(everything)
+    else:
+        assert important(stage, "h100-1") == {}
+
+
+def test_pods_that_name_no_node_keep_a_priority_class_that_never_preempts() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pools(a_growing_pool()).with_spec(priorityClassName="patient"))
+    stage.non_preempting = {"patient"}
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    assert important(stage) == {"priorityClassName": "patient"}
 
 
 def test_each_alternative_of_the_template_must_also_be_of_the_kind() -> None:
