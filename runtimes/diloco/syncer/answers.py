@@ -82,7 +82,7 @@ class Answers:
             if rejected is not None and peer is not None:
                 self._membership.refuse(peer, rejected, now)
         except Exception as error:  # noqa: BLE001 - a defect that one answer has shown; it is logged
-            self._exchanges.undecoded(event.session, event.offer, now)
+            # No exchange waits for a unit that has left, or is refused now.
             if peer is None:
                 _log.exception("an answer of unit %s, which has left, could not be handled", event.session.unit)
             else:

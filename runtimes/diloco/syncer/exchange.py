@@ -253,10 +253,6 @@ class Exchanges:
         self._unit_stats.of(session.unit).contributed(now)
         return None
 
-    def undecoded(self, session: UnitSession, offer: Offer, now: float) -> None:
-        """An answer that was admitted could not be decoded: its exchange does not wait for it."""
-        self._core().coordinator.rejected(session.unit, offer, self.awake.of(now))
-
     def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
         if why := self._work.contradiction(session, header):
             return Rejected(Refused.PROTOCOL, why)

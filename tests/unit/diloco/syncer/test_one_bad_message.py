@@ -220,7 +220,7 @@ def test_an_exception_in_an_answer_of_ranks_refuses_their_unit_and_its_exchange_
 def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A unit whose answer is being decoded is waited for, whatever becomes of its streams."""
+    """Its streams are lost while its answer is decoded: there is none to refuse, and the engine goes on."""
     left = threading.Event()
 
     async def fails(*_: object) -> None:
