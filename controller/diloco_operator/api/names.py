@@ -3,7 +3,7 @@
 Names that a pod must know as well (environment, mount paths, ports) are in `diloco.contract`. No other module writes such a name
 out; tests/unit/diloco_operator/api/test_names.py finds the ones that do.
 
-See docs/decisions/0011-api-limits.md.
+See docs/decisions/0011-api-limits.md. See docs/decisions/0198-names-of-one-job.md.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ KUEUE_FINALIZER = f"{KUEUE}/managed"
 """Finalizer of pods by which Kueue counts them, until a successor has taken their place or the group is over."""
 
 MAX_DNS_LABEL = 63
+MAX_NAME = 253
 _UNIT_DIGITS = 9
 MAX_ATTEMPT = 100_000_000
 """Attempts of a unit: their numbers are part of names. An attempt every second would take three years."""
@@ -174,19 +175,38 @@ def unit_index(pool: str, unit: str) -> int | None:
 
 def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
     """A DNS label, for it is a host name too. Where long names meet many attempts or hosts, the job's part is shortened."""
-    return _with_ending(job, f"-{unit}-a{attempt}-{host}")
+    return _of_unit(job, unit, f"-a{attempt}-{host}")
+
+
+def is_learner_pod_name(name: str, job: str, unit: str, attempt: int, host: int) -> bool:
+    """Whether the pod has this name, or had it from an operator before decision 0198: pods that run keep their names."""
+    return name in (learner_pod_name(job, unit, attempt, host), _with_ending(job, f"-{unit}-a{attempt}-{host}", MAX_DNS_LABEL))
 
 
 def provisioning_request_name(job: str, unit: str, attempt: int) -> str:
     """The request for the nodes of an attempt, and its PodTemplate. A DNS label: autoscalers write it into labels of nodes."""
-    return _with_ending(job, f"-{unit}-a{attempt}")
+    return _of_unit(job, unit, f"-a{attempt}")
 
 
-def _with_ending(job: str, ending: str) -> str:
-    if len(job) + len(ending) <= MAX_DNS_LABEL:
-        return job + ending
-    mark = hashlib.sha256(job.encode()).hexdigest()[:6]
-    return f"{job[: MAX_DNS_LABEL - len(ending) - len(mark) - 1].rstrip('-')}-{mark}{ending}"
+def _of_unit(job: str, unit: str, ending: str, limit: int = MAX_DNS_LABEL) -> str:
+    """The name of an object of a unit. No two jobs of a namespace have the same: the pool's name is what stands before the unit's number
+    up to the next dash. One with a dash (`lm` and `v2-h100`) would read as that of another job (`lm-v2` and `h100`), so a hash of the
+    job's name comes before it."""
+    clear = unit.count("-") == 1
+    return _with_ending(job, f"-{unit}{ending}", limit) if clear else _with_mark(job, f"-{unit}{ending}", limit)
+
+
+def _with_ending(job: str, ending: str, limit: int) -> str:
+    return job + ending if len(job) + len(ending) <= limit else _with_mark(job, ending, limit)
+
+
+def _with_mark(job: str, ending: str, limit: int) -> str:
+    mark = _job_mark(job)
+    return f"{job[: limit - len(ending) - len(mark) - 1].rstrip('-')}-{mark}{ending}"
+
+
+def _job_mark(job: str) -> str:
+    return hashlib.sha256(job.encode()).hexdigest()[:6]
 
 
 def pod_group_name(job: str, job_uid: str, unit: str, attempt: int) -> str:
@@ -223,7 +243,12 @@ def host_names(job: str, unit: str, attempt: int, hosts: int) -> list[str]:
 
 def host_list_name(job: str, unit: str, attempt: int, hosts: int) -> str:
     """The ConfigMap with the host names of an attempt. Its name says all that its content depends on."""
-    return f"{job}-{unit}-a{attempt}-hosts-{hosts}"
+    return _of_unit(job, unit, f"-a{attempt}-hosts-{hosts}", MAX_NAME)
+
+
+def lists_hosts(name: str, hosts: int) -> bool:
+    """Whether a ConfigMap with this name lists so many hosts."""
+    return name.endswith(f"-hosts-{hosts}")
 
 
 def syncer_pod_name(job: str) -> str:
@@ -253,9 +278,11 @@ def syncer_secret_name(job: str) -> str:
 
 
 def learner_secret_name(job: str, pool: str, unit: str) -> str:
-    """The Secret with the certificates of a unit of `pool`."""
+    """The Secret with the certificates of a unit of `pool`. What stands before the last `-learners-` is the job; a pool's name that has it
+    (`lm` and `learners-h100`) would read as that of another job (`lm-learners` and `h100`), so a hash of the job's name comes before it."""
     index = int(unit.removeprefix(f"{pool}-"))
-    return f"{job}-learners-{pool}-{index // UNITS_PER_SECRET}"
+    own = f"{_job_mark(job)}-{pool}" if "-learners-" in f"-{pool}" else pool
+    return f"{job}-learners-{own}-{index // UNITS_PER_SECRET}"
 
 
 def learner_secret_key(unit: str, attempt: int) -> str:

@@ -98,14 +98,14 @@ def missing_pods(
         mine = [pod for pod in context.learners[name] if pod.attempt == record.attempt]
         if len(mine) >= shape.hosts:
             continue
-        there = {pod.name for pod in mine}
+        there = {str(pod.host) for pod in mine}
         grantor = next((pod.grantor for pod in mine if pod.grantor is not None), None)
         if grantor is not None:
             made = pods.of_delegated(record, grantor, next((pod.group.name for pod in mine if pod.group is not None), ""))
         else:
             hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]
             made = pods.of_attempt(record, hosts) if len(hosts) == shape.hosts else []
-        creates += [create for create in made if create.obj["metadata"]["name"] not in there]
+        creates += [create for create in made if create.obj["metadata"]["labels"].get(names.LABEL_HOST) not in there]
     return creates
 
 
@@ -137,5 +137,4 @@ def _is_needed(context: ReconcileContext, host_list: Child, record: UnitStatusRe
         return False
     if not context.up_to_date(record):
         return True  # how many hosts the attempt has follows from a template that is gone
-    hosts = context.shapes[record.pool].hosts
-    return host_list.name == names.host_list_name(context.observed.job.name, record.name, record.attempt, hosts)
+    return names.lists_hosts(host_list.name, context.shapes[record.pool].hosts)

@@ -327,8 +327,9 @@ def _label_problem(name: str, job: str, component: str, unit: str, pool: str, at
         return f"its label {names.LABEL_UNIT} must be the pool's name, a dash and a number"
     if attempt < 1 or host < 0:
         return f"its labels {names.LABEL_ATTEMPT} and {names.LABEL_HOST} must be numbers"
-    wanted = names.learner_pod_name(job, unit, attempt, host)
-    return "" if name == wanted else f"by its labels its name is {wanted}"
+    if names.is_learner_pod_name(name, job, unit, attempt, host):
+        return ""
+    return f"by its labels its name is {names.learner_pod_name(job, unit, attempt, host)}"
 
 
 _TERMINATION_MESSAGE = 4096

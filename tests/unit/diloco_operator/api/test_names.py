@@ -97,6 +97,60 @@ def test_a_learners_pod_name_is_a_dns_label(job: str) -> None:
     assert name.endswith("-pool-with-a-name-12-a1234-99")
 
 
+def names_of_a_job(job: str, pool: str) -> set[tuple[str, str]]:
+    """Kind and name of what the job has for a unit of two hosts of its pool, and for itself."""
+    unit = names.unit_name(pool, 1)
+    pods = [*(learner_pod_name(job, unit, 2, host) for host in (0, 1)), syncer_pod_name(job)]
+    secrets = [names.learner_secret_name(job, pool, unit), names.syncer_secret_name(job), names.authority_secret_name(job)]
+    config_maps = [names.host_list_name(job, unit, 2, 2), names.config_map_name(job)]
+    return {
+        *(("Pod", name) for name in pods),
+        *(("Secret", name) for name in secrets),
+        *(("ConfigMap", name) for name in config_maps),
+        ("ProvisioningRequest", names.provisioning_request_name(job, unit, 2)),
+    }
+
+
+def split_anywhere(text: str) -> list[tuple[str, str]]:
+    """The jobs and pools whose names make this text with a dash between them."""
+    parts = text.split("-")
+    found = [("-".join(parts[:index]), "-".join(parts[index:])) for index in range(1, len(parts))]
+    return [(job, pool) for job, pool in found if len(job) <= 32 and len(pool) <= 15 and job[-1] != "-" and pool[0] != "-"]
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        split_anywhere("lm-v2-h100"),
+        split_anywhere("a--b-c-d"),
+        split_anywhere("lm-0-a1-0-h100"),
+        split_anywhere("j-" * 14 + "p-q-r"),
+        split_anywhere("lm-learners-h100"),
+        [("lm", "v2-learners-h"), ("lm-learners-v2", "h")],
+    ],
+    ids=lambda jobs: str(jobs[0]),
+)
+def test_no_two_jobs_have_an_object_of_the_same_name(jobs: list[tuple[str, str]]) -> None:
+    assert len(jobs) > 1
+    found = [names_of_a_job(*each) for each in jobs]
+    assert len(set.union(*found)) == sum(map(len, found))
+    assert all(len(name) <= names.MAX_DNS_LABEL for each in found for kind, name in each if kind in ("Pod", "ProvisioningRequest"))
+
+
+def test_a_job_whose_pools_have_no_dash_has_names_without_a_mark() -> None:
+    assert names_of_a_job("bytes-lm", "h100") == {
+        ("Pod", "bytes-lm-h100-1-a2-0"),
+        ("Pod", "bytes-lm-h100-1-a2-1"),
+        ("Pod", "bytes-lm-syncer"),
+        ("Secret", "bytes-lm-learners-h100-0"),
+        ("Secret", "bytes-lm-syncer-tls"),
+        ("Secret", "bytes-lm-ca"),
+        ("ConfigMap", "bytes-lm-h100-1-a2-hosts-2"),
+        ("ConfigMap", "bytes-lm-job"),
+        ("ProvisioningRequest", "bytes-lm-h100-1-a2"),
+    }
+
+
 @pytest.mark.parametrize("job", ["j", "j" * 12 + "-" * 20, "j" * 32])
 def test_a_pod_group_has_a_name_that_kueue_takes_for_its_workload(job: str) -> None:
     name = pod_group_name(job, "uid-1", "pool-with-a-name-1023", 100_000_000)

@@ -41,6 +41,21 @@ def test_each_unit_of_two_hosts_gets_a_slice_of_its_own_in_whatever_order_nodes_
     play(scenario, scheduler=True)
 
 
+def test_jobs_whose_names_and_pools_read_alike_train_side_by_side() -> None:
+    async def scenario(cluster: FakeCluster) -> None:
+        async with cluster.operating():
+            for job, pool in (("lm", "v2-v5p"), ("lm-v2", "v5p"), ("asks", "v2-v5p"), ("asks-v2", "v5p")):
+                asks = {"provisioning": AUTOSCALER} if job.startswith("asks") else {}
+                await cluster.apply(job, tpu_pool(pool, max=1, **asks))
+            await cluster.add([node for slice_ in [*SLICES, a_tpu_slice("np-3", 2)] for node in slice_])
+            for job in ("lm", "lm-v2", "asks", "asks-v2"):
+                await cluster.trains(job)
+                (unit,) = (await cluster.status(job))["units"]
+                assert (unit["restarts"], unit["failures"]) == (0, [])
+
+    play(scenario, scheduler=True)
+
+
 @pytest.mark.parametrize(
     ("policy", "gets"), [({}, ""), ({"preemptionPolicy": "PreemptLowerPriority"}, ""), ({"preemptionPolicy": "Never"}, "research")]
 )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.stage import Stage
+from diloco_operator.api import names
 from diloco_operator.reconcile import reservations
 
 
@@ -38,6 +40,43 @@ def test_failure_is_counted_once_wherever_the_operator_dies(writes: int) -> None
     assert (unit["state"], unit["attempt"], unit["restarts"], len(unit["failures"])) == ("Training", 2, 1, 1)
     # Those of the attempt that failed stay for their logs.
     assert stage.learner_pods() == [f"bytes-lm-v5p-{u}-a{a}-{h}" for u, a in ((0, 1), (1, 1), (1, 2)) for h in (0, 1)]
+
+
+def of_the_earlier_operator(stage: Stage) -> dict[str, dict[str, Any]]:
+    """The pods and lists of hosts, by the names that they had before a pool with a dash in its name had marked ones."""
+    mark = names.learner_pod_name("bytes-lm", "v2-v5p-0", 1, 0).removeprefix("bytes-lm-").removesuffix("-v2-v5p-0-a1-0")
+    for held in (stage.pods, stage.host_lists):
+        for name in list(held):
+            obj = held.pop(name)
+            obj["metadata"]["name"] = name.replace(f"-{mark}-", "-")
+            held[obj["metadata"]["name"]] = obj
+    return stage.pods
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_pods_keep_the_names_that_an_earlier_operator_gave_them(runs: bool) -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool("v2-v5p", max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2))
+    stage.settle()
+    if runs:
+        stage.train()
+    pods = of_the_earlier_operator(stage)
+    recover(stage)
+    assert list(pods) == ["bytes-lm-syncer", "bytes-lm-v2-v5p-0-a1-0", "bytes-lm-v2-v5p-0-a1-1"]
+    assert "bytes-lm-v2-v5p-0-a1-hosts-2" in stage.host_lists
+    unit = stage.unit("v2-v5p-0")
+    assert (unit["state"], unit["attempt"], unit["restarts"]) == ("Training", 1, 0)
+
+
+def test_attempt_of_which_an_earlier_operator_made_some_pods_gets_only_the_others() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool("v2-v5p", max=1, topology="2x2x2"), *a_tpu_slice("np-0", 2))
+    stage.settle()
+    pods = of_the_earlier_operator(stage)
+    del pods["bytes-lm-v2-v5p-0-a1-1"]
+    stage.job["status"] = {}
+    stage.restart_operator()
+    stage.settle()
+    hosts = [pod["metadata"]["labels"][names.LABEL_HOST] for name, pod in pods.items() if name in stage.learner_pods()]
+    assert (sorted(hosts), stage.unit("v2-v5p-0")["attempt"]) == (["0", "1"], 1)
 
 
 def test_record_of_an_end_that_pods_still_show_may_wait() -> None:

@@ -77,8 +77,8 @@ def important(stage: Stage, unit: str = "h100-0") -> dict[str, Any]:
 @pytest.mark.parametrize("provisioning", [AUTOSCALER, REQUEST], ids=lambda provisioning: provisioning["mode"])
 @pytest.mark.parametrize("where", ["job", "template"])
 def test_pods_that_name_no_node_have_no_priority_class_that_ends_pods_of_others(where: str, provisioning: dict[str, str]) -> None:
-    own = {"priorityClassName": "urgent"}
-    everything = {**own, "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+    own: dict[str, Any] = {"priorityClassName": "urgent"}
+    everything: dict[str, Any] = {**own, "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
     pool = a_growing_pool(provisioning=provisioning, template=template(**(everything if where == "template" else {})))
     stage = Stage(a_job().with_learners(1, 2).with_pools(pool).with_spec(**(own if where == "job" else {})), a_gpu_node("gpu-0"))
     stage.settle()
