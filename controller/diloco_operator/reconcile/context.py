@@ -108,7 +108,13 @@ class ReconcileContext:
 
     def up_to_date(self, record: UnitStatusRecord) -> bool:
         """Whether the unit's newest attempt was made from the present template of its pool. False if the pool has gone."""
-        return self.hashes.get(record.pool) == record.template_hash
+        return self.is_known(record.pool, record.template_hash)
+
+    def is_known(self, pool: str, template_hash: str) -> bool:
+        """Whether pods of the pool with this hash are made from its present template."""
+        derived = self.observed.job.derived
+        assert derived is not None, "the derived values of a valid spec are there"
+        return template_hash in derived.known_hashes.get(pool, ())
 
     def rejection(self, key: WriteKey) -> Rejection | None:
         """Why an object must not be tried now; None when it may be."""

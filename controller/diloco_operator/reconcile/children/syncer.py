@@ -101,7 +101,7 @@ def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
     """Whether the pod was made from what the user wrote."""
     derived = context.observed.job.derived
     assert derived is not None, "the derived values of a valid spec are there"
-    return pod.template_hash == derived.syncer_hash
+    return pod.template_hash in derived.known_syncer_hashes
 
 
 def _why_down(pod: PodView) -> str:

@@ -13,7 +13,7 @@ from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.reconcile.observe.template import main_container
-from diloco_operator.reconcile.observe.template_hash import job_file_digest, learner_hash, syncer_hash
+from diloco_operator.reconcile.observe.template_hash import hashed_classes, job_file_digest, learner_hash, syncer_hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +23,31 @@ class Derived:
     needs: Mapping[str, Resources]
     """Pool -> what the pod of each host requests."""
     learner_hashes: Mapping[str, str]
-    """Pool -> what its learner pods are judged by."""
+    """Pool -> what its new learner pods are marked with."""
+    known_hashes: Mapping[str, frozenset[str]]
+    """Pool -> what its learner pods are judged by: with any of these they are up to date."""
     job_file: str
     """The mounted job file, JSON."""
     job_file_digest: str
     """Of what the job file says."""
     syncer_hash: str
+    """What a new pod of the syncer is marked with."""
+    known_syncer_hashes: frozenset[str]
     """What the syncer's pod is judged by."""
 
 
 def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
     file = contract.JobFile(name=name, namespace=namespace, uid=uid, training=spec.training)
-    job_file = file.model_dump_json(by_alias=True)
+    job_file, classes = file.model_dump_json(by_alias=True), hashed_classes(spec)
     return Derived(
         shapes={pool.name: shape_of(pool) for pool in spec.pools},
         needs={pool.name: host_needs(pool) for pool in spec.pools},
-        learner_hashes={pool.name: learner_hash(spec, pool) for pool in spec.pools},
+        learner_hashes={pool.name: learner_hash(pool) for pool in spec.pools},
+        known_hashes={pool.name: frozenset(learner_hash(pool, each) for each in classes) for pool in spec.pools},
         job_file=job_file,
         job_file_digest=job_file_digest({contract.JOB_FILE_KEY: job_file}),
         syncer_hash=syncer_hash(spec),
+        known_syncer_hashes=frozenset(syncer_hash(spec, each) for each in classes),
     )
 
 

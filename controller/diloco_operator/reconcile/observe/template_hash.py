@@ -35,8 +35,8 @@ FIRST_DEFAULTS: Mapping[str, Any] = {
 new version adds changes no hash. Add a line with each field that gets a default; never change one, also not when the default changes."""
 
 
-def learner_hash(spec: Spec, pool: Pool) -> str:
-    """Of the learner pods of a pool."""
+def learner_hash(pool: Pool, priority_class: str = "") -> str:
+    """Of the learner pods of a pool. `priority_class`: see `hashed_classes`."""
     # Their hosts are part of it: a change of the pool's hardware is a change of its pods.
     hardware: dict[str, object] = {
         "accelerator": pool.accelerator,
@@ -47,16 +47,20 @@ def learner_hash(spec: Spec, pool: Pool) -> str:
     }
     if (pool.processes_per_host or 1) > 1:  # one is what a host has where nothing is written
         hardware["processesPerHost"] = pool.processes_per_host
-    return _in_form({"template": _template(pool.template), "priorityClassName": spec.priority_class_name, "hardware": hardware})
+    return _in_form({"template": _template(pool.template), "priorityClassName": priority_class, "hardware": hardware})
 
 
-def syncer_hash(spec: Spec) -> str:
-    """Of the syncer's pod, the job file included: a syncer reads it once."""
+def syncer_hash(spec: Spec, priority_class: str = "") -> str:
+    """Of the syncer's pod, the job file included: a syncer reads it once. `priority_class`: see `hashed_classes`."""
     template = spec.syncer.template
     training = _as_written(spec.training.model_dump(mode="json", by_alias=True), FIRST_DEFAULTS)
-    return _in_form(
-        {"template": _template(template) if template else None, "priorityClassName": spec.priority_class_name, "training": training}
-    )
+    return _in_form({"template": _template(template) if template else None, "priorityClassName": priority_class, "training": training})
+
+
+def hashed_classes(spec: Spec) -> frozenset[str]:
+    """What stands for the PriorityClass in hashes of pods that are up to date: nothing, since it orders jobs and pods that run need not
+    have it; or the class, in those of an operator that replaced pods with it."""
+    return frozenset(("", spec.priority_class_name))
 
 
 def job_file_digest(data: Mapping[str, Any]) -> str:

@@ -56,7 +56,7 @@ def _kept(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[Po
     assert last.group is not None
     job, name, queue = context.observed.job, last.group.name, last.group.queue
     group = [pod for pod in grouped if pod.group is not None and pod.group.name == name]
-    if queue != context.spec.queue_name or context.hashes.get(record.pool) != last.template_hash:
+    if queue != context.spec.queue_name or not context.is_known(record.pool, last.template_hash):
         return ""  # other pods than the Workload has
     if not names.is_pod_group(name, job.name, job.uid, record.name) or not all(map(_is_replaceable, group)):
         return ""

@@ -8,6 +8,8 @@ import pytest
 from builders.jobs import a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
+from diloco_operator.api.job import load
+from diloco_operator.reconcile.observe.template_hash import learner_hash, syncer_hash
 
 
 def trained(count: int) -> Stage:
@@ -47,6 +49,38 @@ def test_template_changed_while_a_unit_drains_is_what_it_comes_back_with() -> No
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
     assert {pod["spec"]["terminationGracePeriodSeconds"] for name, pod in stage.pods.items() if name in stage.learner_pods()} == {45}
     assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
+
+
+def classes(stage: Stage) -> dict[str, str]:
+    return {name.removeprefix("bytes-lm-"): pod["spec"].get("priorityClassName", "") for name, pod in stage.pods.items()}
+
+
+def test_another_priority_class_restarts_nothing_and_new_pods_get_it() -> None:
+    stage = trained(1)
+    for name in ("low", "high"):
+        stage.edit(priorityClassName=name)
+        stage.settle()
+        assert classes(stage) == {"syncer": "", "v5p-0-a1-0": ""}
+    stage.learner_exits("v5p-0", 1, 1)
+    stage.settle()
+    stage.advance(60)
+    until_all_train(stage)
+    assert classes(stage) == {"syncer": "", "v5p-0-a1-0": "", "v5p-0-a2-0": "high"}
+
+
+def test_pods_of_an_operator_that_counted_the_priority_class_in_their_hash_stay() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1).with_spec(priorityClassName="low"), a_tpu_node("tpu-0")).train()
+    spec = load(stage.job).spec
+    before = {"v5p-0": learner_hash(spec.pools[0], "low"), "": syncer_hash(spec, "low")}
+    for pod in stage.pods.values():
+        pod["metadata"]["annotations"]["diloco.dev/template-hash"] = before[pod["metadata"]["labels"].get("diloco.dev/unit", "")]
+    stage.unit("v5p-0")["templateHash"] = before["v5p-0"]
+    stage.restart_operator()
+    stage.all_contribute()
+    assert stage.step().empty
+    new_template(stage, terminationGracePeriodSeconds=45)
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Draining"}
 
 
 def test_pool_that_returns_with_other_hardware_while_its_unit_drains_waits_for_the_old_pods() -> None:

@@ -8,6 +8,7 @@ import pytest
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool, with_field
 from diloco.contract import Training
 from diloco_operator.api.job import Spec, load
+from diloco_operator.reconcile.observe.derived import derive
 from diloco_operator.reconcile.observe.template_hash import FIRST_DEFAULTS, job_file_digest, learner_hash, syncer_hash
 
 JOB = a_manifest(
@@ -15,6 +16,9 @@ JOB = a_manifest(
     spec={"priorityClassName": "research", "syncer": {"template": {"metadata": {"labels": {"team": "a"}}}}},
     compression="Int4",
 )
+HASHES = ["1-74e8c8838c9a2087", "1-80772f9f03f7bf51", "1-1807dea51360a708"]
+WITH_CLASS = ["1-386ba39f751df445", "1-c6da049e2aa55c5f", "1-5c1e271c6c60abae"]
+"""Of the same job, where the class counts as well."""
 
 
 def spec_of(job: Obj) -> Spec:
@@ -24,11 +28,18 @@ def spec_of(job: Obj) -> Spec:
 def hashes(job: Obj) -> list[str]:
     """Of the learners of both pools, and of the syncer."""
     spec = spec_of(job)
-    return [*(learner_hash(spec, pool) for pool in spec.pools), syncer_hash(spec)]
+    return [*map(learner_hash, spec.pools), syncer_hash(spec)]
 
 
 def test_the_hashes_stay_what_they_are() -> None:
-    assert hashes(JOB) == ["1-386ba39f751df445", "1-c6da049e2aa55c5f", "1-5c1e271c6c60abae"]
+    assert hashes(JOB) == HASHES
+
+
+def test_hashes_of_operators_that_counted_the_priority_class_are_known() -> None:
+    derived = derive(spec_of(JOB), name="job", namespace="ns", uid="u")
+    known = [*derived.known_hashes.values(), derived.known_syncer_hashes]
+    assert known == [{before, now} for before, now in zip(WITH_CLASS, HASHES, strict=True)]
+    assert [*derived.learner_hashes.values(), derived.syncer_hash] == HASHES
 
 
 @pytest.mark.parametrize(
@@ -41,7 +52,6 @@ def test_the_hashes_stay_what_they_are() -> None:
         ("spec.pools[1].hosts", 4, [1]),
         ("spec.pools[1].acceleratorsPerHost", 4, [1]),
         ("spec.pools[1].processesPerHost", 8, [1]),
-        ("spec.priorityClassName", "urgent", [0, 1, 2]),
         ("spec.training.steps", 9, [2]),
         ("spec.training.grace", {"maxSteps": 2.0}, [2]),
         ("spec.syncer.template.metadata.labels.team", "b", [2]),
@@ -49,6 +59,8 @@ def test_the_hashes_stay_what_they_are() -> None:
         ("spec.pools[0].learners.max", 5, []),
         ("spec.pools[0].capacity", "Spot", []),
         ("spec.learners.max", 9, []),
+        ("spec.priorityClassName", "urgent", []),
+        ("spec.priorityClassName", "", []),
         ("spec.learners.stallTimeout", "9m", []),
         ("spec.syncer.storage.size", "20Gi", []),
         # what says the same
