@@ -57,6 +57,8 @@ class UnitReport:
     """Seconds that the pause may take yet, when the report was made."""
     own_data: bool = False
     """Its program feeds itself: its tokens are counted, and no samples."""
+    holds_parameters: bool = False
+    """The process of this attempt has taken the job's parameters, and may take its first step."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")

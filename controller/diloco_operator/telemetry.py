@@ -264,7 +264,10 @@ class LargeReports:
 
 def matters(report: Report) -> object:
     """The part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
-    units = tuple((u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause) for u in report.units.values())
+    units = tuple(
+        (u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause, u.holds_parameters)
+        for u in report.units.values()
+    )
     return units, report.ending, report.seeded, report.done, report.draining, report.snapshot_error, report.message
 
 
@@ -379,4 +382,5 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         pause=one_line(wire.pause, _PAUSE_LIMIT),
         pause_left=min(_figure(wire.pause_left), MOST_PAUSE),
         own_data=wire.own_data,
+        holds_parameters=wire.holds_parameters,
     )

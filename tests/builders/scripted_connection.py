@@ -41,6 +41,7 @@ class ScriptedConnection:
     started: bool = False
     pauses: list[tuple[str, float]] = field(default_factory=list)
     finishes: list[str] = field(default_factory=list)
+    has_parameters: bool = False
 
     def start(self) -> None:
         self.started = True
@@ -50,6 +51,9 @@ class ScriptedConnection:
 
     def paused(self, reason: str, at_most: float) -> None:
         self.pauses.append((reason, at_most))
+
+    def holds_parameters(self) -> None:
+        self.has_parameters = True
 
     def finish(self, reason: str) -> None:
         self.finishes.append(reason)

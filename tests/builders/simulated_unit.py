@@ -323,6 +323,9 @@ class Learner:
     def paused(self, reason: str, at_most: float) -> None:
         raise NotImplementedError
 
+    def holds_parameters(self) -> None:
+        raise NotImplementedError
+
     def finish(self, reason: str) -> None:
         raise NotImplementedError
 

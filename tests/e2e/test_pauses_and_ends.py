@@ -32,6 +32,8 @@ async def test_compiling_and_pauses_are_no_stalls_and_a_program_ends_the_job_for
     }
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         await cluster.apply(a_quadratic_job(steps=1_000_000, stall="10s", environment=environment))
+        compiles = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("reason") == "FirstStep")
+        assert (compiles["state"], "compiles" in compiles["message"]) == ("Joining", True)
         paused = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("reason") == "Paused")
         assert paused["state"] == "Training"
         assert re.fullmatch("its program takes no steps for a while, until 20.*Z at most: evaluation", paused["message"])

@@ -335,8 +335,12 @@ class UnitReason(enum.StrEnum):
     )
     STARTING_CONTAINERS = "StartingContainers", "Starting: its pods wait for volumes, network or init containers."
     PULLING_IMAGES = "PullingImages", "Starting: its pods pull images."
-    WAITING_FOR_SYNCER = "WaitingForSyncer", "Joining: its pods run, but the syncer has not seen the learner yet."
+    WAITING_FOR_SYNCER = (
+        "WaitingForSyncer",
+        "Joining: its pods run, and the syncer does not hear from it: its program starts, or lost its connection.",
+    )
     TAKING_PARAMETERS = "TakingParameters", "Joining: it is connected and receives the current parameters."
+    FIRST_STEP = "FirstStep", "Joining: it has the parameters and has not taken a step yet: its program compiles, or runs the first one."
     WAITING_FOR_QUORUM = (
         "WaitingForQuorum",
         "Training: the unit is ahead of the job and rests until `training.quorum` learners train; this is no stall and no failure.",

@@ -117,6 +117,11 @@ class Connection:
         self._standing.paused(reason, at_most)
         self._tell_standing()
 
+    def holds_parameters(self) -> None:
+        """The model holds the job's parameters. Each stream says so again."""
+        self._standing.holds_parameters()
+        self._tell_standing()
+
     def finish(self, reason: str) -> None:
         """The program wants the job to end. Each stream says so again."""
         self._standing.finish(reason)

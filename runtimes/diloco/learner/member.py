@@ -53,6 +53,10 @@ class Member(Protocol):
         """Begin to connect."""
         ...
 
+    def holds_parameters(self) -> None:
+        """The model holds the job's parameters: the first step comes next. Of a unit's ranks the leader says so."""
+        ...
+
     def warm_up(self) -> None:
         """Do now what would make the first boundaries slow."""
         ...

@@ -284,6 +284,7 @@ class Session:
             let_forked_children_end(self._drain)
         self._member.start()
         self._wait_for(lambda: self._member.may_step or self.done, "the job's parameters")
+        self._member.holds_parameters()
         self._member.warm_up()
         _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
         self._timer.restart()

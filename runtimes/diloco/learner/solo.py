@@ -137,6 +137,9 @@ class SoloMember:
         state = self._state = self._state.count(tokens, batches)
         self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
 
+    def holds_parameters(self) -> None:
+        self._link.holds_parameters()
+
     def paused(self, reason: str, at_most: float) -> None:
         self._link.paused(reason, at_most)
 

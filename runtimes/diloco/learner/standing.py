@@ -38,6 +38,7 @@ class Standing:
         self._pause = ("", 0.0)
         """(reason, until when)."""
         self._finish = ""
+        self._holds_parameters = False
 
     def stepped(self, local_step: int) -> None:
         """The process has done so many local steps."""
@@ -47,6 +48,10 @@ class Standing:
         """The program takes no steps for at most so many seconds; "": it goes on."""
         self._pause = (reason, self._now() + at_most)
 
+    def holds_parameters(self) -> None:
+        """The model holds the job's parameters: the first step comes next."""
+        self._holds_parameters = True
+
     def finish(self, reason: str) -> None:
         """The program wants the job to end."""
         self._finish = reason
@@ -55,4 +60,6 @@ class Standing:
         """How things are now. A pause that has lasted too long is told with nothing left of it: it is not over."""
         reason, until = self._pause
         left = max(0.0, until - self._now()) if reason else 0.0
-        return Alive(local_step=self._local_step, pause=reason, pause_left=left, finish=self._finish)
+        return Alive(
+            local_step=self._local_step, pause=reason, pause_left=left, finish=self._finish, holds_parameters=self._holds_parameters
+        )

@@ -24,6 +24,10 @@ class SyncerLink(Protocol):
         """The program takes no steps for at most so many seconds; "": it goes on."""
         ...
 
+    def holds_parameters(self) -> None:
+        """The model holds the job's parameters: the first step comes next."""
+        ...
+
     def finish(self, reason: str) -> None:
         """The program wants the job to end now."""
         ...

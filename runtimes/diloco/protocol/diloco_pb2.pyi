@@ -226,16 +226,18 @@ class Progress(_message.Message):
     def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ..., own_data: _Optional[bool] = ...) -> None: ...
 
 class Alive(_message.Message):
-    __slots__ = ("local_step", "pause", "pause_left", "finish")
+    __slots__ = ("local_step", "pause", "pause_left", "finish", "holds_parameters")
     LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_LEFT_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     local_step: int
     pause: str
     pause_left: float
     finish: str
-    def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ...) -> None: ...
+    holds_parameters: bool
+    def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ..., holds_parameters: _Optional[bool] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("bytes",)
@@ -408,7 +410,7 @@ class LossPoint(_message.Message):
     def __init__(self, t: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class UnitReport(_message.Message):
-    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left", "own_data")
+    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left", "own_data", "holds_parameters")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[UnitReport.State]
@@ -452,6 +454,7 @@ class UnitReport(_message.Message):
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_LEFT_FIELD_NUMBER: _ClassVar[int]
     OWN_DATA_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     unit: str
     attempt: int
     state: UnitReport.State
@@ -474,4 +477,5 @@ class UnitReport(_message.Message):
     pause: str
     pause_left: float
     own_data: bool
-    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., own_data: _Optional[bool] = ...) -> None: ...
+    holds_parameters: bool
+    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., own_data: _Optional[bool] = ..., holds_parameters: _Optional[bool] = ...) -> None: ...

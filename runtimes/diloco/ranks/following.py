@@ -49,6 +49,9 @@ class FollowerMember(RankMember[Follower]):
     def why_none(self) -> str:
         return f"(rank {self._channel.me.rank}) waits for its leader to deal out samples"
 
+    def holds_parameters(self) -> None:
+        """The leader says it for the unit."""
+
     def paused(self, reason: str, at_most: float) -> None:
         """The leader says it for the unit."""
 

@@ -73,6 +73,9 @@ class LeaderMember(RankMember[Leader]):
     def why_none(self) -> str:
         return self._dealing.why_none
 
+    def holds_parameters(self) -> None:
+        self._parts.link.holds_parameters()
+
     def paused(self, reason: str, at_most: float) -> None:
         self._parts.link.paused(reason, at_most)
 

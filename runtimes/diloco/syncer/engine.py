@@ -365,6 +365,9 @@ class Engine:
             self._ending.finish(session.unit, alive.finish, self.exchanges.t)
         self.exchanges.alive(session.unit, now)
         stats = self._unit_stats.of(session.unit)
+        if alive.holds_parameters and not stats.holds_parameters:
+            stats.holds_parameters = True
+            self._changes.notify()
         pause = one_line(alive.pause, MOST_PAUSE_TEXT)
         if stats.alive(alive.local_step, pause, alive.pause_left, now):
             self.exchanges.paused(session.unit, stats.paused_until or now, now)

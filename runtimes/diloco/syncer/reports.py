@@ -161,6 +161,7 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         step_seconds=one.step_seconds,
         recover_seconds=one.recover_seconds,
         own_data=one.own_data,
+        holds_parameters=one.holds_parameters,
         resting_seconds=now - one.resting_since if one.resting_since is not None else 0.0,
         seconds_since_alive=one.seconds_since_alive(now),
         pause=one.pause,

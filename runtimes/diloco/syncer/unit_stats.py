@@ -82,6 +82,8 @@ class UnitStats:
     """Of the newest attempt."""
     own_data: bool = False
     """Its program feeds itself: its tokens are counted, and no samples."""
+    holds_parameters: bool = False
+    """Its process has taken the job's parameters, and may take its first step."""
     heard_at: float | None = None
     """When it last did something: a step, a contribution, a join, or the end of a pause."""
     alive_at: float | None = None
@@ -109,6 +111,7 @@ class UnitStats:
         self.phase = Phase.JOINING
         self.message = ""
         self.heard_at = now
+        self.holds_parameters = False
         self.alive_at, self.pause, self.paused_until = None, "", None
         self.rate.reset()
 

@@ -299,6 +299,15 @@ def test_what_reconcile_must_see_at_once(change: dict[str, Any]) -> None:
     assert matters(report_of(report(1), 0)) != matters(report_of(report(1, **change), 0))
 
 
+@pytest.mark.parametrize(
+    "change", [{"pause": "evaluation"}, {"message": "NaN"}, {"attempt": 2}, {"holds_parameters": True}, {"refused": {"Outlier": 1}}]
+)
+def test_what_reconcile_must_see_at_once_of_a_unit(change: dict[str, Any]) -> None:
+    joining: dict[str, Any] = {"unit": "u", "attempt": 1, "state": pb.UnitReport.JOINING}
+    before, after = (pb.Report(t=1, units=[pb.UnitReport(**fields)]) for fields in (joining, joining | change))
+    assert matters(report_of(before, 0)) != matters(report_of(after, 0))
+
+
 def test_an_ipv6_address_stands_in_brackets() -> None:
     assert endpoint(7077, host="fd00::1").address == "[fd00::1]:7077"
 

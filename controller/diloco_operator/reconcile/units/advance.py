@@ -61,8 +61,12 @@ def _state(
         return UnitState.STARTING, *starting(context, record, pods)
     if context.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
         return record.state, record.reason, record.message
+    if seen is not None and seen.phase is UnitPhase.JOINING and seen.holds_parameters and not seen.local_step:
+        return UnitState.JOINING, UnitReason.FIRST_STEP, "has the parameters; its program compiles, or runs its first step"
     if seen is not None and seen.phase is UnitPhase.JOINING:
         return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, "connected, takes the current parameters"
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
-        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer and reconnects by itself"
-    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, the syncer has not seen it yet"
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer; reconnects if its process lives"
+    if context.report is None:
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, and no report of the syncer says more"
+    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its program starts (imports, builds its model) and has not joined yet"

@@ -83,7 +83,16 @@ def test_the_syncer_hears_of_a_process_whose_training_thread_is_busy(
     # From here on the training thread does nothing.
     while stream.hear("alive").alive.local_step < 2:
         pass
-    assert stream.hear("alive").alive == Alive(local_step=2)
+    assert stream.hear("alive").alive == Alive(local_step=2, holds_parameters=True)
+
+
+def test_the_syncer_hears_that_the_model_has_the_parameters_while_the_program_compiles(
+    learner: Learner, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diloco.learner.outbox.HEARTBEAT", 0.05)
+    while not (said := stream.hear("alive").alive).holds_parameters:
+        pass
+    assert said.local_step == 0  # the training thread does nothing from here on
 
 
 def told(stream: ScriptedStream, pause: str) -> Alive:

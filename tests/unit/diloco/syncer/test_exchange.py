@@ -498,6 +498,19 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
         assert syncer.wait() is RunOutcome.COMPLETE
 
 
+def test_the_report_says_that_a_unit_has_the_parameters_and_has_not_stepped_yet(tmp_path: Path) -> None:
+    with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, unit="u") as learner:
+        learner.join().seed().say(FromLearner(alive=Alive()))
+
+        def reported() -> tuple[int, bool]:
+            unit = next(each for each in syncer.call(syncer.syncer.engine.report).units if each.unit == "u")
+            return unit.state, unit.holds_parameters
+
+        assert reported() == (UnitReport.JOINING, False)
+        learner.say(FromLearner(alive=Alive(holds_parameters=True)))
+        until(lambda: reported() == (UnitReport.JOINING, True), "the word of the learner")
+
+
 def test_a_unit_is_lost_a_minute_after_its_process_was_last_heard_from_and_a_declared_pause_is_no_silence(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, unit="u") as learner:
         learner.join().seed().step(1, step_seconds=0.01)

@@ -114,9 +114,10 @@ def test_what_a_stranger_says_of_its_pause_is_bounded(left: float, most: float) 
     assert unit.paused_until == 10.0 + most
 
 
-def test_a_new_attempt_does_not_inherit_a_pause() -> None:
+def test_a_new_attempt_does_not_inherit_a_pause_nor_parameters() -> None:
     unit = UnitStatsTable().of("u")
     unit.joined(1, 0.0)
+    unit.holds_parameters = True
     unit.alive(0, "evaluation", 60.0, 10.0)
     unit.joined(2, 20.0)
-    assert (unit.pause, unit.paused_until, unit.alive_at) == ("", None, None)
+    assert (unit.pause, unit.paused_until, unit.alive_at, unit.holds_parameters) == ("", None, None, False)

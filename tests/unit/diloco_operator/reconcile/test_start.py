@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node
+from builders.reports import a_report
 from builders.stage import Stage
 from diloco_operator.report import UnitPhase
 
@@ -31,6 +32,11 @@ def test_a_settled_job_gets_an_empty_plan() -> None:
     assert stage.reconcile_only().empty
 
 
+def said(stage: Stage) -> tuple[str, str]:
+    unit = stage.unit("v5p-0")
+    return unit["reason"], unit["message"]
+
+
 def test_unit_goes_through_starting_joining_and_training() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
@@ -38,9 +44,23 @@ def test_unit_goes_through_starting_joining_and_training() -> None:
     stage.kubelets_start()
     stage.settle()
     assert stage.states() == {"v5p-0": "Joining"}
+    assert said(stage) == ("WaitingForSyncer", "its pods run, and no report of the syncer says more")
+    stage.report = a_report(at=stage.now)
+    stage.step()
+    assert said(stage) == ("WaitingForSyncer", "its program starts (imports, builds its model) and has not joined yet")
     stage.syncer_says("v5p-0", 1, UnitPhase.JOINING)
     stage.step()
-    assert stage.unit("v5p-0")["reason"] == "TakingParameters"
+    assert said(stage) == ("TakingParameters", "connected, takes the current parameters")
+    stage.syncer_says("v5p-0", 1, UnitPhase.JOINING, holds_parameters=True)
+    stage.step()
+    assert said(stage) == ("FirstStep", "has the parameters; its program compiles, or runs its first step")
+    stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, holds_parameters=True)
+    stage.step()
+    assert said(stage) == ("WaitingForSyncer", "lost its connection to the syncer; reconnects if its process lives")
+    # The same process is back with another syncer, whose parameters it takes.
+    stage.syncer_says("v5p-0", 1, UnitPhase.JOINING, holds_parameters=True, local_step=7)
+    stage.step()
+    assert said(stage)[0] == "TakingParameters"
     stage.syncer_says("v5p-0", 1, UnitPhase.CONTRIBUTING)
     stage.step()
     assert stage.states() == {"v5p-0": "Training"}
