@@ -8,6 +8,7 @@ from typing import Any
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, MAX_LEARNERS, MAX_POOLS, MAX_UNSCHEDULABLE_NODES, UnitState
+from diloco_operator.api.losses import format_losses
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, write_host
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
@@ -74,8 +75,8 @@ def a_large_status(
             "tokensPerSecond": 1e9,
             "loss": 1.123456,
             "updatedAt": moment,
-            "lossHistory": [{"step": 10**18 + index, "loss": -1.2345e-300} for index in range(MOST_LOSS_POINTS)],
-            "heldOutLossHistory": [{"step": 10**18 + index, "loss": -1.2345e-300} for index in range(MOST_HELD_OUT_POINTS)],
+            "losses": format_losses((10**18 + index, -1.2345e-300) for index in range(MOST_LOSS_POINTS)),
+            "heldOutLosses": format_losses((10**18 + index, -1.2345e-300) for index in range(MOST_HELD_OUT_POINTS)),
         },
         "learners": dict.fromkeys(("desired", "placed", "contributing", "min", "max"), MAX_LEARNERS),
         "units": [

@@ -24,6 +24,7 @@ from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_t
 from builders.provisioning import provisioning_crd
 from builders.workloads import FINALIZER as KUEUE_FINALIZER
 from builders.workloads import workloads_crd
+from diloco_operator.api.losses import parse_losses
 from diloco_operator.api.names import (
     CUSTOM_RESOURCES,
     DILOCO_JOBS,
@@ -79,11 +80,12 @@ async def check_loss_curve(cluster: KubeCluster, job: Obj) -> None:
     name, progress = job["metadata"]["name"], job["status"]["progress"]
     shown = (await cluster.kubectl("diloco", "status", name)).splitlines()
     [title] = [at for at, line in enumerate(shown) if line.startswith("  loss by outer step: ")]
-    assert shown[title].endswith(f" held-out loss {progress['heldOutLossHistory'][-1]['loss']:.4g} at step {progress['step']}")
+    assert shown[title].endswith(f" held-out loss {parse_losses(progress['heldOutLosses'])[-1].loss:.4g} at step {progress['step']}")
     assert shown[title + 9].split()[-1] == str(progress["step"])
     said = json.loads(await cluster.kubectl("diloco", "status", name, "-o", "json"))["progress"]
-    assert said["lossHistory"] == progress["lossHistory"]
-    assert said["lossHistory"][0]["loss"] > said["lossHistory"][-1]["loss"]
+    assert said["losses"] == progress["losses"]
+    curve = parse_losses(said["losses"])
+    assert curve[0].loss > curve[-1].loss
 
 
 def check_event_files(nodes: Path, job: Obj) -> None:

@@ -17,6 +17,7 @@ import pytest
 import yaml
 from builders.event_files import scalars
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn
+from diloco_operator.api.losses import parse_losses
 from safetensors.numpy import load_file
 
 type Obj = dict[str, Any]
@@ -111,8 +112,8 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     assert units["h100-1"]["recoverSeconds"] > 0
     # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
     assert job["progress"]["heldOutLoss"] < 4.0
-    curve = job["progress"]["lossHistory"]
-    assert (curve[0]["loss"] > 5, curve[-1]["loss"] < 4, curve[-1]["step"]) == (True, True, steps)
+    curve = parse_losses(job["progress"]["losses"])
+    assert (curve[0].loss > 5, curve[-1].loss < 4, curve[-1].step) == (True, True, steps)
     curves = scalars(tmp_path / "state" / "volumes" / "default" / "bytes-lm-syncer" / "tensorboard")
     assert [step for step, _ in curves["loss"]] == list(range(curves["loss"][0][0], steps + 1))
     [(step, held_out)] = curves["held_out_loss"]

@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
 from diloco_operator.api.durations import Duration
+from diloco_operator.api.losses import LossPoint, losses_field
 from diloco_operator.api.names import API_VERSION, KIND, MANAGER
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
 from diloco_operator.api.state import JobState
@@ -510,13 +511,6 @@ class HostStatus(_Api):
     avoidances: int = Field(0, ge=0, description="How often it was avoided; each time lasts twice as long as the one before.")
 
 
-class LossPoint(_Api):
-    """The loss at one outer step."""
-
-    step: int = Field(ge=0, description="Outer step.")
-    loss: float = Field(description="Loss, five digits.")
-
-
 class Progress(_Api):
     """Steps, speed and loss."""
 
@@ -526,13 +520,13 @@ class Progress(_Api):
     token_budget: int | None = Field(None, ge=0, description="Tokens at which the job ends, if not by its steps before; absent: none.")
     loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
-    loss_history: tuple[LossPoint, ...] | None = Field(
+    losses: Annotated[tuple[LossPoint, ...], *losses_field(MOST_LOSS_POINTS)] | None = Field(
         None,
-        max_length=MOST_LOSS_POINTS,
-        description="Training loss over outer steps, evenly spaced, the newest last; absent: none yet. `kubectl diloco status` draws it.",
+        description="Training loss over outer steps, `step:loss` of each point, evenly spaced, the newest last; absent: none yet. "
+        "`kubectl diloco status` draws it.",
     )
-    held_out_loss_history: tuple[LossPoint, ...] | None = Field(
-        None, max_length=MOST_HELD_OUT_POINTS, description="Held-out loss at the outer steps at which learners evaluated; absent: none yet."
+    held_out_losses: Annotated[tuple[LossPoint, ...], *losses_field(MOST_HELD_OUT_POINTS)] | None = Field(
+        None, description="The same of the held-out loss, at the outer steps at which learners evaluated; absent: none yet."
     )
     tokens_per_second: float = Field(0.0, ge=0, description="Moving average over all learners.")
     estimated_completion: Timestamp | None = Field(None, description="When the last step is reached at this speed.")

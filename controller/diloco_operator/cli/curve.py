@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diloco_operator.api.job import LossPoint, Progress
+from diloco_operator.api.job import Progress
+from diloco_operator.api.losses import LossPoint
 
 FEWEST_POINTS = 3
 """With fewer there is no curve to see."""
@@ -48,7 +49,7 @@ _ASCII_TERMINALS = ("dumb", "linux", "vt100", "vt102", "vt220")
 
 def curve_lines(progress: Progress, paper: Paper) -> list[str]:
     """Training loss as a line, held-out loss as marks, over outer steps, as wide as `paper` within limits; [] for too few points."""
-    training, held_out = progress.loss_history or (), progress.held_out_loss_history or ()
+    training, held_out = progress.losses or (), progress.held_out_losses or ()
     if len(training) < FEWEST_POINTS:
         return []
     style = _UNICODE if paper.unicode else _ASCII

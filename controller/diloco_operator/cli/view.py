@@ -123,7 +123,7 @@ class JsonView:
     def jobs(self, views: Sequence[JobView]) -> None:
         for job in result(views):
             # The result has the whole history; a line for each change would repeat it each time.
-            progress = {key: value for key, value in job["progress"].items() if key not in ("lossHistory", "heldOutLossHistory")}
+            progress = {key: value for key, value in job["progress"].items() if key not in ("losses", "heldOutLosses")}
             self._write({"type": "status", **job, "progress": progress})
 
     def note(self, text: str) -> None:

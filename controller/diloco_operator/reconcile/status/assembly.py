@@ -8,13 +8,14 @@ from typing import Any
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
 from diloco_operator.api.job import UnitState
+from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import write_host
 from diloco_operator.reconcile.observe.state import Job
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
-from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSS_HISTORY, LOSS_HISTORY
+from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSSES, LOSSES
 from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.status.statements import Statements, merge
@@ -133,9 +134,9 @@ def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[st
     found = dict(progress)
     if report is None:
         return found
-    for key, points in ((LOSS_HISTORY, report.losses), (HELD_OUT_LOSS_HISTORY, report.held_out_losses)):
+    for key, points in ((LOSSES, report.losses), (HELD_OUT_LOSSES, report.held_out_losses)):
         found.pop(key, None)
-        found |= {key: [_point(*point) for point in points]} if points else {}
+        found |= {key: format_losses(points)} if points else {}
     return found
 
 
@@ -143,17 +144,13 @@ def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, 
     """Both histories up to the result: the operator may not have got the syncer's last report."""
     found = {}
     for key, loss, most in (
-        (LOSS_HISTORY, result.loss, MOST_LOSS_POINTS),
-        (HELD_OUT_LOSS_HISTORY, result.held_out_loss, MOST_HELD_OUT_POINTS),
+        (LOSSES, result.loss, MOST_LOSS_POINTS),
+        (HELD_OUT_LOSSES, result.held_out_loss, MOST_HELD_OUT_POINTS),
     ):
-        before = [each for each in progress.get(key) or () if each["step"] < result.step][: most - 1]
+        before = [each for each in parse_losses(progress.get(key) or "") if each.step < result.step][: most - 1]
         if loss is not None:
-            found[key] = [*before, _point(result.step, loss)]
+            found[key] = format_losses([*before, (result.step, loss)])
     return found
-
-
-def _point(step: int, loss: float) -> dict[str, float]:
-    return {"step": step, "loss": float(f"{loss:.5g}")}
 
 
 def _known(**figures: float | None) -> dict[str, float]:

@@ -33,10 +33,8 @@ _FIGURES = 170
 """Bytes that a unit's figures take at most, without `refused`."""
 _PROGRESS = 500
 """The same of the job's."""
-LOSS_HISTORY = "lossHistory"
-HELD_OUT_LOSS_HISTORY = "heldOutLossHistory"
-_POINT = 64
-"""Bytes that one point of these takes at most."""
+LOSSES = "losses"
+HELD_OUT_LOSSES = "heldOutLosses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
 
 
 def _without_history(status: dict[str, Any]) -> dict[str, Any]:
-    progress = {key: value for key, value in (status.get("progress") or {}).items() if key not in (LOSS_HISTORY, HELD_OUT_LOSS_HISTORY)}
+    progress = {key: value for key, value in (status.get("progress") or {}).items() if key not in (LOSSES, HELD_OUT_LOSSES)}
     return {**status, "progress": progress} if "progress" in status else status
 
 
@@ -160,7 +158,7 @@ def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> i
     refused = _REFUSED_KEYS * (_REFUSED_KEY + 24)
     progress = status.get("progress") or {}
     found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
-    found += _POINT * sum(len(progress.get(key) or ()) for key in (LOSS_HISTORY, HELD_OUT_LOSS_HISTORY))
+    found += sum(len(progress.get(key) or "") for key in (LOSSES, HELD_OUT_LOSSES))  # ASCII
     for unit in units:
         texts = len(unit["message"]) + len(unit["slice"]) + len(unit.get(_SAID, ""))
         found += UNIT_FLOOR + 6 * texts + FAILURE_BYTES * len(unit["failures"]) + (refused if unit["refused"] else 0)

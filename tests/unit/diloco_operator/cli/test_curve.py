@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from diloco_operator.api.job import LossPoint, Progress
+from diloco_operator.api.job import Progress
+from diloco_operator.api.losses import LossPoint
 from diloco_operator.cli.curve import FEWEST_POINTS, Paper, curve_lines
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 
 def progress(training: list[tuple[int, float]], held_out: list[tuple[int, float]] | None = None) -> Progress:
     return Progress(
-        loss_history=tuple(LossPoint(step=step, loss=loss) for step, loss in training),
-        held_out_loss_history=tuple(LossPoint(step=step, loss=loss) for step, loss in held_out or []),
+        losses=tuple(LossPoint(step, loss) for step, loss in training),
+        held_out_losses=tuple(LossPoint(step, loss) for step, loss in held_out or []),
     )
 
 

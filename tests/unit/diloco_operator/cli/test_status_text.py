@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from builders.cluster_scenes import NOW, SINCE, conditions, unit
 from builders.statuses import a_state
+from diloco_operator.api.losses import format_losses
 from diloco_operator.cli.curve import Paper
 from diloco_operator.cli.status_text import as_json, status_text, units_lines
 from diloco_operator.cli.view_model import JobView
@@ -102,12 +103,12 @@ def test_status_of_a_job_that_is_over_leaves_the_place_to_its_message_and_says_h
     assert "diloco export" not in status_text(a_view(unit(), **over), NOW)
 
 
-HISTORY = [{"step": step, "loss": 1 + 4 / step} for step in range(1, 21)]
+LOSSES = format_losses((step, 1 + 4 / step) for step in range(1, 21))
 
 
 @pytest.mark.parametrize("state", ["Training", "Complete", "Failed", "Suspended"])
 def test_status_draws_the_loss_in_every_state_that_a_job_can_be_in(state: str) -> None:
-    progress = {"step": 20, "steps": 40, "lossHistory": HISTORY, "heldOutLossHistory": [{"step": 20, "loss": 1.5}]}
+    progress = {"step": 20, "steps": 40, "losses": LOSSES, "heldOutLosses": "20:1.5"}
     over: dict[str, Any] = {state: "True"}
     view = a_view(unit(), progress=progress, **over)
     curve = status_text(view, NOW, Paper(80, unicode=False)).split("\n\n")[1].splitlines()
@@ -115,11 +116,11 @@ def test_status_draws_the_loss_in_every_state_that_a_job_can_be_in(state: str) -
     assert curve[1].startswith("  5.00 +")
     assert curve[-1].split() == ["1", "10", "20"]
     assert max(map(len, curve)) == 80
-    assert as_json(view)["progress"]["lossHistory"] == HISTORY
+    assert as_json(view)["progress"]["losses"] == LOSSES
 
 
 def test_status_draws_nothing_before_there_are_three_points() -> None:
-    view = a_view(unit(), progress={"step": 2, "steps": 40, "lossHistory": HISTORY[:2]}, Training="True")
+    view = a_view(unit(), progress={"step": 2, "steps": 40, "losses": "1:5 2:3"}, Training="True")
     assert status_text(view, NOW, Paper(80, unicode=False)) == status_text(view, NOW)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders.statuses import a_state
+from diloco_operator.api.losses import format_losses
 from diloco_operator.cli.view import JsonView, PlainView
 from diloco_operator.cli.view_model import (
     JobView,
@@ -215,21 +216,21 @@ def test_result_is_json_in_the_apis_words() -> None:
     assert job["progress"]["step"] == 400
 
 
-HISTORY = [{"step": step, "loss": 1 + 4 / step} for step in range(1, 401, 40)]
+LOSSES = format_losses((step, 1 + 4 / step) for step in range(1, 401, 40))
 
 
 def test_plain_output_ends_with_the_loss_curve(capsys: pytest.CaptureFixture[str]) -> None:
-    PlainView().end([view(step=400, units=[unit()], progress={"lossHistory": HISTORY}, Complete="True")], {}, ["done"])
+    PlainView().end([view(step=400, units=[unit()], progress={"losses": LOSSES}, Complete="True")], {}, ["done"])
     shown = capsys.readouterr().out
     assert shown.index("UNIT") < shown.index("loss by outer step: 1.011 at step 361\n5.00 ") < shown.index("done")
 
 
 def test_json_output_has_the_loss_history_in_its_result_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    views = [view(step=400, progress={"lossHistory": HISTORY}, Complete="True")]
+    views = [view(step=400, progress={"losses": LOSSES}, Complete="True")]
     output = JsonView()
     output.jobs(views)
     output.end(views, {}, [])
     status, ended = map(json.loads, capsys.readouterr().out.splitlines())
-    assert "lossHistory" not in status["progress"]
+    assert "losses" not in status["progress"]
     assert status["progress"]["step"] == 400
-    assert ended["jobs"][0]["progress"]["lossHistory"] == HISTORY
+    assert ended["jobs"][0]["progress"]["losses"] == LOSSES

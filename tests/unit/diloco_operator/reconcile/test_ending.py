@@ -79,10 +79,9 @@ def test_the_loss_history_of_a_complete_job_ends_with_its_result() -> None:
     stage.report = None  # the operator restarted meanwhile
     stage.settle()
     progress = stage.status["progress"]
-    assert len(progress["lossHistory"]) == 64
-    assert progress["lossHistory"][0] == {"step": 1, "loss": 3.0}
-    assert progress["lossHistory"][-1] == {"step": 100, "loss": 2.125}
-    assert progress["heldOutLossHistory"] == [{"step": 100, "loss": 2.25}]
+    points = progress["losses"].split(" ")
+    assert (len(points), points[0], points[-1]) == (64, "1:3", "100:2.125")
+    assert progress["heldOutLosses"] == "100:2.25"
     assert Status.model_validate(stage.status)
 
 

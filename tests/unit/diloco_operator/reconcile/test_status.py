@@ -102,13 +102,12 @@ def test_loss_history_comes_from_the_syncer_in_five_digits_and_goes_back_with_it
     stage.all_contribute(losses=HISTORY, held_out_losses=(LossPoint(8, 3.5),))
     stage.step()
     progress = stage.status["progress"]
-    assert progress["lossHistory"] == [{"step": 1, "loss": 5.5452}, {"step": 8, "loss": 3.25}]
-    assert progress["heldOutLossHistory"] == [{"step": 8, "loss": 3.5}]
+    assert (progress["losses"], progress["heldOutLosses"]) == ("1:5.5452 8:3.25", "8:3.5")
     stage.advance(10)
     stage.all_contribute(t=5, losses=HISTORY[:1])
     stage.step()
-    assert [point["step"] for point in stage.status["progress"]["lossHistory"]] == [1]
-    assert "heldOutLossHistory" not in stage.status["progress"], "step 8 is not trained any more"
+    assert stage.status["progress"]["losses"] == "1:5.5452"
+    assert "heldOutLosses" not in stage.status["progress"], "step 8 is not trained any more"
 
 
 def test_new_points_of_the_loss_history_alone_are_no_reason_to_write() -> None:
@@ -127,7 +126,7 @@ def test_loss_history_stays_when_the_syncer_stops_reporting_it() -> None:
     stage.report = None
     stage.edit(suspend=True)
     stage.settle()
-    assert [point["step"] for point in stage.status["progress"]["lossHistory"]] == [1, 8]
+    assert stage.status["progress"]["losses"] == "1:5.5452 8:3.25"
 
 
 def test_unit_that_ended_has_no_speed_but_keeps_its_tokens_and_its_share_of_recent_merges() -> None:

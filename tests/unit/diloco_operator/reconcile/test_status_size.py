@@ -103,7 +103,7 @@ def test_largest_status_is_the_one_that_the_floors_assume() -> None:
 def test_the_loss_history_goes_before_any_text_is_shortened() -> None:
     whole = a_large_status(64, 8, message="m" * 500)
     found = bounded(whole, stored_bytes(whole) + 64 * 170)
-    assert found == {**whole, "progress": {key: value for key, value in whole["progress"].items() if "History" not in key}}
+    assert found == {**whole, "progress": {key: value for key, value in whole["progress"].items() if "osses" not in key}}
     assert bounded(whole, status_budget(0)) is whole
 
 
