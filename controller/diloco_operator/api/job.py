@@ -578,8 +578,8 @@ class Status(_Api):
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
     state: JobState | None = Field(
         None,
-        description="The state of the job in one word, from its conditions: Queued, Starting, Training, Degraded, Suspended, Complete or "
-        "Failed. Absent: the operator has not seen the job.",
+        description="The state of the job in one word, from its conditions: NotAccepted, Queued, Starting, Training, Degraded, Suspended, "
+        "Complete or Failed. Absent: the operator has not seen the job.",
     )
     reason: str = Field("", max_length=1024, description="Reason of the condition that decides the state, in CamelCase.")
     retry: int | None = Field(None, ge=0, description="The highest `spec.retry` that the operator has acted on; absent: none.")

@@ -13,6 +13,8 @@ from typing import Any
 class JobState(enum.StrEnum):
     """Where a job is in its life, in one word."""
 
+    NOT_ACCEPTED = "NotAccepted"
+    """It has not trained, and the operator does not look after it: its spec cannot be used, or the operator lacks rights."""
     QUEUED = "Queued"
     """It has not trained yet, and waits for hardware or for its turn."""
     STARTING = "Starting"

@@ -14,6 +14,8 @@ from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration, weight
 
 _GAP = "   "
+_HEADLINE = 160
+"""Characters of a message that the headline says in full."""
 _NOT_SEEN = (
     "The operator has not seen this job yet. Check that it runs (kubectl get pods -A -l app.kubernetes.io/name=diloco-operator) and that "
     "it watches namespace {}: watchNamespaces of its Helm release lists the namespaces, by default only the release's own."
@@ -57,7 +59,13 @@ def headline(view: JobView) -> str:
     if view.suspend and not view.over and view.state is not JobState.SUSPENDED:
         return f"{view.state}, to be suspended: the operator has not seen spec.suspend yet"
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
-    return f"{view.state}{reason}: {view.why()}"
+    return f"{view.state}{reason}: {_shortly(view.why())}"
+
+
+def _shortly(why: str) -> str:
+    """The beginning of a long message: the whole stands among the conditions."""
+    first, more, _ = why.partition("; ")
+    return f"{first}; …" if more and len(why) > _HEADLINE else why
 
 
 def _figures(view: JobView, now: float) -> Iterable[str]:
@@ -79,6 +87,8 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
     elif status.model is not None:  # its message says where the model is
         what = "the model" if view.complete else "the parameters of the last snapshot"
         yield f"{what} as one file: kubectl diloco export {view.name} -n {view.namespace} -o model.safetensors"
+    if not learners.max:  # the operator has not begun to look after the job
+        return
     yield (
         f"{plural(learners.contributing, 'learner contributes', 'learners contribute')}, {learners.placed} placed, "
         f"{learners.desired} desired (min {learners.min}, max {learners.max})"

@@ -69,6 +69,8 @@ class JobView:
         reason = self.status.reason
         if reason == TrainingReason.WAITING_FOR_HARDWARE and ConditionType.PLACED in found:
             return found[ConditionType.PLACED].message
+        if reason == TrainingReason.QUORUM_MISSING and self.holds(ConditionType.DEGRADED):
+            return found[ConditionType.DEGRADED].message
         by_state = ConditionType(self.state.value) if self.state is not None and self.state.value in set(ConditionType) else None
         deciding = [found[kind] for kind in _DECIDING if kind in found and (found[kind].reason == reason if reason else kind is by_state)]
         return deciding[0].message if deciding else self.missing_condition()

@@ -25,6 +25,7 @@ _STYLES = {
     UnitState.COMPLETED: "blue",
 }
 _STATE_STYLES = {
+    JobState.NOT_ACCEPTED: "red",
     JobState.QUEUED: "dim",
     JobState.STARTING: "yellow",
     JobState.TRAINING: "green",

@@ -41,6 +41,15 @@ _NAMED = 4
 """Units that a message names one by one."""
 _MANY_REFUSED = 0.1
 """Of a complete job's contributions: more than this part refused is a warning. A unit that goes wrong once loses one or two."""
+_NAMES_MISSING_UNITS = (
+    DegradedReason.LEARNERS_MISSING,
+    DegradedReason.QUEUED,
+    DegradedReason.LEARNERS_STARTING,
+    DegradedReason.LEARNERS_FAILED,
+    DegradedReason.LEARNERS_LOST,
+    DegradedReason.LEARNERS_UNPLACED,
+)
+"""Where fewer than learners.min contribute, these name each missing unit and why."""
 _GIVEN_UP = (UnitReason.SCALED_DOWN, UnitReason.GAVE_WAY)
 """Why a unit leaves, or has left, that the job does not miss: it wants fewer, or another job's minimum needs the slice."""
 
@@ -75,11 +84,16 @@ def running(
     name left."""
     training = _training(context, scaling, active.contributing, syncer_down, _names_taken(taken, kept_claim), rejected)
     begun = training.status == TRUE or under_way(context.observed.job.status)
+    degraded = _degraded(context, scaling, active, deleting, begun=begun)
+    if training.reason is TrainingReason.QUORUM_MISSING:
+        named = degraded.reason in _NAMES_MISSING_UNITS and len(active.contributing) < context.spec.learners.min
+        missing = "see Degraded" if named else _missing(scaling, active.contributing)
+        training = Statement(training.reason, f"{training.message}; {missing}" if missing else training.message)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: _placed(context, scaling),
         ConditionType.TRAINING: training,
-        ConditionType.DEGRADED: _degraded(context, scaling, active, deleting, begun=begun),
+        ConditionType.DEGRADED: degraded,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
@@ -231,9 +245,7 @@ def _training(
         news = f"; the syncer {context.report.message}" if context.report.message else ""
         return Statement(TrainingReason.QUORUM_CONTRIBUTING, count + news)
     if len(contributing) < quorum:
-        missing = _missing(scaling, contributing)
-        text = f"{count}, training.quorum is {quorum}: outer steps wait" + (f"; {missing}" if missing else "")
-        return Statement(TrainingReason.QUORUM_MISSING, text)
+        return Statement(TrainingReason.QUORUM_MISSING, f"{count}, training.quorum is {quorum}: outer steps wait")
     return Statement(TrainingReason.SEEDING, "the first learner hands over the initial parameters")
 
 

@@ -58,4 +58,4 @@ def _not_looked_after(on_record: JobState | None, accepted: ConditionReason, sta
         return on_record, status.get("reason", "")
     if on_record in _UNDER_WAY:
         return JobState.DEGRADED, accepted
-    return on_record or JobState.QUEUED, accepted
+    return JobState.SUSPENDED if on_record is JobState.SUSPENDED else JobState.NOT_ACCEPTED, accepted

@@ -11,7 +11,7 @@ from builders.cluster_scenes import NOW, SINCE, conditions, unit
 from builders.statuses import a_state
 from diloco_operator.api.losses import format_losses
 from diloco_operator.cli.curve import Paper
-from diloco_operator.cli.status_text import as_json, status_text, units_lines
+from diloco_operator.cli.status_text import as_json, headline, status_text, units_lines
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import Obj
 
@@ -101,6 +101,37 @@ def test_status_of_a_job_that_is_over_leaves_the_place_to_its_message_and_says_h
     assert f"\n  {what} as one file: kubectl diloco export bytes-lm -n team -o model.safetensors\n" in shown
     assert "newest snapshot" not in shown
     assert "diloco export" not in status_text(a_view(unit(), **over), NOW)
+
+
+def described(state: str, reason: str, *units: Obj, **conditions: tuple[str, str, str]) -> JobView:
+    """Of conditions (status, reason, message)."""
+    found = [
+        {"type": kind, "status": status, "reason": why, "message": message, "lastTransitionTime": SINCE}
+        for kind, (status, why, message) in conditions.items()
+    ]
+    body = {"state": state, "reason": reason, "conditions": found, "units": list(units)}
+    return JobView.of({"metadata": {"name": "bytes-lm", "namespace": "team"}, "spec": {}, "status": body})
+
+
+def test_long_reason_stands_in_full_once() -> None:
+    why = "1 of 2 learners contribute, learners.min is 2; v5p-1 is backing off (" + "attempt 1 ended: exit 137 " * 5 + ")"
+    shown = status_text(described("Degraded", "LearnersFailed", Degraded=("True", "LearnersFailed", why)), NOW)
+    assert shown.splitlines()[1] == "  Degraded (LearnersFailed): 1 of 2 learners contribute, learners.min is 2; …"
+    assert shown.count(why) == shown.count("v5p-1 is backing off") == 1
+
+
+def test_missing_quorum_is_explained_by_the_condition_that_names_the_units() -> None:
+    training = ("False", "QuorumMissing", "0 of 1 learner contributes, training.quorum is 1: outer steps wait; see Degraded")
+    degraded = ("True", "LearnersStarting", "0 of 1 learner contributes, learners.min is 1; v5p-0 is joining (it compiles)")
+    view = described("Starting", "QuorumMissing", Training=training, Degraded=degraded)
+    assert headline(view) == f"Starting (QuorumMissing): {degraded[2]}"
+
+
+def test_a_job_whose_spec_is_not_accepted_says_so_and_shows_no_minimum_of_nothing() -> None:
+    accepted = ("False", "SpecInvalid", "spec.pools[0].accelerator: no such kind. What runs is left alone until the spec is fixed")
+    shown = status_text(described("NotAccepted", "SpecInvalid", Accepted=accepted), NOW)
+    assert shown.splitlines()[1] == f"  NotAccepted (SpecInvalid): {accepted[2]}"
+    assert "min 0" not in shown
 
 
 LOSSES = format_losses((step, 1 + 4 / step) for step in range(1, 21))

@@ -264,6 +264,18 @@ async def test_spec_that_the_operator_refuses_degrades_a_job_that_trains(world: 
     await world.is_in("Training", "QuorumContributing")
 
 
+@lives()
+async def test_job_whose_spec_the_operator_refuses_from_the_beginning_is_not_accepted_until_it_is_mended(world: World) -> None:
+    pool = tpu_pool("v6e", "tpu-v6e", "2x2", max=2)
+    pool["template"]["spec"]["containers"][0]["env"] = [{"name": "DILOCO_UNIT", "value": "mine"}]
+    await world.api.create(names.DILOCO_JOBS, a_manifest("lm", namespace="default", min=2, max=2, pools=[pool]))
+    await world.is_in("NotAccepted", "SpecInvalid")
+    del pool["template"]["spec"]["containers"][0]["env"]
+    await world.edit(pools=[pool])
+    await world.is_in("Training", "QuorumContributing")
+    assert "Degraded" not in [state for state, _ in world.noted.states]
+
+
 @pytest.mark.parametrize("state", ["Queued", "Failed"])
 def test_state_that_a_stranger_wrote_decides_nothing(state: str) -> None:
     @lives()

@@ -171,8 +171,18 @@ def test_quorum_missing_names_the_units_the_cause_and_the_time() -> None:
     stage.step()
     training = stage.condition("Training")
     assert (training["status"], training["reason"]) == ("False", "QuorumMissing")
-    for part in ("1 of 2 learners contribute", "training.quorum is 2", "v5p-1 is backing off", "exit 137 (OOMKilled)", "12:00:30Z"):
-        assert part in training["message"]
+    assert training["message"] == "1 of 2 learners contribute, training.quorum is 2: outer steps wait; see Degraded"
+    for part in ("v5p-1 is backing off", "exit 137 (OOMKilled)", "12:00:30Z"):
+        assert part in stage.condition("Degraded")["message"]
+
+
+def test_quorum_missing_names_the_units_itself_where_enough_learners_contribute() -> None:
+    job = a_job().with_learners(1, 2).with_restarts(3, "30s").with_pool(max=2).with_training(quorum=2)
+    stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+    stage.learner_exits("v5p-1", 1, 137, reason="OOMKilled")
+    stage.step()
+    assert "exit 137 (OOMKilled)" in stage.condition("Training")["message"]
+    assert stage.condition("Degraded")["message"] == "1 contributes, learners.min is 1"
 
 
 def test_training_goes_on_while_degraded() -> None:
