@@ -119,4 +119,8 @@ class Report:
     """0: the syncer knows of none."""
     ending: Ending | None = None
     """None: the job ends at its last step."""
+    contributions: int = 0
+    """That were merged, of all units."""
+    work_refused: int = 0
+    """Contributions that were refused for what they are: not because they came late, or their unit had left."""
     units: Mapping[str, UnitReport] = field(default_factory=dict)

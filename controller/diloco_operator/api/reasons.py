@@ -172,7 +172,10 @@ class DegradedReason(ConditionReason):
         "WorkRefused",
         TRUE,
         Severity.WARNING,
-        "The job is complete, and more than a tenth of its learners' contributions was refused for what they were.",
+        (
+            "More than a tenth of the contributions of all learners was refused for what they were. While the job trains it stays until "
+            "they are less than a twentieth."
+        ),
     )
     ENOUGH_LEARNERS = "EnoughLearners", FALSE, Severity.NORMAL, "At least `learners.min` learners contribute."
     SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended."
@@ -272,6 +275,11 @@ class EventReason(enum.StrEnum):
         "HostAvoided",
         Severity.WARNING,
         "Attempts failed on one host; no unit of the job starts there for a while. Check the node.",
+    )
+    OWN_DATA = (
+        "OwnData",
+        Severity.WARNING,
+        "Several units feed themselves, and nothing keeps them from training the same samples; the message says what to do.",
     )
     POOL_CHANGED = (
         "PoolChanged",

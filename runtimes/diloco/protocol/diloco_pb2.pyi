@@ -336,7 +336,7 @@ class WatchRequest(_message.Message):
     def __init__(self, interval_seconds: _Optional[float] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses", "snapshot", "snapshot_copied", "ending", "token_budget")
+    __slots__ = ("incarnation", "t", "steps", "tokens", "tokens_per_second", "loss", "held_out_loss", "step_seconds", "seeded", "done", "snapshot_t", "snapshot_error", "message", "units", "draining", "losses", "held_out_losses", "snapshot", "snapshot_copied", "ending", "token_budget", "contributions", "work_refused")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     T_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -358,6 +358,8 @@ class Report(_message.Message):
     SNAPSHOT_COPIED_FIELD_NUMBER: _ClassVar[int]
     ENDING_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BUDGET_FIELD_NUMBER: _ClassVar[int]
+    CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
+    WORK_REFUSED_FIELD_NUMBER: _ClassVar[int]
     incarnation: bytes
     t: int
     steps: int
@@ -379,7 +381,9 @@ class Report(_message.Message):
     snapshot_copied: bool
     ending: Ending
     token_budget: int
-    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ..., ending: _Optional[_Union[Ending, _Mapping]] = ..., token_budget: _Optional[int] = ...) -> None: ...
+    contributions: int
+    work_refused: int
+    def __init__(self, incarnation: _Optional[bytes] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., loss: _Optional[float] = ..., held_out_loss: _Optional[float] = ..., step_seconds: _Optional[float] = ..., seeded: _Optional[bool] = ..., done: _Optional[bool] = ..., snapshot_t: _Optional[int] = ..., snapshot_error: _Optional[str] = ..., message: _Optional[str] = ..., units: _Optional[_Iterable[_Union[UnitReport, _Mapping]]] = ..., draining: _Optional[bool] = ..., losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., held_out_losses: _Optional[_Iterable[_Union[LossPoint, _Mapping]]] = ..., snapshot: _Optional[str] = ..., snapshot_copied: _Optional[bool] = ..., ending: _Optional[_Union[Ending, _Mapping]] = ..., token_budget: _Optional[int] = ..., contributions: _Optional[int] = ..., work_refused: _Optional[int] = ...) -> None: ...
 
 class Ending(_message.Message):
     __slots__ = ("cause", "t", "unit", "reason")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diloco.algorithm.core import Core
@@ -63,6 +63,8 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         units=units,
         draining=facts.draining,
         token_budget=facts.token_budget,
+        contributions=sum(unit.contributions for unit in units),
+        work_refused=_work_refused(one.refused for one in unit_stats.all()),
         losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.training.points],
         held_out_losses=[LossPoint(t=t, loss=loss) for t, loss in facts.losses.held_out.points],
     )
@@ -102,7 +104,7 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
         steps=facts.steps,
         tokens=ledger.tokens,
         contributions=sum(unit.contributions for unit in units),
-        refused=sum(unit.refused.get(reason.value, 0) for unit in units for reason in LOST_WORK),
+        refused=_work_refused(unit.refused for unit in units),
         loss=unit_stats.loss(),
         held_out_loss=held_out_loss(facts.evaluations),
         units=units,
@@ -122,6 +124,11 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
             }
         )
     return result
+
+
+def _work_refused(refused: Iterable[Mapping[str, int]]) -> int:
+    """Of the units' counts by reason."""
+    return sum(counts.get(reason.value, 0) for counts in refused for reason in LOST_WORK)
 
 
 def ledger_text(ledger: Ledger) -> str:

@@ -29,6 +29,7 @@ from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.ending import JobEnd
+from diloco_operator.reconcile.status.events import own_data_advice
 from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.units.delegation import is_waiting
@@ -40,7 +41,11 @@ from diloco_operator.report import UnitPhase
 _NAMED = 4
 """Units that a message names one by one."""
 _MANY_REFUSED = 0.1
-"""Of a complete job's contributions: more than this part refused is a warning. A unit that goes wrong once loses one or two."""
+"""Of all contributions: more than this part refused is a warning. A unit that goes wrong once loses one or two."""
+_FEW_REFUSED = 0.05
+"""The warning of a job that trains ends below this part: at one limit alone it would come and go."""
+_REFUSALS_THAT_COUNT = 10
+"""Fewer are no warning while a job trains: among its first contributions they would be a large part."""
 _NAMES_MISSING_UNITS = (
     DegradedReason.LEARNERS_MISSING,
     DegradedReason.QUEUED,
@@ -140,10 +145,7 @@ def _work_of(result: Result | None, text: str) -> Statement:
     """Whether a complete job holds what its learners trained. `text`: where nothing is wrong."""
     if result is None:
         return Statement(DegradedReason.JOB_COMPLETE, text)
-    refused = (
-        f"{plural(result.refused, 'contribution was', 'contributions were')} refused, {result.contributions} merged; the syncer's log says "
-        "why each is refused"
-    )
+    refused = _refused(result.refused, result.contributions)
     if not result.tokens:
         too_short = "a sample counts once every fragment has merged it: give the job more steps than its syncInterval"
         why = refused if result.refused else too_short
@@ -151,6 +153,22 @@ def _work_of(result: Result | None, text: str) -> Statement:
     if result.refused > _MANY_REFUSED * (result.refused + result.contributions):
         return Statement(DegradedReason.WORK_REFUSED, f"the job is complete, but {refused}")
     return Statement(DegradedReason.JOB_COMPLETE, text)
+
+
+def _refused(refused: int, merged: int) -> str:
+    many = plural(refused, "contribution was", "contributions were")
+    return f"{many} refused, {merged} merged; the syncer's log says why each is refused"
+
+
+def _work_is_lost(context: ReconcileContext) -> bool:
+    """Many contributions of a job that trains are refused. Over the whole job, as at its end."""
+    report = context.report
+    if report is None:
+        return False
+    on_record = context.observed.job.status.get("conditions") or ()
+    known = any(each["type"] == ConditionType.DEGRADED and each["reason"] == DegradedReason.WORK_REFUSED.value for each in on_record)
+    part = (_FEW_REFUSED if known else _MANY_REFUSED) * (report.work_refused + report.contributions)
+    return report.work_refused >= _REFUSALS_THAT_COUNT and report.work_refused > part
 
 
 def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:
@@ -243,10 +261,16 @@ def _training(
     count = _count(scaling, contributing)
     if len(contributing) >= quorum and context.report.seeded:
         news = f"; the syncer {context.report.message}" if context.report.message else ""
-        return Statement(TrainingReason.QUORUM_CONTRIBUTING, count + news)
+        return Statement(TrainingReason.QUORUM_CONTRIBUTING, count + news + _own_data(context, contributing))
     if len(contributing) < quorum:
         return Statement(TrainingReason.QUORUM_MISSING, f"{count}, training.quorum is {quorum}: outer steps wait")
     return Statement(TrainingReason.SEEDING, "the first learner hands over the initial parameters")
+
+
+def _own_data(context: ReconcileContext, contributing: frozenset[str]) -> str:
+    """What to do where several units feed themselves."""
+    theirs = [unit for unit in contributing if context.report is not None and context.report.units[unit].own_data]
+    return f"; {own_data_advice(len(theirs))}" if len(theirs) > 1 else ""
 
 
 def _known_to_train(context: ReconcileContext) -> Statement | None:
@@ -290,6 +314,9 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
         if _is_short_for_good(scaling) and not context.finishing:
             return Statement(DegradedReason.LEARNERS_LOST, _lost(context, scaling, contributing))
+        if report is not None and _work_is_lost(context):
+            text = f"training continues, but {_refused(report.work_refused, report.contributions)}"
+            return Statement(DegradedReason.WORK_REFUSED, f"{text}. kubectl diloco units -o wide shows whose")
         if context.finishing:
             return Statement(DegradedReason.ENOUGH_LEARNERS, "the last outer step is done")
         enough = f"{plural(len(contributing), 'contributes', 'contribute')}, learners.min is {learners.min}"

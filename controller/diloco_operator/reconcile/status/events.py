@@ -63,6 +63,12 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
     return None
 
 
+def own_data_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
+    """Of `status.units`: one when a second unit feeds itself."""
+    was, now = (sum(unit.get("ownData", False) for unit in units) for units in (before, after))
+    return [Event.of(EventReason.OWN_DATA, own_data_advice(now))] if was < 2 <= now else []
+
+
 def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
     """Of `status.pools`: one for each pool that began to wait for slices, waits for another reason, or waits no more. A message that
     changes alone is no news, nor is a pool that is full."""
@@ -111,6 +117,14 @@ def condition_events(
         if reason.severity is not Severity.SILENT:
             found.append(Event.of(reason, _said(f"{kind.value}={condition['status']}", condition["message"])))
     return found
+
+
+def own_data_advice(units: int) -> str:
+    """`units`: how many feed themselves."""
+    return (
+        f"{units} units feed themselves, and nothing keeps them from training the same samples: let each read its own part by DILOCO_UNIT, "
+        "or draw what it trains with session.numbers or session.shards"
+    )
 
 
 def _said(subject: str, message: str) -> str:

@@ -16,7 +16,7 @@ from diloco_operator.reconcile.observe.object_size import status_budget
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
 from diloco_operator.reconcile.status.bounds import bounded
-from diloco_operator.reconcile.status.events import condition_events, host_events, pool_events, unit_events
+from diloco_operator.reconcile.status.events import condition_events, host_events, own_data_events, pool_events, unit_events
 
 _CAUSES = frozenset({ConditionType.ACCEPTED, ConditionType.PLACED})
 """Conditions that come before what units do."""
@@ -62,6 +62,7 @@ def write_units(
         return [
             *pool_events(before.get("pools") or (), status.get("pools") or ()),
             *unit_events(context.before, records),
+            *own_data_events(before.get("units") or (), status.get("units") or ()),
             *host_events(read_hosts(before), context.hosts),
         ]
 

@@ -1,4 +1,5 @@
 import pytest
+from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
 from builders.exchange import training
 from diloco.algorithm.core import Core
 from diloco.algorithm.layout import Layout, TensorSpec
@@ -82,6 +83,19 @@ def test_a_result_counts_what_was_refused_for_what_it_is_and_not_what_came_late(
         for reason in reasons:
             unit_stats.of(unit).refuse(reason)
     assert make_result(facts(), core(), Ledger(), unit_stats).refused == 3
+    assert make_report(facts(), core(), Ledger(), unit_stats, 0.0).work_refused == 3
+
+
+def test_a_report_tells_outer_steps_by_all_that_they_wait_for() -> None:
+    # Answers take 5.6 local steps of a second, and two exchanges go on at a time.
+    learners = [SimulatedLearner(f"u{i}", 1.0, answer_seconds=5.0 + 0.3 * i) for i in range(3)]
+    found = Simulation(a_seeded_core(a_job(overlap_steps=1), a_layout()), learners).run(until=300).core
+    unit_stats = UnitStatsTable()
+    for learner in learners:
+        unit_stats.of(learner.unit).joined(1, 0.0)
+    report = make_report(facts(), found, Ledger(), unit_stats, 300.0)
+    assert report.step_seconds == pytest.approx(5.6 / 2, rel=0.1)
+    assert report.contributions == sum(found.contributions_of(learner.unit).contributions for learner in learners) > 0
 
 
 def test_the_ledger_names_only_samples_that_there_are() -> None:

@@ -303,6 +303,51 @@ def test_seeding_is_not_training_yet() -> None:
     assert stage.condition("Training")["reason"] == "Seeding"
 
 
+def test_many_refused_contributions_degrade_a_job_while_it_trains_and_until_they_are_few() -> None:
+    stage = trained()
+
+    def degraded(refused: int, merged: int) -> tuple[str, str]:
+        stage.all_contribute(work_refused=refused, contributions=merged)
+        stage.settle()
+        return stage.condition("Degraded")["status"], stage.condition("Degraded")["reason"]
+
+    enough, lost = ("False", "EnoughLearners"), ("True", "WorkRefused")
+    assert degraded(9, 11) == enough, "too few to tell"
+    assert degraded(10, 90) == enough, "a tenth is not more than a tenth"
+    assert degraded(11, 89) == lost
+    assert (stage.status["state"], stage.condition("Training")["status"]) == ("Degraded", "True")
+    assert stage.condition("Degraded")["message"] == (
+        "training continues, but 11 contributions were refused, 89 merged; the syncer's log says why each is refused. kubectl diloco units "
+        "-o wide shows whose"
+    )
+    assert degraded(12, 188) == lost, "6 in 100"
+    assert degraded(12, 228) == enough, "5 in 100"
+    assert degraded(20, 220) == enough, "8 in 100"
+
+
+@pytest.mark.parametrize("feed_themselves", [0, 1, 2, 3])
+def test_units_that_feed_themselves_are_told_that_they_may_train_the_same_samples(feed_themselves: int) -> None:
+    stage = trained(3)
+    stage.plans.clear()
+    for _ in range(2):  # each report says it again
+        stage.advance(10)
+        for index in range(3):
+            stage.syncer_says(f"v5p-{index}", 1, UnitPhase.CONTRIBUTING, own_data=index < feed_themselves)
+        stage.settle()
+    warnings = [event for plan in stage.plans for event in plan.events if event.reason == "OwnData"]
+    assert (stage.status["state"], stage.condition("Training")["reason"]) == ("Training", "QuorumContributing")
+    message = stage.condition("Training")["message"]
+    if feed_themselves < 2:
+        assert (warnings, message) == ([], "3 of 3 learners contribute")
+        return
+    advice = (
+        f"{feed_themselves} units feed themselves, and nothing keeps them from training the same samples: let each read its own part by "
+        "DILOCO_UNIT, or draw what it trains with session.numbers or session.shards"
+    )
+    assert [(event.type, event.message) for event in warnings] == [("Warning", advice)], "once"
+    assert message == f"3 of 3 learners contribute; {advice}"
+
+
 def test_snapshot_that_cannot_be_written_degrades_the_job_with_advice() -> None:
     stage = trained()
     stage.all_contribute(snapshot_error="No space left on device")
