@@ -1,4 +1,7 @@
-"""The weight of a contribution in a merge (the paper)."""
+"""The weight of a contribution in a merge (the paper).
+
+See docs/decisions/0188-true-words-in-a-status.md.
+"""
 
 from __future__ import annotations
 

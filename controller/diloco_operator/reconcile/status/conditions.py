@@ -1,4 +1,7 @@
-"""The job's conditions: what is true of it, why, and what a person can do about it. Pure."""
+"""The job's conditions: what is true of it, why, and what a person can do about it. Pure.
+
+See docs/decisions/0188-true-words-in-a-status.md.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """The life of a unit, as far as it follows from what is there: ends are recorded, states follow pods and the syncer's report.
 
 `scaling` decides afterwards whether a unit may run, and where. Nothing here creates or deletes.
+
+See docs/decisions/0188-true-words-in-a-status.md.
 """
 
 from __future__ import annotations
