@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 from builders.cluster_scenes import play
@@ -45,8 +46,8 @@ def test_jobs_whose_names_and_pools_read_alike_train_side_by_side() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
             for job, pool in (("lm", "v2-v5p"), ("lm-v2", "v5p"), ("asks", "v2-v5p"), ("asks-v2", "v5p")):
-                asks = {"provisioning": AUTOSCALER} if job.startswith("asks") else {}
-                await cluster.apply(job, tpu_pool(pool, max=1, **asks))
+                fields: dict[str, Any] = {"provisioning": AUTOSCALER} if job.startswith("asks") else {}
+                await cluster.apply(job, tpu_pool(pool, max=1, **fields))
             await cluster.add([node for slice_ in [*SLICES, a_tpu_slice("np-3", 2)] for node in slice_])
             for job in ("lm", "lm-v2", "asks", "asks-v2"):
                 await cluster.trains(job)
