@@ -2,8 +2,8 @@
 
 Eight learners train a small model in lock step with the real coordinator and shard, over six patterns: 1 % of the batches with a loss a
 hundred times as high, lognormal losses, a part of the model whose gradient begins late and at another time in each unit, a learning rate
-that warms up from zero and begins again, a unit with ten times the batch, and a unit that joins late with a new optimizer. The value is the
-number of refusals in all runs.
+that warms up from zero and begins again, a unit with ten times the batch, and a unit that joins late with a new optimizer. Each pattern has
+both merge rules in BFloat16 and in Int4, in turn. The value is the number of refusals in all runs.
 """
 
 from __future__ import annotations

@@ -7,9 +7,18 @@ from collections.abc import Callable
 import numpy as np
 from builders.core import a_job
 from builders.regression import BATCH, LockStep, Parameters, Regression, Trainee
+from diloco.algorithm.guards import ARMED_AFTER
 from numpy.typing import NDArray
 
 FRAGMENTS, INTERVAL, UNITS = 4, 8, 8
+CYCLES = 16
+"""Of a run: each fragment is merged as often."""
+
+type Rule = tuple[str, str]
+"""Of merging, and compression."""
+
+RULES: list[Rule] = [(method, compression) for compression in ("BFloat16", "Int4") for method in ("RDA", "Average")]
+"""Each pattern has all of them in turn."""
 
 
 class Uneven(Regression):
@@ -60,11 +69,12 @@ class Lognormal(Uneven):
 
 
 class LateGradient(Uneven):
-    """The second layer has no gradient at first, up to a step of its own in each unit."""
+    """The second layer has no gradient at first, up to a step of its own in each unit. By the first of these steps the levels of the first
+    layer are known, and once half of the units have begun so are those of the second. After the last of them five cycles follow."""
 
     def __init__(self, replica: int, seed: int, samples: int = BATCH) -> None:
         super().__init__(replica, seed, samples)
-        self._begins = int(self._random.integers(20, 80))
+        self._begins = int(self._random.integers(ARMED_AFTER * INTERVAL, (CYCLES - 5) * INTERVAL))
 
     def silence(self, gradients: Parameters) -> None:
         if self.step < self._begins:
@@ -73,46 +83,53 @@ class LateGradient(Uneven):
 
 
 class WarmUp(Uneven):
-    """The learning rate rises from zero over 64 steps, and falls to zero and begins again at 96."""
+    """The learning rate rises from zero over 64 steps, and falls to zero and begins again at 96: after four merges of each fragment with
+    the full rate, and four merges before the end."""
 
     def warmed_up(self) -> float:
         return min(1.0, self.step % 96 / 64)
 
 
-def _all_of(kind: type[Uneven]) -> Callable[[int], LockStep]:
-    def job(seed: int) -> LockStep:
-        return _job([kind(replica, seed) for replica in range(UNITS)])
+type Pattern = Callable[[int, Rule], LockStep]
+"""A job of that seed and rule."""
+
+
+def _all_of(kind: type[Uneven]) -> Pattern:
+    def job(seed: int, rule: Rule) -> LockStep:
+        return a_healthy_job([kind(replica, seed) for replica in range(UNITS)], rule)
 
     return job
 
 
-def _large_batch(seed: int) -> LockStep:
-    job = _job([Uneven(replica, seed) for replica in range(1, UNITS)])
+def _large_batch(seed: int, rule: Rule) -> LockStep:
+    job = a_healthy_job([Uneven(replica, seed) for replica in range(1, UNITS)], rule)
     job.join("large", Trainee(Uneven(0, seed, samples=10 * BATCH), tokens=1000))
     return job
 
 
-def _joins_late(seed: int) -> LockStep:
+def _joins_late(seed: int, rule: Rule) -> LockStep:
     """Its optimizer is new, and the others have trained for long."""
-    job = _job([Uneven(replica, seed) for replica in range(1, UNITS)]).run(10 * INTERVAL)
+    job = a_healthy_job([Uneven(replica, seed) for replica in range(1, UNITS)], rule).run(10 * INTERVAL)
     job.join("late", Trainee(Uneven(0, seed)))
     return job
 
 
-def _job(trainers: list[Uneven]) -> LockStep:
+def a_healthy_job(trainers: list[Uneven], rule: Rule = RULES[0]) -> LockStep:
+    """Of one unit for each trainer."""
+    method, compression = rule
     training = a_job(
         steps=10**6,
         sync_interval=INTERVAL,
         fragments=FRAGMENTS,
         overlap_steps=1,
-        compression="BFloat16",
-        merge={"method": "RDA"},
+        compression=compression,
+        merge={"method": method},
         outer_optimizer={"learning_rate": 0.7, "momentum": 0.9},
     )
     return LockStep(training, {f"u{number}": Trainee(trainer) for number, trainer in enumerate(trainers)})
 
 
-PATTERNS: dict[str, Callable[[int], LockStep]] = {
+PATTERNS: dict[str, Pattern] = {
     "loss of 1 % of the batches x 100": _all_of(Outliers),
     "losses lognormal, sigma 1.2": _all_of(Lognormal),
     "gradient of a part begins late": _all_of(LateGradient),
@@ -122,8 +139,9 @@ PATTERNS: dict[str, Callable[[int], LockStep]] = {
 }
 
 
-def refusals(pattern: str, seed: int, cycles: int = 16) -> int:
-    """How many contributions the guards refuse in a healthy run."""
-    job = PATTERNS[pattern](seed).run(cycles * INTERVAL)
+def refusals(pattern: str, seed: int, cycles: int = CYCLES) -> int:
+    """How many contributions the guards refuse in a healthy run. Its rule follows the seed, and begins at another one in each pattern."""
+    rule = RULES[(seed + list(PATTERNS).index(pattern)) % len(RULES)]
+    job = PATTERNS[pattern](seed, rule).run(cycles * INTERVAL)
     assert job.core.t > (cycles - 2) * INTERVAL
     return len(job.distrusted) + len(job.refused)
