@@ -65,7 +65,10 @@ def attach(
     Raises ValueError for arguments that would do something else in a job than they say, TypeError for a stream.
     """
     if isinstance(trainer.train_dataset, IterableDataset) or not hasattr(trainer.train_dataset, "__len__"):
-        raise TypeError("the Trainer's data set has no length: a stream cannot be leased by index. Read it in a loop with session.shards")
+        raise TypeError(
+            "the Trainer's data set has no length: a stream cannot be leased by index, also with max_steps. Read it in a loop of your own "
+            "with session.shards, or give the Trainer a data set with __len__ and __getitem__"
+        )
     if trainer.args.max_steps > 0:
         raise ValueError(
             f"max_steps={trainer.args.max_steps} would end this unit, not the job: leave it out; spec.training.steps ends the job"
@@ -94,6 +97,11 @@ def attach(
 
 def _check_arguments(args: TrainingArguments) -> None:
     """Raises ValueError for what means something else in a job."""
+    if args.fsdp or args.deepspeed:
+        raise ValueError(
+            f"{'fsdp' if args.fsdp else 'deepspeed'} would shard the model after it has joined: leave it out, and ranks train with "
+            "DistributedDataParallel; or write the loop yourself, with fully_shard before join"
+        )
     for what in ("logging", "eval", "save"):
         strategy, every = getattr(args, f"{what}_strategy"), getattr(args, f"{what}_steps")
         instead = f"say {what}_strategy='steps' and {what}_steps=N, in updates of this unit"

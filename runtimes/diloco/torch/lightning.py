@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from diloco.learner.session import Session
 from diloco.learner.standing import check_pause
@@ -47,6 +48,11 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         for name, bound in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
             if bound is not None and bound != -1:
                 raise ValueError(f"{name}={bound} would end this unit, not the job: give Trainer max_epochs=-1 and leave out max_steps")
+        if not isinstance(trainer.strategy, SingleDeviceStrategy | DDPStrategy):
+            raise ValueError(
+                f"{type(trainer.strategy).__name__} would cut the model after it has joined: give Trainer strategy='ddp', or write the "
+                "loop yourself, with fully_shard before join"
+            )
         if pl_module.automatic_optimization and any(config.interval != "step" for config in trainer.lr_scheduler_configs):
             raise ValueError(
                 "the learning rate would stay at its first value, as a unit's epoch ends with the job. In configure_optimizers:\n"

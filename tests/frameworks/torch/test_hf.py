@@ -177,7 +177,9 @@ def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path)
     session = ScriptedSession().join().session
     with pytest.raises(ValueError, match=r"max_steps=7 would end this unit, not the job"):
         attach(Trainer(model=model(), args=arguments(tmp_path, max_steps=7), train_dataset=Samples()), session)
-    with pytest.raises(TypeError, match=r"a stream cannot be leased by index"):
+    with pytest.raises(ValueError, match=r"max_steps has to be specified"):  # transformers' own words, which lead to the next ones
+        Trainer(model=model(), args=arguments(tmp_path), train_dataset=Stream())
+    with pytest.raises(TypeError, match=r"a stream cannot be leased by index, also with max_steps.*session\.shards"):
         attach(Trainer(model=model(), args=arguments(tmp_path, max_steps=7), train_dataset=Stream()), session)
 
 
@@ -186,6 +188,7 @@ def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path)
     [
         ({"eval_strategy": "epoch"}, r"eval_strategy='epoch' would wait for the end of the job.*eval_strategy='steps' and eval_steps=N"),
         ({"logging_strategy": "epoch"}, r"logging_strategy='epoch' would wait"),
+        ({"fsdp": True}, r"fsdp would shard the model after it has joined.*fully_shard before join"),
         ({"save_strategy": "steps", "save_steps": 0.1}, r"save_steps=0.1 is a share of this unit's updates"),
         (
             {"eval_strategy": "steps", "lr_scheduler_type": "reduce_lr_on_plateau"},

@@ -14,6 +14,7 @@ from builders.scripted_connection import ScriptedSession
 from diloco.torch.lightning import Steps
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -102,6 +103,12 @@ def test_bounds_that_would_end_the_unit_alone_are_refused(tmp_path: Path) -> Non
     loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
     with pytest.raises(ValueError, match=r"max_steps=7 would end this unit, not the job"):
         trainer(tmp_path, Steps(session, tokens=elements), max_steps=7).fit(Squares(), loader)
+
+
+def test_a_strategy_that_would_cut_the_joined_model_is_refused(tmp_path: Path) -> None:
+    steps = Steps(ScriptedSession().join().session, tokens=elements)
+    with pytest.raises(ValueError, match=r"ModelParallelStrategy would cut the model after it has joined: give Trainer strategy='ddp'"):
+        steps.on_fit_start(trainer(tmp_path, steps, strategy=ModelParallelStrategy()), Squares())
 
 
 def test_a_schedule_that_waits_for_the_end_of_an_epoch_is_refused(tmp_path: Path) -> None:
