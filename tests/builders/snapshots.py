@@ -51,7 +51,7 @@ def save_large_snapshot(root: Path, t: int, tensors: int, elements: int, *, job:
     meta: dict[str, Any] = {
         "format": META_FORMAT,
         "job": {"uid": "uid", "name": job, "namespace": "default"},
-        "core": {"format": CORE_FORMAT, "layout": [[name, [elements], False] for name in names]},
+        "core": {"format": CORE_FORMAT, "layout": [[name, [elements], False, 0] for name in names]},
     }
     return SnapshotStore(root, keep=100).save(
         t, TensorParts([{f"{kind}/{name}": array for kind in ("value", "momentum") for name in names}]), meta

@@ -129,7 +129,7 @@ class ModelFile:
                 for name, entry in header.items()
                 if name.startswith(_KIND) and entry["dtype"] == _SOURCE_DTYPE
             ]
-            layout = {name: tuple(shape) for name, shape, _ in self._core_meta()["layout"]}
+            layout = {name: tuple(shape) for name, shape, *_ in self._core_meta()["layout"]}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unusable(f"it was not written by this program: {type(error).__name__}: {error}") from error
         found.sort(key=lambda each: each.begin)
