@@ -264,12 +264,12 @@ def simulate(directory: Path, seed: int, *, steps: int = 120, units: int = 3, tr
     return world
 
 
-def share_of_one_slow_unit(directory: Path, slow: float, grace: float, *, steps: int = 240) -> float:
+def share_of_one_slow_unit(directory: Path, slow: float, grace: float, *, steps: int = 240, seed: int = 1) -> float:
     """The share of the merges with a contribution of a unit whose steps take `slow` times those of three others, at P = H = 24, where the
     grace window is `grace` mean steps at most."""
     fast = UnitSpeed(1.0, jitter=0.05, wire_seconds=0.05)
     training = a_training(steps, interval=24, fragments=24, overlap=2, grace=grace)
-    world = World(directory, 1, training, [fast, fast, fast, UnitSpeed(slow, jitter=0.05, wire_seconds=0.05)])
+    world = World(directory, seed, training, [fast, fast, fast, UnitSpeed(slow, jitter=0.05, wire_seconds=0.05)])
     world.settled = 60
     run_virtual(world.run(0))
     return world.share_of_merges("u-3")

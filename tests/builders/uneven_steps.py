@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Merged, Pull
+from diloco.algorithm.events import Broadcast, Merged, Pull, Skipped
 from diloco.contract import HEARTBEAT, Training
 
 type Steps = Callable[[random.Random], Iterator[float]]
@@ -65,6 +65,7 @@ PATTERNS: dict[str, Pattern] = {
     "1 s and 19 s in turn": Pattern(_in_turn(1.0, 19.0), 10.0),
     "4 x 1 s, one of 61 s": Pattern(_in_turn(*[1.0] * 4, 61.0), 13.0),
     "10 s, one of 1 ms": Pattern(one_other(10.0, 0.001, 12), 10.0),
+    "300 x 1 s, one of 300 s": Pattern(_in_turn(*[1.0] * 300, 300.0), 600 / 301, period=600.0),
 }
 
 
@@ -73,6 +74,8 @@ class UnevenLearner(SimulatedLearner):
     """Reads its parameters and adopts between its steps only, as a real learner does."""
 
     durations: Iterator[float] = field(default_factory=lambda: iter(()))
+    announces: float = math.inf
+    """Its program declares a pause where a step will take as many seconds or more."""
     frozen: bool = False
     """No thread of its process runs but those that keep its connection: it does not even say that it is alive."""
     boundaries: list[float] = field(default_factory=list)
@@ -100,6 +103,9 @@ class UnevenSimulation(Simulation[UnevenLearner]):
             self._at_syncer(lambda: self.core.coordinator.alive(learner.unit, self._core_now))
         self.at(self.now + HEARTBEAT, functools.partial(self._beat, learner))
 
+    def _say_pause(self, learner: UnevenLearner, until: float) -> None:
+        self._at_syncer(lambda: self.core.coordinator.paused(learner.unit, until, self._core_now))
+
     def freeze(self, unit: str) -> Callable[[], None]:
         """To be called when the unit's process falls silent. Its step goes on."""
         return functools.partial(setattr, self.learners[unit], "frozen", True)
@@ -120,9 +126,11 @@ class UnevenSimulation(Simulation[UnevenLearner]):
         for p, steps in enumerate(learner.steps):
             if steps or not learner.resting:
                 learner.trained_at.setdefault(p, []).append(self.now)
-        took = learner.step_seconds
+        if learner.step_seconds >= learner.announces:
+            self._say_pause(learner, self.now)
         super()._step(learner)
-        assert took > 0
+        if learner.step_seconds >= learner.announces:
+            self._say_pause(learner, self.now + learner.step_seconds)
         for fragment in learner.to_adopt:
             learner.adopt(fragment)
         learner.to_adopt.clear()
@@ -137,8 +145,11 @@ class Pace:
     least: float
     most: float
     """The same over each H outer steps."""
+    within: float
+    """Share of these that are within 1 +- 0.1."""
     merged: float
-    """Contributions in merges, of those that the answers of the learners allowed."""
+    """Contributions in merges, of those that the answers of the learners allowed, in exchanges that were skipped as well: of learners that
+    end a step before the mean learner has taken tau + 1."""
     units: float
     """Mean number of units in a merge."""
     merges: int
@@ -148,11 +159,11 @@ def a_job_of(interval: int, **changes: object) -> Training:
     return a_job(sync_interval=interval, fragments=interval, overlap_steps=2, **changes)
 
 
-def uneven(core: Core, steps: list[Steps], seed: int) -> UnevenSimulation:
-    """One learner for each of `steps`; they begin at other times."""
+def uneven(core: Core, steps: list[Steps], seed: int, announces: float = math.inf) -> UnevenSimulation:
+    """One learner for each of `steps`; they begin at other times. They declare steps of `announces` seconds as pauses."""
     randoms = [random.Random(f"{seed} {i}") for i in range(len(steps))]
     learners = [
-        UnevenLearner(f"u{i}", 1.0, start=randoms[i].random() * 24.0, between_steps=True, durations=of(randoms[i]))
+        UnevenLearner(f"u{i}", 1.0, start=randoms[i].random() * 24.0, between_steps=True, durations=of(randoms[i]), announces=announces)
         for i, of in enumerate(steps)
     ]
     return UnevenSimulation(core, learners)
@@ -164,16 +175,17 @@ def measure(name: str, units: int = 8, interval: int = 24, cycles: int = 20, see
     core = a_seeded_core(a_job_of(interval), a_layout(interval, 1))
     sim = uneven(core, [pattern.steps] * units, seed)
     begin = max(2 * interval * pattern.mean, pattern.period)
-    return pace(sim.run(until=begin + cycles * interval * pattern.mean), pattern.mean, after=begin)
+    return pace(sim.run(until=begin + cycles * interval * pattern.mean), after=begin)
 
 
-def pace(sim: UnevenSimulation, mean: float, after: float) -> Pace:
-    """From `after` seconds on. `mean`: seconds of a mean step."""
+def pace(sim: UnevenSimulation, after: float) -> Pace:
+    """From `after` seconds on."""
     training = sim.core.training
     learners = list(sim.learners.values())
+    boundaries = sorted(at for x in learners for at in x.boundaries)
 
     def local(at: float) -> float:
-        return sum(bisect_right(x.boundaries, at) for x in learners) / len(learners)
+        return bisect_right(boundaries, at) / len(learners)
 
     stepped = [at for at in sim.stepped if at >= after]
     windows = [
@@ -181,20 +193,23 @@ def pace(sim: UnevenSimulation, mean: float, after: float) -> Pace:
     ]
     pulls = {a.t: (at, a.fragment) for at, a in sim.actions if isinstance(a, Pull)}
     allowed = given = 0
-    merges = [(at, a) for at, a in sim.actions if isinstance(a, Merged) and at >= after]
-    for _, merge in merges:
-        pulled, p = pulls[merge.t]
-        until = pulled + (training.overlap_steps + 1) * mean
-        could = {x.unit for x in learners if _any_between(x.trained_at.get(p, []), pulled, until)}
-        allowed += len(could)
-        given += len(could & set(merge.units))
+    closed = [a for at, a in sim.actions if isinstance(a, Merged | Skipped) and at >= after and a.t in pulls]
+    for one in closed:
+        pulled, p = pulls[one.t]
+        end = bisect_right(boundaries, pulled) + (training.overlap_steps + 1) * len(learners)
+        if end <= len(boundaries):
+            could = {x.unit for x in learners if _any_between(x.trained_at.get(p, []), pulled, boundaries[end - 1])}
+            allowed += len(could)
+            given += len(could & set(one.units)) if isinstance(one, Merged) else 0
+    merges = [a for a in closed if isinstance(a, Merged)]
     taken = (stepped[0], stepped[-1])
     return Pace(
         (len(stepped) - 1) / (local(taken[1]) - local(taken[0])),
         min(windows),
         max(windows),
+        sum(abs(ratio - 1) <= 0.1 for ratio in windows) / len(windows),
         given / allowed,
-        sum(len(a.units) for _, a in merges) / len(merges),
+        sum(len(a.units) for a in merges) / len(merges),
         len(merges),
     )
 

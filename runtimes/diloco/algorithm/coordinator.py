@@ -193,7 +193,7 @@ class Coordinator:
             self._budget.forget(unit)
             self._reported.pop(unit, None)
             for exchange in self._open.values():
-                exchange.answered(unit, self.training.quorum, now)
+                self._answered(exchange, unit, now)
 
     def progress(self, unit: str, metadata: Metadata, now: float) -> None:
         """A learner has taken a local step. Ignored if the unit is not joined.
@@ -226,7 +226,7 @@ class Coordinator:
     def awaits(self, unit: str, offer: Offer) -> bool:
         """Whether `admit` would take this answer now. Changes nothing: an answer that comes in parts asks for each."""
         exchange = self._open.get(offer.t)
-        if exchange is None or exchange.fragment != offer.fragment or unit not in exchange.waiting - exchange.arriving:
+        if exchange is None or exchange.fragment != offer.fragment or unit not in exchange.waiting or unit in exchange.arriving:
             return False
         return self._judge(self._members[unit], offer) is None
 
@@ -246,7 +246,7 @@ class Coordinator:
         if refusal is None:
             exchange.arriving.add(unit)
         else:
-            exchange.answered(unit, self.training.quorum, now)
+            self._answered(exchange, unit, now)
         return refusal
 
     def contributed(self, unit: str, offer: Offer, norm: float, now: float, countable_tokens: float = math.inf) -> Refusal | None:
@@ -262,14 +262,14 @@ class Coordinator:
         # Steps beyond the bound leave the weight as it is at the bound; the factor is 1.0, which changes no bit, for all others.
         weighed = weight(min(offer.tokens, countable_tokens), offer.steps) * min(1.0, countable / offer.steps)
         exchange.contributions[unit] = Contribution(weighed, offer.steps, offer.marks, measured, member)
-        exchange.answered(unit, self.training.quorum, now)
+        self._answered(exchange, unit, now)
         return None
 
     def rejected(self, unit: str, offer: Offer, now: float) -> None:
         """What was admitted cannot be used. It is not waited for any longer in that exchange. Idempotent."""
         exchange = self._open.get(offer.t)
         if exchange is not None and unit in exchange.arriving:
-            exchange.answered(unit, self.training.quorum, now)
+            self._answered(exchange, unit, now)
 
     def applied(self, t: int, now: float, *, finite: bool) -> Merged | Skipped:
         """The shard has carried out the order of outer step `t`. `finite`: the update could be taken; else the fragment keeps its value.
@@ -282,8 +282,7 @@ class Coordinator:
             return Skipped(t, p, "the merged update is not finite: training has diverged; the fragment keeps its value")
         self._versions[p] = t
         self._sync_seconds.add(max(0.0, now - exchange.launched_at))
-        for m in self._members:
-            m.steps[p] = 0
+        self._members.merged(p)
         units = tuple(sorted(given))
         weights = {unit: given[unit].weight for unit in units}
         self._credit(t, weights)
@@ -324,7 +323,7 @@ class Coordinator:
             if not due:
                 self._step(now, orders)
                 continue
-            closing = [e for e in due if e.t in self._open and not e.arriving and now >= self._closes_at(e, now)]
+            closing = [e for e in due if e.t in self._open and not e.arriving and self._is_over(e, now)]
             if not closing or self._close(closing, now, orders):
                 return orders
 
@@ -368,9 +367,9 @@ class Coordinator:
     def _grace_over(self, quorum_at: float) -> float:
         """When the grace window of the next step ends.
 
-        Only a step with an exchange has a window, and only while a live learner that has not trained the fragment since its adoption is
-        expected to report within it. A learner that can be pulled already is not waited for: it would add one more step, and the clock
-        would fall behind the learners.
+        Only a step with an exchange has a window, and only while a learner that has not trained the fragment since its adoption is expected
+        to report within it. A learner that can be pulled already is not waited for: it would add one more step, and the clock would fall
+        behind the learners. Neither is one whose report is overdue: it evaluates, and each step would wait for it.
         """
         p = self._launches.get((self._t + 1) % self.training.sync_interval)
         if p is None:
@@ -384,8 +383,7 @@ class Coordinator:
             grace.safety_factor,
             grace.max_steps,
         )
-        awaited = any(m.counts and not m.steps[p] and m.expected_at <= deadline for m in self._members)
-        return deadline if awaited else quorum_at
+        return deadline if self._members.expects(p, quorum_at, deadline) else quorum_at
 
     def _due_exchanges(self) -> list[Exchange]:
         """Exchanges that must be merged before the next step, or at T before the end."""
@@ -393,6 +391,11 @@ class Coordinator:
         if self._t == self._last:
             return unmerged
         return [e for e in unmerged if e.t + self.training.overlap_steps <= self._t]
+
+    def _is_over(self, exchange: Exchange, now: float) -> bool:
+        """Whether nothing is waited for any more in an open exchange, once the clock needs its merge."""
+        used_up = exchange.used_up(self._budget.worked, self.training.overlap_steps, self.training.grace.max_steps)
+        return used_up or now >= self._closes_at(exchange, now)
 
     def _closes_at(self, exchange: Exchange, now: float) -> float:
         step = self._members.outer_step_seconds if self._budget.overdue else self._members.step_seconds
@@ -421,10 +424,13 @@ class Coordinator:
         if not units:
             orders.append(Skipped(self._t, p, "no learner that reports has trained it since it was broadcast"))
             return
-        self._open[self._t] = Exchange(self._t, p, now, frozenset(units), set(units))
+        self._open[self._t] = Exchange(self._t, p, now, self._budget.worked, frozenset(units), set(units))
         orders.append(Pull(self._t, p, units))
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
+
+    def _answered(self, exchange: Exchange, unit: str, now: float) -> None:
+        exchange.answered(unit, self.training.quorum, now, self._budget.worked)
 
     def _judge(self, member: Member, offer: Offer) -> Refusal | None:
         """Check the head of an answer that was asked for."""

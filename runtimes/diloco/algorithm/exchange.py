@@ -1,16 +1,20 @@
 """One exchange of one fragment, from pull to merge.
 
-See docs/decisions/0060-outer-clock-and-quorum.md.
+See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0184-the-clock-over-long-steps.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from diloco.algorithm.events import Marks
 from diloco.algorithm.guards import Measured
 from diloco.algorithm.members import Member
+
+_ROUNDING: Final = 1e-6
+"""Mean local steps are sums of many small parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Exchange:
     fragment: int
     launched_at: float
     """Seconds on the core's clock."""
+    worked_at_launch: float
+    """Mean local steps so far at that moment."""
     asked: frozenset[str]
     """Units that were pulled."""
     waiting: set[str]
@@ -47,13 +53,15 @@ class Exchange:
     """The unit for which it was waited longest when that was last looked for."""
     quorum_at: float | None = None
     """When as many as the quorum had answered."""
+    worked_at_quorum: float = 0.0
+    """Mean local steps so far at that moment."""
 
-    def answered(self, unit: str, quorum: int, now: float) -> None:
-        """`unit` is not waited for any more."""
+    def answered(self, unit: str, quorum: int, now: float, worked: float) -> None:
+        """`unit` is not waited for any more. `worked`: mean local steps so far."""
         self.waiting.discard(unit)
         self.arriving.discard(unit)
         if self.quorum_at is None and len(self.contributions) >= quorum:
-            self.quorum_at = now
+            self.quorum_at, self.worked_at_quorum = now, worked
 
     def closes_at(self, now: float, deadline: Callable[[str], float], overlap_seconds: float, grace_seconds: float) -> float:
         """When to merge without the units that have not answered, once the overlap in outer steps is used up.
@@ -70,3 +78,12 @@ class Exchange:
                 self.waits_for = max(self.waiting, key=deadline)
             return deadline(self.waits_for)
         return max(self.launched_at + overlap_seconds, self.quorum_at) + grace_seconds
+
+    def used_up(self, worked: float, overlap_steps: int, grace_steps: float) -> bool:
+        """Whether the learners have taken the steps for which `closes_at` waits, once the quorum has answered. `worked`: mean local steps
+        so far. Averages of durations lag behind where steps are uneven; steps that were taken do not."""
+        if self.quorum_at is None:
+            return False
+        # A launch follows a report. An answer comes at any time, also just before the learners report, which is one more step.
+        since = max(self.worked_at_launch + overlap_steps, self.worked_at_quorum + 1.0)
+        return worked >= since + grace_steps - _ROUNDING

@@ -12,6 +12,8 @@ See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0183-uneve
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -114,6 +116,11 @@ class Member:
         return math.inf if self.heard is None else max(self.heard + self.step_seconds, self.paused_until)
 
     @property
+    def overdue_at(self) -> float:
+        """From when on its report can come at any time or never: it has begun something longer than a step."""
+        return self.expected_at + self.step_seconds
+
+    @property
     def lost_at(self) -> float:
         """When it is lost if nothing more is heard of it."""
         if self.heard is None:
@@ -151,6 +158,11 @@ class Members:
         self._with_speed = 0
         self._fastest = 0.0
         """Since the last outer step."""
+        self._untrained: list[tuple[float, int, Member]] = []
+        """A heap of who may not have trained fragment `_untrained_of` since its adoption: (`expected_at` of then, number, member). What is
+        not so any more is taken out when it is the first."""
+        self._untrained_of: int | None = None
+        self._numbers = itertools.count()
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self._members.values())
@@ -208,6 +220,7 @@ class Members:
             member.counts = True
             self._counting += 1
             self._look_at = min(self._look_at, member.lost_at)
+        self._note_untrained(member)
         if member.speed != speed:
             self._with_speed += speed == 0.0
             self._speeds += member.speed - speed
@@ -219,6 +232,7 @@ class Members:
         if (member := self._members.get(unit)) is not None:
             member.pauses(until, now)
             self._look_at = min(self._look_at, member.lost_at) if member.counts else self._look_at
+            self._note_untrained(member)
 
     def alive(self, unit: str, now: float) -> None:
         """The unit's process is alive, whatever its program does. Ignored if the unit is not joined."""
@@ -241,7 +255,39 @@ class Members:
         for member in self._members.values():
             member.fresh = False
         self._fresh = 0
+        self._untrained_of = None
         self._sum_up()
+
+    def merged(self, p: int) -> None:
+        """A version of fragment p goes out: none has trained it."""
+        for member in self._members.values():
+            member.steps[p] = 0
+        self._untrained_of = None
+
+    def expects(self, p: int, begin: float, end: float) -> bool:
+        """Whether the report of a unit that counts and has not trained fragment p since its adoption is due by `end`, and was not overdue
+        at `begin`. `begin` never goes back between two outer steps."""
+        if self._untrained_of != p:
+            found = [(m.expected_at, next(self._numbers), m) for m in self._members.values() if m.counts and not m.steps[p]]
+            heapq.heapify(found)
+            self._untrained, self._untrained_of = found, p
+        while self._untrained:
+            expected_at, _, member = self._untrained[0]
+            joined = self._members.get(member.unit) is member
+            if joined and member.counts and not member.steps[p] and member.expected_at == expected_at and member.overdue_at >= begin:
+                return expected_at <= end
+            heapq.heappop(self._untrained)
+        return False
+
+    def _note_untrained(self, member: Member) -> None:
+        """When it is expected has changed, or what it has trained."""
+        p = self._untrained_of
+        if p is None or member.steps[p]:
+            return
+        if len(self._untrained) > 2 * len(self._members):
+            self._untrained_of = None  # most of it is not so any more
+        else:
+            heapq.heappush(self._untrained, (member.expected_at, next(self._numbers), member))
 
     def _sum_up(self) -> None:
         """Anew, as errors of a sum that is only added to and subtracted from would grow."""

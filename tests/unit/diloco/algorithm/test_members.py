@@ -1,7 +1,9 @@
 """What the core knows of the units."""
 
 from diloco.algorithm.events import Metadata
-from diloco.algorithm.members import Member
+from diloco.algorithm.members import Member, Members
+from hypothesis import given
+from hypothesis import strategies as st
 
 
 def a_member(heard: float = 100.0, seconds: float = 1.0) -> Member:
@@ -49,3 +51,32 @@ def test_a_process_that_is_alive_keeps_its_unit_for_an_hour_after_its_last_step_
     assert member.lost_at == 3690.0 + 60.0
     member.alive_at = 10**6
     assert member.lost_at == 3650.0 + 3600.0
+
+
+@given(st.data())
+def test_whose_report_is_expected_is_known_whoever_reports_pauses_leaves_or_comes(data: st.DataObject) -> None:
+    """The members keep a heap; here all are looked at anew after each event."""
+    members, now, begin = Members(), 0.0, 0.0
+    for unit in "abc":
+        members.join(Member(unit, 0, [0, 0]))
+    for step in range(data.draw(st.integers(1, 60))):
+        now += data.draw(st.sampled_from([0.0, 0.5, 1.0, 7.0, 70.0]))
+        unit = data.draw(st.sampled_from("abc"))
+        match data.draw(st.sampled_from(["report", "report", "report", "pause", "leave", "merge", "step"])):
+            case "report" if (member := members.get(unit)) is not None:
+                steps = data.draw(st.tuples(st.integers(0, 1), st.integers(0, 1)))
+                members.report(member, Metadata(step + 1, steps, steps, data.draw(st.sampled_from([0.5, 2.0, 30.0]))), now)
+            case "pause":
+                members.pauses(unit, now + data.draw(st.sampled_from([-1.0, 10.0])), now)
+            case "leave":
+                members.leave(unit)
+                members.join(Member(unit, 0, [0, 0]))
+            case "merge":
+                members.merged(data.draw(st.integers(0, 1)))
+            case "step":
+                members.stepped()
+                begin = now
+        members.look(now)
+        p, end = data.draw(st.integers(0, 1)), now + data.draw(st.sampled_from([0.0, 1.0, 20.0]))
+        expected = any(m.counts and not m.steps[p] and m.expected_at <= end and m.overdue_at >= begin for m in members)
+        assert members.expects(p, begin, end) == expected

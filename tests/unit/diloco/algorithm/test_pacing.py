@@ -94,3 +94,49 @@ def test_the_unit_furthest_ahead_is_known_whoever_reports_leaves_or_comes(events
         if budget.ready:
             budget.spend()
             ahead = {other: max(-4.0, x - 1.5) for other, x in ahead.items()}
+
+
+def after_a_step_of(outer_steps: int) -> OuterStepBudget:
+    """A unit has taken one step while the clock, which others drive, took so many."""
+    budget = OuterStepBudget(24)
+    budget.add("a", 1, 10**6)
+    for _ in range(outer_steps):
+        budget.spend()
+    budget.add("a", 1, 10**6)
+    return budget
+
+
+def outer_steps_until_it_drives(budget: OuterStepBudget) -> int:
+    """The unit takes two local steps in each."""
+    taken = 0
+    while not budget.ready:
+        budget.spend()
+        budget.add("a", 2, 10**6)
+        taken += 1
+    return taken
+
+
+def test_a_unit_may_be_ahead_by_what_its_longest_recent_step_has_cost_it() -> None:
+    # Of two steps in an outer step half a one is too many. From two steps beyond -12 to one allowance of 1.5: 11.5.
+    assert outer_steps_until_it_drives(after_a_step_of(0)) == 2 * 11.5
+    # 150 outer steps allow for 225: from one step beyond -11 - 225 to 1.5.
+    assert outer_steps_until_it_drives(after_a_step_of(150)) == 2 * 236.5
+
+
+def test_a_long_step_is_forgotten_after_four_times_its_length() -> None:
+    budget = after_a_step_of(100)
+    for _ in range(401):
+        budget.spend()
+        budget.add("a", 1, 10**6)
+    assert outer_steps_until_it_drives(budget) <= 2 * 13.5
+
+
+def test_what_a_long_step_has_cost_lets_no_unit_train_on_longer_while_the_quorum_is_missing() -> None:
+    def until_it_rests(budget: OuterStepBudget) -> int:
+        steps = 0
+        while not budget.exhausted("a"):
+            budget.add("a", 1, 10**6)
+            steps += 1
+        return steps
+
+    assert until_it_rests(after_a_step_of(150)) == until_it_rests(after_a_step_of(20))
