@@ -308,6 +308,8 @@ class Exchanges:
         while core is not None and (orders := core.coordinator.advance(self.awake.of(now))):
             for order in orders:
                 self._carry_out(core, order, now)
+            if rests := {order.unit: order.rests for order in orders if isinstance(order, Rest)}:
+                self._tell_rests(rests, now)
             carried_out += orders
         return carried_out
 
@@ -341,11 +343,14 @@ class Exchanges:
                 core.discard(order)
             case Skipped():
                 self._skipped(order)
-            case Rest():
-                self._unit_stats.of(order.unit).resting_since = now if order.rests else None
-                for peer, session in self._peers.joined():
-                    if session.unit == order.unit:
-                        peer.outgoing.urgent(ToLearner(rest=RestMessage(quorum=self._training.quorum if order.rests else 0)))
+
+    def _tell_rests(self, rests: dict[str, bool], now: float) -> None:
+        """Tell the units whether they rest from now on."""
+        for unit, rest in rests.items():
+            self._unit_stats.of(unit).resting_since = now if rest else None
+        for peer, session in self._peers.joined():
+            if (told := rests.get(session.unit)) is not None:
+                peer.outgoing.urgent(ToLearner(rest=RestMessage(quorum=self._training.quorum if told else 0)))
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""

@@ -82,6 +82,8 @@ class SessionRegistry:
         self._window = reconnect_window
         self._quarantined: dict[str, Quarantined] = {}
         self._sessions: dict[str, UnitSession] = {}
+        self._away: dict[str, float] = {}
+        """When each session without a stream ends, the first one first: all stay open for as long, and the clock never goes back."""
         self._opened = 0
 
     @property
@@ -112,6 +114,7 @@ class SessionRegistry:
         ranks = before.ranks if before and known else {}
         session = UnitSession(request.unit, request.attempt, request.session_id, holder, stream, ranks=ranks)
         self._sessions[request.unit] = session
+        self._away.pop(request.unit, None)
         self._fences[request.unit] = request.attempt
         return Accepted(
             session,
@@ -136,6 +139,7 @@ class SessionRegistry:
         if session is None or session.stream != stream:
             return False
         self._sessions[unit] = replace(session, stream=None, until=now + self._window)
+        self._away[unit] = now + self._window
         return True
 
     def restart(self, unit: str) -> tuple[str, UnitSession] | None:
@@ -156,6 +160,7 @@ class SessionRegistry:
 
     def end(self, unit: str) -> UnitSession | None:
         """End the unit's session, with or without a stream: its process begins anew when it joins next. None: it has none."""
+        self._away.pop(unit, None)
         return self._sessions.pop(unit, None)
 
     def quarantine(self, unit: str, attempt: int, message: str) -> None:
@@ -164,14 +169,18 @@ class SessionRegistry:
 
     def expire(self, now: float) -> list[UnitSession]:
         """Close the sessions whose reconnect window is over, and return them."""
-        over = [session for session in self._sessions.values() if session.until is not None and session.until <= now]
-        for session in over:
-            del self._sessions[session.unit]
+        over: list[UnitSession] = []
+        while self._away:
+            unit, until = next(iter(self._away.items()))
+            if until > now:
+                break
+            del self._away[unit]
+            over.append(self._sessions.pop(unit))
         return over
 
     def wake_at(self) -> float | None:
         """When `expire` has something to do next."""
-        return min((session.until for session in self._sessions.values() if session.until is not None), default=None)
+        return next(iter(self._away.values()), None)
 
     def reject(self, request: JoinRequest) -> Rejected | None:
         """Why the process may not join; None: it may. Changes nothing."""
