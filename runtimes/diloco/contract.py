@@ -227,9 +227,15 @@ class _Wire(BaseModel):
 
 
 class Grace(_Wire):
-    """How long the syncer waits for more learners after the quorum is there (algorithm.md, quorum and adaptive grace)."""
+    """How long the syncer waits for more learners after the quorum is there (algorithm.md, the clock)."""
 
-    max_steps: float = Field(1.0, ge=0, le=16, description="Upper bound of the grace window, in learner steps.")
+    max_steps: float = Field(
+        1.0,
+        ge=0,
+        le=16,
+        description="Upper bound of the grace window, in learner steps. An exchange with its quorum also waits so long, after "
+        "overlapSteps, for the answers that are missing.",
+    )
     safety_factor: float = Field(
         0.8, ge=0, le=1, description="Share of the slack overlapSteps x step time - (quorum time + sync time) that may be used."
     )
@@ -281,7 +287,12 @@ class Training(_Wire):
     fragments: int = Field(24, ge=1, le=10000, description="P, number of fragments the parameters are cut into; at most syncInterval.")
     overlap_steps: int = Field(2, ge=0, description="tau, outer steps that a fragment's exchange may take; less than syncInterval.")
     quorum: int = Field(1, ge=1, description="K, learners that an outer step waits for; at most learners.min.")
-    grace: Grace = Field(default_factory=Grace, description="How long an outer step waits for more learners once the quorum is there.")
+    grace: Grace = Field(
+        default_factory=Grace,
+        description="How long an outer step waits, once the quorum is there, for learners that cannot be asked yet: those that have not "
+        "trained the fragment since they adopted it, because their steps are longer than half of syncInterval outer steps, or because "
+        "their report is on its way. All others are asked, and no window opens for them.",
+    )
     merge: Merge = Field(default_factory=Merge)
     outer_optimizer: OuterOptimizer = Field(default_factory=OuterOptimizer)
     compression: Literal["None", "BFloat16", "Int4"] = Field("BFloat16", description="Coding of outer gradients on the wire.")
