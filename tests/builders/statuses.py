@@ -27,6 +27,7 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         attempt=999_999,
         ended_attempt=999_999,
         failed_attempt=999_999,
+        last_failure="" if parked else message[:500],
         restarts=999_999,
         reason=UnitReason.SCALED_DOWN if parked else max(UnitReason, key=len),
         message=message,

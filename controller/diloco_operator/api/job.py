@@ -444,6 +444,11 @@ class UnitStatus(_Api):
     failed_attempt: int | None = Field(
         None, ge=1, description="The newest attempt that failed; its pods that ended stay, for their logs; absent: none."
     )
+    last_failure: str | None = Field(
+        None,
+        max_length=1024,
+        description="How that attempt failed, as `Reason: message`, also once the unit trains again; absent: none did.",
+    )
     ended_at: Timestamp | None = Field(
         None, description="Since when it does not contribute, over all attempts since; absent once the unit contributes again."
     )

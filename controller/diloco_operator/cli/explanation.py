@@ -17,7 +17,9 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.placement.request import HELP
 
-_FAILURES = frozenset({EventReason.UNIT_CRASHED, EventReason.UNIT_FAILED, EventReason.UNIT_LOST, EventReason.UNIT_GAVE_SLICE_UP})
+_OF_FAILURES = frozenset({EventReason.UNIT_CRASHED, EventReason.UNIT_FAILED})
+_OF_OTHER_ENDS = frozenset({EventReason.UNIT_LOST, EventReason.UNIT_GAVE_SLICE_UP})
+"""They are in no record of the unit."""
 _COMBINED = "(combined from similar events) "
 _NAMED = 3
 """Units that a sentence names one by one."""
@@ -58,10 +60,12 @@ class PoolExplained:
 class Failure:
     """How an attempt ended."""
 
-    at: float
-    """Seconds since the epoch."""
+    at: float | None
+    """Seconds since the epoch; None: not known."""
     reason: str
     message: str
+    attempt: int
+    """The one that failed; 0: the end was no failure, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class UnitsExplained:
     not_before: float | None
     slice: str
     restarts: int
+    attempt: int
+    """The newest one; 0: none yet."""
     last_failure: Failure | None
 
 
@@ -115,6 +121,8 @@ def explanation(
 def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:
     if view.state is None or view.over or view.suspend or view.state is JobState.SUSPENDED:
         return headline(view)
+    if (refused := view.refused()) is not None:
+        return f"{view.state} ({refused.reason}): {refused.message}"
     learners = view.status.learners
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
     parts = [f"{learners.contributing} of {plural(learners.desired, 'unit contributes', 'units contribute')}"]
@@ -192,26 +200,40 @@ def _group(units: Sequence[UnitStatus], failures: Mapping[str, Failure]) -> Unit
         not_before=first.not_before,
         slice=first.slice,
         restarts=first.restarts,
+        attempt=first.attempt,
         last_failure=failures.get(first.name),
     )
 
 
 def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[str, Failure]:
-    """By unit: the newest that an Event tells, or, when the Events have expired, only its time and the unit's reason."""
-    found: dict[str, Failure] = {}
+    """By unit: what is on its record; or what an Event tells of a later end that was no failure, such as a lost node, or of a failure of
+    which the record has no words."""
+    found = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
     names = {unit.name for unit in units}
-    for unit in units:
-        if unit.failures:
-            found[unit.name] = Failure(unit.failures[-1], "", "")
     for event in events:
         reason = event.get("reason")
         name, colon, message = str(event.get("message") or "").removeprefix(_COMBINED).partition(": ")
-        if reason not in _FAILURES or not colon or name not in names:
+        if reason not in _OF_FAILURES | _OF_OTHER_ENDS or not colon or name not in names:
             continue
-        at = _moment(event)
-        if at is not None and (name not in found or at >= int(found[name].at)):  # Events have whole seconds
-            found[name] = Failure(at, str(reason), message)
+        at, known = _moment(event), found.get(name)
+        if at is None or (known is not None and known.at is not None and at < int(known.at)):  # Events have whole seconds
+            continue
+        if known is None or not known.reason or reason in _OF_OTHER_ENDS:
+            failed = known.attempt if known is not None and reason in _OF_FAILURES else 0
+            found[name] = Failure(at, str(reason), message, failed)
     return found
+
+
+def _recorded(unit: UnitStatus) -> Failure | None:
+    """The last failure in the record of the unit. A status without room for the words has only its time and attempt."""
+    attempt = unit.failed_attempt or 0
+    if not attempt and not unit.failures:
+        return None
+    at = unit.failures[-1] if unit.failures else unit.since if unit.state is UnitState.FAILED else None
+    reason, _, message = (unit.last_failure or "").partition(": ")
+    if not reason and unit.state in (UnitState.BACKING_OFF, UnitState.FAILED):
+        reason, message = unit.reason, unit.message
+    return Failure(at, reason, message, attempt)
 
 
 def _moment(event: Mapping[str, Any]) -> float | None:

@@ -77,9 +77,12 @@ def _unit_rows(found: Explanation, group: UnitsExplained, now: float) -> Iterabl
     if group.restarts:
         yield "restarts", f"{group.restarts} so far"
     if (failure := group.last_failure) is not None:
-        what = ": ".join(part for part in (failure.reason, failure.message) if part and part != group.message)
-        yield "last failure", f"{_since(failure.at, now)}{': ' + what if what else ''}"
-        yield "its log", f"kubectl diloco logs {found.name} {group.names[0]} -p -n {found.namespace}"
+        when = [_since(failure.at, now)] if failure.at is not None else []
+        head = ", ".join([*when, *([f"attempt {failure.attempt}"] if failure.attempt else [])])
+        yield "last failure", ": ".join(part for part in (head, failure.reason, failure.message) if part)
+        if failure.attempt:  # the pods of other ends do not stay
+            earlier = " -p" if failure.attempt < group.attempt else ""
+            yield "its log", f"kubectl diloco logs {found.name} {group.names[0]}{earlier} -n {found.namespace}"
 
 
 def _since(moment: float, now: float) -> str:

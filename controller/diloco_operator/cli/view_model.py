@@ -50,6 +50,11 @@ class JobView:
         """Whether the condition is True."""
         return any(condition.type == type and condition.status.value == "True" for condition in self.status.conditions)
 
+    def refused(self) -> Condition | None:
+        """The condition Accepted where it is False: the operator cannot act on the spec, and its message says why."""
+        found = (each for each in self.status.conditions if each.type == ConditionType.ACCEPTED and each.status is ConditionStatus.FALSE)
+        return next(found, None)
+
     @property
     def over(self) -> bool:
         return any(self.holds(terminal) for terminal in TERMINAL)

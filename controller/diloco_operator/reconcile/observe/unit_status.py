@@ -30,6 +30,7 @@ class UnitStatusRecord(NamedTuple):
     attempt: int = 0
     ended_attempt: int = 0
     failed_attempt: int = 0
+    last_failure: str = ""
     restarts: int = 0
     reason: str = ""
     message: str = ""
@@ -79,6 +80,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         attempt=get("attempt", 0),
         ended_attempt=get("endedAttempt", 0),
         failed_attempt=get("failedAttempt", 0),
+        last_failure=get("lastFailure", ""),
         restarts=get("restarts", 0),
         reason=get("reason", ""),
         message=get("message", ""),
@@ -138,6 +140,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         found["grantorSaid"] = record.grantor_said
     if record.failed_attempt:
         found["failedAttempt"] = record.failed_attempt
+    if record.last_failure:
+        found["lastFailure"] = record.last_failure
     if record.recover_seconds is not None:
         found["recoverSeconds"] = record.recover_seconds
     return found

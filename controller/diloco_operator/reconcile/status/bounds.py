@@ -22,9 +22,11 @@ from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
 
 MESSAGE_LIMIT = 4096
 """Characters of the message of a unit or pool, as the CRD limits it."""
-_SAID = "grantorSaid"
-_TEXTS = ("message", _SAID)
-"""What a unit says in words. Few have the second."""
+_SOMETIMES = ("grantorSaid", "lastFailure")
+_TEXTS = ("message", *_SOMETIMES)
+"""What a unit says in words. Many have the first only."""
+_NAMES = {text: len(f',"{text}":""') for text in _SOMETIMES}
+"""Bytes of such a field without its text."""
 CONDITION_LIMIT = 8000
 """Characters of a condition's message; an eighth of what the CRD allows is more than a person reads."""
 _REFUSED_KEYS = 10
@@ -160,8 +162,10 @@ def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> i
     found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
     found += sum(len(progress.get(key) or "") for key in (LOSSES, HELD_OUT_LOSSES))  # ASCII
     for unit in units:
-        texts = len(unit["message"]) + len(unit["slice"]) + len(unit.get(_SAID, ""))
-        found += UNIT_FLOOR + 6 * texts + FAILURE_BYTES * len(unit["failures"]) + (refused if unit["refused"] else 0)
+        texts = 6 * (len(unit["message"]) + len(unit["slice"])) + sum(
+            6 * len(unit[text]) + _NAMES[text] for text in _SOMETIMES if text in unit
+        )
+        found += UNIT_FLOOR + texts + FAILURE_BYTES * len(unit["failures"]) + (refused if unit["refused"] else 0)
     return found
 
 
@@ -171,6 +175,8 @@ class _Sizes:
 
     rest: int
     """Everything else. Figures that go up and down count with their longest form."""
+    names: int
+    """Of fields of units that go with their texts."""
     messages: tuple[int, ...]
     slices: tuple[int, ...]
     others: tuple[int, ...]
@@ -186,11 +192,12 @@ class _Sizes:
         others = tuple(_text_bytes(each.get("message", "")) for each in texts)
         found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "progress": {}}) + _PROGRESS + _FIGURES * len(units)
         last = sum(stored_bytes(_stable(unit)) - stored_bytes(_stable(_essential(unit))) for unit in units)
-        return _Sizes(found - sum(messages) - sum(slices) - sum(others), messages, slices, others, last)
+        names = sum(size for unit in units for text, size in _NAMES.items() if text in unit)
+        return _Sizes(found - names - sum(messages) - sum(slices) - sum(others), names, messages, slices, others, last)
 
     def under(self, limits: _Limits) -> int:
         """Bytes of the status with these limits."""
-        found = self.rest - (self.last if limits.last else 0)
+        found = self.rest + (self.names if limits.unit else 0) - (self.last if limits.last else 0)
         for sizes, limit in ((self.messages, limits.unit), (self.slices, limits.slice), (self.others, limits.other)):
             found += sum(min(size, limit) for size in sizes)
         return found
@@ -218,9 +225,7 @@ def _shortened(status: dict[str, Any], limits: _Limits) -> dict[str, Any]:
 def _with_short_texts(unit: dict[str, Any], limits: _Limits) -> dict[str, Any]:
     texts = {text: clip_bytes(unit[text], limits.unit) for text in _TEXTS if text in unit}
     found = {**unit, **texts, "slice": _clip_slice(unit["slice"], limits.slice)}
-    if not found.get(_SAID, True):  # absent, as of a unit of which nothing was said
-        del found[_SAID]
-    return found
+    return {key: value for key, value in found.items() if value or key not in _SOMETIMES}  # absent, as of a unit that never had it
 
 
 def _essential(unit: dict[str, Any]) -> dict[str, Any]:

@@ -10,12 +10,15 @@ from diloco.wording import plural
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 
+_CAUSE = 500
+"""Characters that a record keeps of how the last attempt failed."""
 RETRY_HINT = "fix the cause, then kubectl diloco retry starts it again"
 """How each message of a unit that was given up ends."""
 
@@ -82,11 +85,18 @@ def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart,
                 ended_at=lost_at,
             )
         case EndKind.PERMANENT:
-            ended = ended._replace(failed_attempt=attempt)
+            ended = ended._replace(failed_attempt=attempt, last_failure=_cause(end))
             message = f"given up after attempt {attempt}: {end.message}; {RETRY_HINT}"
             return ended._replace(state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=lost_at)
         case EndKind.FAILURE:
-            return _after_failure(ended._replace(failed_attempt=attempt, ended_at=lost_at), attempt, end, budget, now)
+            return _after_failure(
+                ended._replace(failed_attempt=attempt, last_failure=_cause(end), ended_at=lost_at), attempt, end, budget, now
+            )
+
+
+def _cause(end: End) -> str:
+    """It stays when the unit's message speaks of something else, and when the Events have expired."""
+    return clip(f"{end.reason}: {end.message}", _CAUSE)
 
 
 def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:

@@ -115,7 +115,7 @@ async def test_a_unit_that_failed_says_how_when_and_where_its_log_is(cluster: Fa
     await begin(cluster)
     crashed = unit(
         "v5p-1", "BackingOff", 3, reason="Crashed", message="attempt 3 ended: exit 1; starts again", restarts=2, slice="np-1",
-        failures=["2026-11-20T21:00:00Z"], notBefore="2026-11-20T21:02:30Z",
+        failures=["2026-11-20T21:00:00Z"], notBefore="2026-11-20T21:02:30Z", failedAttempt=3, lastFailure="Crashed: exit 1",
     )  # fmt: skip
     await set_status(
         cluster, state="Degraded", reason="LearnersFailed", conditions=conditions(Training="True"), learners=learners(1, 2),
@@ -123,7 +123,7 @@ async def test_a_unit_that_failed_says_how_when_and_where_its_log_is(cluster: Fa
         hosts=[{"node": "tpu-7", "message": "v5p-1 crashed", "avoidedUntil": "2026-11-20T21:10:00Z"}],
     )  # fmt: skip
     await tell(cluster, "UnitCrashed", "v5p-1: attempt 2 ended: exit 9", "2026-11-20T20:50:00Z")
-    await tell(cluster, "UnitCrashed", "(combined from similar events) v5p-1: attempt 3 ended: exit 1")
+    await tell(cluster, "UnitCrashed", "(combined from similar events) v5p-1: attempt 3 ended: exit 1; starts again")
     await tell(cluster, "UnitCrashed", "v5p-1: of an earlier job", uid="another")
     await tell(cluster, "UnitStarted", "v5p-1: attempt 3 starts on np-1", "2026-11-20T21:00:59Z")
     await tell(cluster, "UnitCrashed", "no-such-unit: x", "2026-11-20T21:00:59Z")
@@ -135,12 +135,69 @@ async def test_a_unit_that_failed_says_how_when_and_where_its_log_is(cluster: Fa
         "  since           2026-11-20T21:00:00Z (1m00s ago)",
         "  next attempt    not before 2026-11-20T21:02:30Z, in 1m30s",
         "  restarts        2 so far",
-        "  last failure    2026-11-20T21:00:00Z (1m00s ago): UnitCrashed: attempt 3 ended: exit 1",
-        "  its log         kubectl diloco logs bytes-lm v5p-1 -p -n team",
+        "  last failure    2026-11-20T21:00:00Z (1m00s ago), attempt 3: Crashed: exit 1",
+        "  its log         kubectl diloco logs bytes-lm v5p-1 -n team",
         "",
         "hosts on which attempts failed",
         "  tpu-7           avoided until 2026-11-20T21:10:00Z: v5p-1 crashed",
     ]
+
+
+@on_a_cluster
+async def test_a_unit_that_starts_again_still_says_how_its_last_attempt_failed_and_its_log_is_the_previous_one(
+    cluster: FakeCluster,
+) -> None:
+    await begin(cluster)
+    again = unit(
+        "v5p-1", "Joining", 4, reason="Joining", message="takes the current parameters", failures=["2026-11-20T20:59:00Z"],
+        endedAttempt=3, failedAttempt=3, lastFailure="OutOfMemory: exit 137 (OOMKilled): it used too much memory",
+    )  # fmt: skip
+    refused = unit(
+        "v5p-2", "Pending", 1, reason="Retried", message="retry 1: the unit starts again", endedAttempt=1, failedAttempt=1,
+        lastFailure="RefusedLayout: exit 65: the parameters do not fit the job's",
+    )  # fmt: skip
+    await set_status(
+        cluster, state="Training", conditions=conditions(Training="True"), learners=learners(1, 3), units=[unit(), again, refused]
+    )
+    told = await page(cluster)
+    assert (
+        "  last failure    2026-11-20T20:59:00Z (2m00s ago), attempt 3: OutOfMemory: exit 137 (OOMKilled): it used too much memory\n"
+        "  its log         kubectl diloco logs bytes-lm v5p-1 -p -n team\n"
+    ) in told
+    assert (
+        "  last failure    attempt 1: RefusedLayout: exit 65: the parameters do not fit the job's\n"
+        "  its log         kubectl diloco logs bytes-lm v5p-2 -n team"
+    ) in told
+
+
+@on_a_cluster
+async def test_where_status_had_no_room_for_the_cause_the_event_tells_it(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    again = unit("v5p-1", "Starting", 4, failures=["2026-11-20T20:59:00Z"], endedAttempt=3, failedAttempt=3)
+    await set_status(cluster, state="Training", conditions=conditions(Training="True"), learners=learners(1, 2), units=[unit(), again])
+    await tell(cluster, "UnitCrashed", "v5p-1: attempt 2 ended: exit 9", "2026-11-20T20:50:00Z")
+    await tell(cluster, "UnitCrashed", "(combined from similar events) v5p-1: attempt 3 ended: exit 1", "2026-11-20T20:59:01Z")
+    await tell(cluster, "UnitCrashed", "v5p-1: of an earlier job", uid="another")
+    told = await page(cluster)
+    assert "  last failure    2026-11-20T20:59:01Z (1m59s ago), attempt 3: UnitCrashed: attempt 3 ended: exit 1\n" in told
+
+
+@on_a_cluster
+async def test_a_unit_whose_node_was_lost_is_not_sent_to_a_log_that_went_with_it(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    lost = unit("v5p-1", "Pending", 1, reason="NodeLost", message="node tpu-1 is gone", endedAttempt=1)
+    await set_status(cluster, state="Training", conditions=conditions(Training="True"), learners=learners(1, 2), units=[unit(), lost])
+    await tell(cluster, "UnitLost", "v5p-1: node tpu-1 is gone")
+    told = await page(cluster)
+    assert "  last failure    2026-11-20T21:00:00Z (1m00s ago): UnitLost: node tpu-1 is gone" in told
+    assert "its log" not in told
+
+
+@on_a_cluster
+async def test_a_spec_that_the_operator_cannot_use_is_the_answer(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    await set_status(cluster, state="Queued", reason="SpecInvalid", conditions=conditions(Accepted="False"))
+    assert await page(cluster) == "bytes-lm in namespace team is Queued (AcceptedReason): about Accepted"
 
 
 @on_a_cluster
@@ -152,7 +209,7 @@ async def test_a_user_without_rights_on_nodes_and_events_gets_less_and_is_told_s
         units=[failed], pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],
     )  # fmt: skip
     told = await page(cluster, NODES, EVENTS)
-    assert "  last failure    2026-11-20T21:00:00Z (1m00s ago)\n" in told
+    assert "  last failure    2026-11-20T21:00:00Z (1m00s ago): RestartsExhausted: gave up\n" in told
     assert "nodes now" not in told
     assert told.splitlines()[-2:] == [
         "Note: you may not list the events of the namespace, so that what they tell is not shown",

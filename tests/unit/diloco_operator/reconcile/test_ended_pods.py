@@ -54,6 +54,7 @@ def test_failed_pod_stays_until_the_next_attempt_has_failed_too() -> None:
         fail(stage, attempt)
         assert ended(stage) == {f"v5p-0-a{attempt}-0": "Failed"}
         assert stage.unit("v5p-0")["failedAttempt"] == attempt
+        assert stage.unit("v5p-0")["lastFailure"] == "Crashed: exit 1"  # also while it trains again
         assert stage.states() == {"v5p-0": "Training"}
 
 
@@ -78,6 +79,7 @@ def test_attempt_that_was_disrupted_leaves_nothing_and_displaces_nothing() -> No
     train_again(stage)
     assert stage.unit("v5p-0")["attempt"] == 3
     assert ended(stage) == {"v5p-0-a1-0": "Failed"}
+    assert (stage.unit("v5p-0")["failedAttempt"], stage.unit("v5p-0")["lastFailure"]) == (1, "Crashed: exit 1")
     evicted = stage.pod("v5p-0", 3)
     evicted["status"] |= {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
     train_again(stage)
