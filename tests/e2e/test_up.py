@@ -147,6 +147,8 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     status, result = first.end()
     assert status == 130
     assert "To continue" in result["message"]
+    reasons = {unit["reason"] for line in first.lines if line["type"] == "status" for unit in line["units"]}
+    assert "PullingImages" not in reasons, "no image is pulled here"
     stopped = result["jobs"][0]["progress"]
     assert stopped["step"] >= 60
     steps = stopped["step"] + 190

@@ -26,6 +26,9 @@ class Waiting:
     message: str = ""
 
 
+_CREATING = Waiting("ContainerCreating")
+
+
 @dataclass(frozen=True, slots=True)
 class Running:
     started_at: datetime
@@ -119,8 +122,10 @@ def pod_status(
     unready = "PodCompleted" if what == "Succeeded" else "PodFailed" if what == "Failed" else "ContainersNotReady"
     not_running = [state.name for state in main if not isinstance(state.now, Running)]
     message = "" if over or ready else f"containers with unready status: [{' '.join(not_running)}]"
+    # From this condition on a kubelet pulls images, and the operator says so. Here are none: what is prepared starts at once.
+    prepared = any(state.now != _CREATING or state.last is not None for state in (*init, *main))
     conditions = {
-        "PodReadyToStartContainers": (not over, "", ""),
+        "PodReadyToStartContainers": (prepared and not over, "", ""),
         "Initialized": (initialized, "" if initialized else "ContainersNotInitialized", ""),
         "Ready": (ready, "" if ready else unready, message),
         "ContainersReady": (ready, "" if ready else unready, message),
@@ -210,7 +215,7 @@ def initial_states(containers: Sequence[Mapping[str, Any]], reported: Sequence[M
 
 def _initial_state(container: Mapping[str, Any], reported: Mapping[str, Any], now: datetime) -> ContainerState:
     image = container.get("image", "")
-    fresh = ContainerState(container["name"], image, Waiting("ContainerCreating"), restarts=reported.get("restartCount", 0))
+    fresh = ContainerState(container["name"], image, _CREATING, restarts=reported.get("restartCount", 0))
     state = reported.get("state", {})
     if "running" in state:
         lost = Terminated(

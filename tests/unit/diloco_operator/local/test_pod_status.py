@@ -19,6 +19,7 @@ from diloco_operator.local.pod_status import (
     restart_delay,
     restarts_again,
 )
+from diloco_operator.reconcile.observe.startup import project_startup
 
 T0 = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
 WAITING, RUNNING = Waiting("ContainerCreating"), Running(T0, "local://x")
@@ -80,6 +81,13 @@ def test_ready_follows_the_containers_and_its_time_moves_only_with_it() -> None:
     times = [condition({"status": s}, "Ready")["lastTransitionTime"] for s in (first, later, broken)]
     assert times == ["2026-11-20T21:00:00Z", "2026-11-20T21:00:00Z", "2026-11-20T21:00:19Z"]
     assert condition({"status": broken}, "Ready")["message"] == "containers with unready status: [c]"
+
+
+def test_pod_that_starts_says_nothing_of_images_because_none_are_pulled() -> None:
+    pod = {"metadata": {"name": "p", "creationTimestamp": "2026-11-20T21:00:00Z"}, "spec": {"nodeName": "n"}}
+    steps = [status(now(WAITING)), status(now(RUNNING)), status(now(WAITING), init=[now(RUNNING)]), status(now(Waiting("ConfigError")))]
+    assert [condition({"status": each}, "PodReadyToStartContainers")["status"] for each in steps] == ["False", "True", "True", "True"]
+    assert [project_startup({**pod, "status": each}).network_at is None for each in steps] == [True, False, False, False]
 
 
 def test_writing_the_same_again_changes_nothing() -> None:
