@@ -9,7 +9,6 @@ import contextlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.rest.pod_exec import Channel
 from diloco_operator.timeouts import EXPORT
 
-_RELEASED_IMAGE = "ghcr.io/diloco-operator/syncer"
 _STDERR = 4096
 """So much of what the program in the pod says is kept."""
 
@@ -66,13 +64,14 @@ async def export_job(client: RestClient, namespace: str, wanted: Wanted) -> str:
             ) from error
         click.echo(f"there is no claim {claim}: this machine reads the copies of its snapshots", err=True)
         return uri
+    job = job or await _job_of(client, namespace, found)
     pods = [pod for pod in (await client.list(names.PODS, namespace)).items if mounts(pod, claim) and not has_ended(pod)]
     node = _node_of(found, pods)
     request = PodRequest(
         name=f"{claim[:50].rstrip('-.')}-export-{secrets.token_hex(3)}",
         namespace=namespace,
         claim=claim,
-        image=wanted.image or await _image(client, namespace, job),
+        image=wanted.image or await _image(client, namespace, job, found),
         python=_python(_template(job)),
         node=node,
         template=_template(job),
@@ -123,8 +122,24 @@ def _python(template: Mapping[str, Any]) -> str:
     return command[0] if command[1:3] == ["-m", "diloco.syncer"] else "python"
 
 
-async def _image(client: Client, namespace: str, job: Obj | None) -> str:
-    """What the job's syncer runs, or would run: of its pod, its template, the operator's configuration, or this release."""
+async def _job_of(client: Client, namespace: str, claim: Obj) -> Obj | None:
+    """The job whose claim it is; None: it is gone, or the user may not read it."""
+    metadata = claim["metadata"]
+    name = (metadata.get("labels") or {}).get(names.LABEL_JOB)
+    owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
+    owners.add((metadata.get("annotations") or {}).get(names.ANNOTATION_JOB_UID))
+    if not name:
+        return None
+    try:
+        job = await client.get(names.DILOCO_JOBS, namespace, name)
+    except (NotFound, Forbidden):
+        return None
+    return job if job["metadata"]["uid"] in owners else None  # a later job may have the name
+
+
+async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) -> str:
+    """What the job's syncer runs, ran, or would run: of its pod, its template, the claim, or the operator's configuration. Raises
+    CommandError where none of them says it."""
     if job is not None:
         with contextlib.suppress(NotFound):
             pod = await client.get(names.PODS, namespace, names.syncer_pod_name(job["metadata"]["name"]))
@@ -132,7 +147,14 @@ async def _image(client: Client, namespace: str, job: Obj | None) -> str:
                 return str(image)
         if image := syncer_container(_template(job)).get("image"):
             return str(image)
-    return await _configured_image(client) or f"{_RELEASED_IMAGE}:{version('diloco-operator')}"
+    metadata = claim["metadata"]
+    image = (metadata.get("annotations") or {}).get(names.ANNOTATION_SYNCER_IMAGE) or await _configured_image(client)
+    if not image:
+        raise CommandError(
+            f"no image is known that reads claim {metadata['name']}: no syncer's pod runs, neither job nor claim names one, and the "
+            "ConfigMap of the operator is not there or may not be read. Name the syncer's image with --image"
+        )
+    return str(image)
 
 
 async def _configured_image(client: Client) -> str:

@@ -12,7 +12,9 @@ from diloco_operator.api.job import Retain, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.children.metadata import owned
+from diloco_operator.reconcile.children.pods import syncer_image
 from diloco_operator.reconcile.children.retention import claim_metadata, is_claim_of
+from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import Child, Job
 
@@ -48,7 +50,7 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     wanted = (
         (names.CONFIG_MAPS, observed.children.config_map, _config_map(job, data)),
         (names.SERVICES, observed.children.service, _service(job)),
-        (names.VOLUME_CLAIMS, observed.children.volume_claim, _volume_claim(job, context.spec)),
+        (names.VOLUME_CLAIMS, observed.children.volume_claim, _volume_claim(job, context.spec, observed.config)),
     )
     creates: list[Create] = []
     deletes: list[Delete] = []
@@ -107,7 +109,7 @@ def _service(job: Job) -> Obj:
     }
 
 
-def _volume_claim(job: Job, spec: Spec) -> Obj:
+def _volume_claim(job: Job, spec: Spec, config: OperatorConfig) -> Obj:
     storage = spec.syncer.storage
     claim: Obj = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}}
     if storage.class_name:
@@ -115,6 +117,6 @@ def _volume_claim(job: Job, spec: Spec) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": claim_metadata(job, names.volume_claim_name(job.name), storage.retain),
+        "metadata": claim_metadata(job, names.volume_claim_name(job.name), storage.retain, syncer_image(spec, config)),
         "spec": claim,
     }

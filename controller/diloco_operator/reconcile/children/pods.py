@@ -161,6 +161,12 @@ def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Ob
 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
+def syncer_image(spec: Spec, config: OperatorConfig) -> str:
+    """What the job's syncer runs: of its template, or of the configuration."""
+    template = spec.syncer.template or PodTemplate()
+    return str(_container(template.spec, names.SYNCER_CONTAINER).get("image") or config.syncer_image)
+
+
 def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str) -> Obj:
     """The job's syncer. restartPolicy OnFailure: after a crash the kubelet restarts it on the same volume."""
     template = spec.syncer.template or PodTemplate()

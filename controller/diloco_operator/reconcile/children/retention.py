@@ -1,7 +1,8 @@
 """What becomes of the volume claim when its job is deleted: `syncer.storage.retain`. Pure.
 
 With Delete the claim has an owner reference to the job, and the garbage collector deletes it with the job. With Keep it has none: an
-annotation says whose claim it is, and a label finds it. An existing claim follows the field at any time.
+annotation says whose claim it is, and a label finds it. An existing claim follows the field at any time. Another annotation names the image
+that reads what is on it, for `kubectl diloco export` when the job is gone.
 
 See docs/decisions/0139-model-at-the-end.md.
 """
@@ -16,6 +17,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Retain
 from diloco_operator.plan import Patch
 from diloco_operator.reconcile.children.metadata import owned, owner_reference
+from diloco_operator.reconcile.children.pods import syncer_image
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import Child, Job
 
@@ -34,13 +36,14 @@ class Retention:
     """When a rejected change is tried again."""
 
 
-def claim_metadata(job: Job, name: str, retain: Retain) -> dict[str, Any]:
-    """Metadata of a new claim."""
+def claim_metadata(job: Job, name: str, retain: Retain, image: str) -> dict[str, Any]:
+    """Metadata of a new claim. `image`: of the syncer."""
     meta = owned(job, name)
+    meta["annotations"] = {names.ANNOTATION_SYNCER_IMAGE: image}
     if retain is Retain.KEEP:
         del meta["ownerReferences"]
         meta["labels"][names.LABEL_RETAIN] = Retain.KEEP.value
-        meta["annotations"] = {names.ANNOTATION_JOB_UID: job.uid}
+        meta["annotations"][names.ANNOTATION_JOB_UID] = job.uid
     return meta
 
 
@@ -60,10 +63,12 @@ def claim_retention(context: ReconcileContext) -> Retention:
     if claim is None:
         unseen = wanted is Retain.KEEP and bool(context.observed.missing_rights)
         return Retention(settled=not unseen)
-    if claim.deleting or not is_claim_of(claim, job) or _follows(claim, job, wanted):
+    follows, image = _follows(claim, job, wanted), syncer_image(context.spec, context.observed.config)
+    named = wanted is Retain.DELETE or claim.syncer_image == image  # who exports from a claim with a job can ask the job
+    if claim.deleting or not is_claim_of(claim, job) or (follows and named):
         return Retention()
     if (rejection := context.rejection((names.VOLUME_CLAIMS.kind, claim.name))) is not None:
-        return Retention(settled=False, refused=rejection.text, retry_at=rejection.retry_at)
+        return Retention(settled=follows, refused="" if follows else rejection.text, retry_at=rejection.retry_at)
     others = [owner for owner in _others(claim) if not _is_to(owner, job)]
     keep = wanted is Retain.KEEP
     meta = {
@@ -71,9 +76,9 @@ def claim_retention(context: ReconcileContext) -> Retention:
         "resourceVersion": claim.version,
         "ownerReferences": others if keep else [*others, owner_reference(job)],
         "labels": {names.LABEL_RETAIN: Retain.KEEP.value if keep else None},
-        "annotations": {names.ANNOTATION_JOB_UID: job.uid if keep else None},
+        "annotations": {names.ANNOTATION_JOB_UID: job.uid if keep else None, names.ANNOTATION_SYNCER_IMAGE: image},
     }
-    return Retention((Patch(names.VOLUME_CLAIMS, job.namespace, claim.name, {"metadata": meta}),), settled=False)
+    return Retention((Patch(names.VOLUME_CLAIMS, job.namespace, claim.name, {"metadata": meta}),), settled=follows)
 
 
 def _follows(claim: Child, job: Job, wanted: Retain) -> bool:

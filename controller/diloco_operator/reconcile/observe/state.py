@@ -397,6 +397,8 @@ class Child:
     """Of a volume claim that outlives its job: the uid of the job."""
     retain: str = ""
     """Its label LABEL_RETAIN."""
+    syncer_image: str = ""
+    """Its annotation ANNOTATION_SYNCER_IMAGE."""
     other_owners: str = ""
     """Its ownerReferences without the controller, as JSON; "" if there are none."""
 
@@ -420,6 +422,7 @@ def project_child(obj: Obj) -> Child:
         version=string(meta, "resourceVersion", "metadata"),
         kept_for=string(annotations, names.ANNOTATION_JOB_UID, "metadata.annotations"),
         retain=string(labels, names.LABEL_RETAIN, "metadata.labels"),
+        syncer_image=string(annotations, names.ANNOTATION_SYNCER_IMAGE, "metadata.annotations"),
         other_owners=json.dumps(others) if others else "",
     )
 

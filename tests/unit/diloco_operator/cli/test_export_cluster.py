@@ -31,8 +31,11 @@ NAMESPACE = "jobs"
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "export", "state": {"running": {}}}]}
 
 
-def a_claim(*modes: str) -> Obj:
-    return {"metadata": {"name": "quad-syncer"}, "spec": {"accessModes": list(modes) or ["ReadWriteOnce"]}}
+def a_claim(*modes: str, image: str = "", uid: str = "u1") -> Obj:
+    """Kept, of the job with this uid. `image`: the syncer's."""
+    annotations = {"diloco.dev/job-uid": uid, **({"diloco.dev/syncer-image": image} if image else {})}
+    metadata = {"name": "quad-syncer", "labels": {"diloco.dev/job": "quad"}, "annotations": annotations}
+    return {"metadata": metadata, "spec": {"accessModes": list(modes) or ["ReadWriteOnce"]}}
 
 
 def a_job(**spec: Any) -> Obj:
@@ -50,7 +53,7 @@ class Cluster:
 
     def __init__(self, volume: Path) -> None:
         self.job: Obj | None = a_job()
-        self.claim: Obj | None = a_claim()
+        self.claim: Obj | None = a_claim(image="registry/syncer:1")
         self.pods: dict[str, Obj] = {}
         self.config_maps: list[Obj] | None = None
         """None: the user may not list them."""
@@ -210,24 +213,42 @@ async def test_the_pod_is_read_only_restricted_and_ends_by_itself(desk: Desk) ->
     assert "diloco.dev/job" not in desk.cluster.created[0]["metadata"]["labels"], "the operator would take it for one of its own"
 
 
-@pytest.mark.slow
-async def test_the_image_is_the_syncers_or_the_operators_or_the_releases(desk: Desk) -> None:
-    images = []
-    for config_maps, pods, image in (
-        (None, {}, ""),
-        ([{"metadata": {}, "data": {"config.yaml": "syncerImage: mirror/syncer:7\n"}}], {}, ""),
-        (None, {"quad-syncer": a_syncer(phase="Succeeded")}, ""),
-        (None, {"quad-syncer": a_syncer(phase="Succeeded")}, "mine:1"),
-    ):
-        desk.cluster.config_maps, desk.cluster.pods = config_maps, dict(pods)
-        await desk.export(image=image)
-        images.append(desk.cluster.created[-1]["spec"]["containers"][0]["image"])
-    assert images == ["ghcr.io/diloco-operator/syncer:0.1.0", "mirror/syncer:7", "registry/syncer:1", "mine:1"]
+OPERATORS = [{"metadata": {}, "data": {"config.yaml": "syncerImage: mirror/syncer:7\n"}}]
+OF_TEMPLATE = {"syncer": {"template": {"spec": {"containers": [{"name": "syncer", "image": "own/syncer:2"}]}}}}
+
+
+@pytest.mark.parametrize(
+    ("options", "cluster", "image"),
+    [
+        ({"image": "mine:1"}, {"pods": {"quad-syncer": a_syncer(phase="Succeeded")}}, "mine:1"),
+        ({}, {"pods": {"quad-syncer": a_syncer(phase="Succeeded")}, "claim": a_claim(image="old:1")}, "registry/syncer:1"),
+        ({}, {"job": a_job(**OF_TEMPLATE)}, "own/syncer:2"),
+        ({"job": "", "claim": "quad-syncer"}, {"job": a_job(**OF_TEMPLATE)}, "own/syncer:2"),  # the claim says whose it is
+        ({"job": "", "claim": "quad-syncer"}, {"job": None}, "registry/syncer:1"),  # the claim was kept
+        ({"job": "", "claim": "quad-syncer"}, {"job": a_job(**OF_TEMPLATE), "claim": a_claim(image="old:1", uid="u0")}, "old:1"),
+        ({"job": "", "claim": "quad-syncer"}, {"job": None, "claim": a_claim(), "config_maps": OPERATORS}, "mirror/syncer:7"),
+    ],
+)
+async def test_the_image_is_that_of_the_claims_own_syncer(desk: Desk, options: Obj, cluster: Obj, image: str) -> None:
+    for name, value in cluster.items():
+        setattr(desk.cluster, name, dict(value) if name == "pods" else value)
+    desk.cluster.pod_status = {"phase": "Failed", "reason": "Stopped"}  # the image is known by then
+    with pytest.raises(CommandError, match="Stopped"):
+        await desk.export(**options)
+    assert desk.cluster.created[-1]["spec"]["containers"][0]["image"] == image
+
+
+@pytest.mark.parametrize("config_maps", [None, [], [{"metadata": {}, "data": {}}]])
+async def test_where_no_image_is_known_one_is_asked_for(desk: Desk, config_maps: list[Obj] | None) -> None:
+    desk.cluster.job, desk.cluster.claim, desk.cluster.config_maps = None, a_claim(), config_maps
+    with pytest.raises(CommandError, match=r"no image is known that reads claim quad-syncer: .* Name the syncer's image with --image"):
+        await desk.export(job="", claim="quad-syncer")
+    assert desk.cluster.created == []
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 async def test_a_claim_for_one_pod_only_is_refused_while_the_job_runs(desk: Desk) -> None:
-    desk.cluster.claim = a_claim("ReadWriteOncePod")
+    desk.cluster.claim = a_claim("ReadWriteOncePod", image="registry/syncer:1")
     desk.cluster.pods["quad-syncer"] = a_syncer()
     with pytest.raises(CommandError, match="claim quad-syncer is ReadWriteOncePod and pod quad-syncer uses it"):
         await desk.export()

@@ -105,6 +105,35 @@ def test_operator_that_dies_right_after_the_change_of_the_claim_goes_on() -> Non
     assert is_kept(stage)
 
 
+def image_of(stage: Stage) -> str:
+    found: str = claim(stage)["annotations"]["diloco.dev/syncer-image"]
+    return found
+
+
+def test_claim_names_the_image_that_reads_it_once_its_job_is_gone() -> None:
+    stage = a_stage().train()
+    assert image_of(stage) == stage.config.syncer_image
+    template = {"spec": {"containers": [{"name": "syncer", "image": "own/syncer:2"}]}}
+    stage.edit(syncer={"storage": {"size": "10Gi", "retain": "Keep"}, "template": template})
+    stage.settle()
+    assert image_of(stage) == "own/syncer:2"
+    del claim(stage)["annotations"]["diloco.dev/syncer-image"]  # as of a claim that an earlier operator made
+    stage.settle()
+    assert (is_kept(stage), image_of(stage)) == (True, "own/syncer:2")
+
+
+def test_image_that_cannot_be_written_holds_nothing_back() -> None:
+    stage = complete(a_stage("Keep", ttlSecondsAfterFinished=60).train())
+    del claim(stage)["annotations"]["diloco.dev/syncer-image"]
+    generation = stage.job["metadata"]["generation"]
+    stage.rejected_writes = {("PersistentVolumeClaim", "bytes-lm-syncer"): RejectedWrite(403, "forbidden", stage.now, generation)}
+    stage.step()
+    assert "forbidden" not in stage.condition("Complete")["message"]
+    stage.advance(61)
+    stage.step()
+    assert stage.job_gone
+
+
 # --- the end ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("before", "after"), [("Delete", "Keep"), ("Keep", "Delete")])
 def test_field_has_its_effect_on_a_job_that_is_over_and_the_message_follows(before: str, after: str) -> None:
