@@ -1,35 +1,50 @@
-"""Where the JAX programs of all pods keep what they compiled, so that a unit that comes back does not compile it again.
+"""Where JAX, torch.compile (Inductor) and Triton keep what they compiled in any pod, so that a unit that comes back need not compile it.
 
 See docs/decisions/0050-local-pods.md.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-FOLDER = "JAX_COMPILATION_CACHE_DIR"
-"""The variable by which JAX finds the folder. Set in the environment of the command, it wins over the one in the state directory."""
+_FOLDERS = {"JAX_COMPILATION_CACHE_DIR": "jax", "TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+CACHE_VARIABLES = tuple(_FOLDERS)
+"""By these the compilers find their folders. One that is set in the environment of the command wins over the one in the state directory."""
 _EVERY_PROGRAM = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 """By default JAX keeps only what takes it a second or longer. A small model is many programs that each take less."""
 MOST_BYTES = 1 << 30
 
 
 def cache_variables(state_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """What makes JAX use the folder. `environment`: what pods get of the command's own. Pure."""
-    return {FOLDER: environment.get(FOLDER, str(cache_folder(state_dir))), **_EVERY_PROGRAM}
+    """What makes the compilers use the folders. `environment`: what pods get of the command's own. Pure."""
+    folders = {variable: environment.get(variable, str(state_dir / "compiled" / name)) for variable, name in _FOLDERS.items()}
+    return {**folders, **_EVERY_PROGRAM}
 
 
-def cache_folder(state_dir: Path) -> Path:
-    return state_dir / "compiled" / "jax"
+def cache_folders(state_dir: Path) -> tuple[Path, ...]:
+    return tuple(state_dir / "compiled" / name for name in _FOLDERS.values())
 
 
-def trim_cache(state_dir: Path, most: int = MOST_BYTES) -> None:
-    """Delete the oldest programs while all together are larger than `most` bytes. Raises OSError."""
-    files = [(status.st_mtime_ns, status.st_size, path) for path in cache_folder(state_dir).glob("*") if (status := path.stat())]
-    size = sum(size for _, size, _ in files)
-    for _, file_size, path in sorted(files):
+def trim_caches(state_dir: Path, most: int = MOST_BYTES) -> None:
+    """Delete the oldest entries of each cache that is larger than `most` bytes. Raises OSError."""
+    for folder in cache_folders(state_dir):
+        _trim(folder, most)
+
+
+def _trim(folder: Path, most: int) -> None:
+    """An entry is a file or folder at the top, and goes as a whole: a program of Triton is several files."""
+    entries = []
+    for entry in folder.glob("*"):
+        files = [path.lstat() for path in (entry, *entry.rglob("*")) if path.is_symlink() or not path.is_dir()]
+        entries.append((max((file.st_mtime_ns for file in files), default=0), sum(file.st_size for file in files), entry))
+    size = sum(size for _, size, _ in entries)
+    for _, entry_size, entry in sorted(entries):
         if size <= most:
             return
-        path.unlink(missing_ok=True)
-        size -= file_size
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink(missing_ok=True)
+        size -= entry_size

@@ -14,7 +14,7 @@ from diloco.protocol.backoff import ExponentialBackoff
 
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.local.addresses import Addresses
-from diloco_operator.local.compilation_cache import FOLDER as COMPILATION_CACHE
+from diloco_operator.local.compilation_cache import CACHE_VARIABLES
 from diloco_operator.local.processes import Supervisor
 from diloco_operator.local.short_paths import ShortPaths
 from diloco_operator.local.state_dir import claim_folder
@@ -22,7 +22,7 @@ from diloco_operator.timeouts import WatchTimeouts
 
 WATCHES = WatchTimeouts(backoff=ExponentialBackoff(initial=0.5, ceiling=5.0))
 """Of all watches here. A single machine may reconnect soon after an outage without loading the API server."""
-_INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH", COMPILATION_CACHE)
+_INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH", *CACHE_VARIABLES)
 
 
 def base_environment() -> dict[str, str]:

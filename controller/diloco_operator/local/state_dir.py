@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from diloco_operator.local.compilation_cache import trim_cache
+from diloco_operator.local.compilation_cache import trim_caches
 
 
 def claim_folder(state_dir: Path, namespace: str, claim: str) -> Path:
@@ -70,7 +70,7 @@ class StateDir:
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)
         self._lock = lock
-        trim_cache(self.path)
+        trim_caches(self.path)
         shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
         (self.path / "pods").mkdir(mode=0o700)  # secrets are mounted below
         return self
