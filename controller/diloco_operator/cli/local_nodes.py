@@ -17,13 +17,14 @@ from diloco.wording import plural
 from diloco_operator.api.names import STORAGE_CLASS
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
+from diloco_operator.cli.priority import priority_option
 from diloco_operator.cli.validate import EXIT_BAD_INPUT
 from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.kube.rest import ClientConfig, ConfigError, RestClient, load_config
 from diloco_operator.local.addresses import NoAddressLeft, PortTaken
 from diloco_operator.local.cluster_nodes import ForeignNodes
 from diloco_operator.local.containers import first_of
-from diloco_operator.local.processes import UnsupportedPlatform
+from diloco_operator.local.processes import Priority, UnsupportedPlatform
 from diloco_operator.local.simulated_nodes import SimulatedNodes
 from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
 
@@ -52,7 +53,10 @@ def local() -> None:
     "--volume-sync", type=Duration(), default="10s", show_default=True, metavar="DURATION",
     help="Time until running pods see a change of a mounted ConfigMap or Secret.",
 )  # fmt: skip
-def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all_pods: bool, heartbeat: float, volume_sync: float) -> None:
+@priority_option
+def nodes(
+    kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all_pods: bool, heartbeat: float, volume_sync: float, priority: str
+) -> None:  # fmt: skip
     """Join simulated nodes to a cluster. Pods that its scheduler binds to them run as processes on this machine, as your user.
 
     Use a cluster that you trust: every user who may create pods in it can run programs here. The operator must run on this machine too,
@@ -75,7 +79,8 @@ def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all
         _refuse([str(error)])
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        asyncio.run(_serve(config, manifests, state_dir, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync))
+        chosen = Priority(priority)
+        asyncio.run(_serve(config, manifests, state_dir, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync, priority=chosen))
     except (ForeignNodes, StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, ConfigError) as error:
         _refuse([str(error)])
     except ApiError as error:
@@ -84,10 +89,13 @@ def nodes(kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all
 
 
 async def _serve(
-    config: ClientConfig, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool, heartbeat: float, volume_sync: float
-) -> None:
+    config: ClientConfig, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool, heartbeat: float, volume_sync: float,
+    priority: Priority,
+) -> None:  # fmt: skip
     async with RestClient.connect(config) as client:
-        joined = SimulatedNodes(client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync)
+        joined = SimulatedNodes(
+            client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync, priority=priority
+        )
         with _interrupts() as (first, second):
             async with joined:
                 click.echo(f"{plural(len(manifests), 'node is', 'nodes are')} Ready: {', '.join(joined.nodes.names)}")

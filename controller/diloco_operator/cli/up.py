@@ -20,6 +20,7 @@ from diloco_operator.api.names import MANAGER
 from diloco_operator.cli.catalogue import CatalogueError, catalogue_option, install_catalogue
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
+from diloco_operator.cli.priority import priority_option
 from diloco_operator.cli.up_run import Run, UpOptions
 from diloco_operator.cli.validate import EXIT_BAD_INPUT, check
 from diloco_operator.cli.view import JsonView, LiveView, PlainView, View
@@ -28,7 +29,7 @@ from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, shape_of
 from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.local.addresses import NoAddressLeft, PortTaken
 from diloco_operator.local.faults import BadFault, Fault, parse, unknown_units
-from diloco_operator.local.processes import UnsupportedPlatform
+from diloco_operator.local.processes import Priority, UnsupportedPlatform
 from diloco_operator.local.state_dir import StateDirBusy, StateDirUnusable
 
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -80,11 +81,12 @@ class _Variable(click.ParamType[tuple[str, str]]):
     "--env", "variables", type=_Variable(), multiple=True, metavar="NAME[=VALUE]",
     help="A variable for all programs; without VALUE its value in this shell. One that a pod's template sets wins. May be repeated.",
 )  # fmt: skip
+@priority_option
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
     files: tuple[str, ...], catalogue: Path | None, fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
-    variables: tuple[tuple[str, str], ...], timeout: float | None, output: str | None,
+    variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, output: str | None,
 ) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
 
@@ -112,7 +114,7 @@ def up(
     view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
-    options = UpOptions(jobs, nodes, state_dir, faults, timeout, shlex.join(["diloco", *sys.argv[1:]]), dict(variables))
+    options = UpOptions(jobs, nodes, state_dir, faults, timeout, shlex.join(["diloco", *sys.argv[1:]]), dict(variables), Priority(priority))
     _log_to(state_dir / "logs" / "operator.log")
     try:
         ending = asyncio.run(Run(options, view)())

@@ -26,6 +26,7 @@ from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.local.control_plane import LocalControlPlane
 from diloco_operator.local.faults import Fault, Fired
+from diloco_operator.local.processes import Priority
 from diloco_operator.local.state_dir import claim_folder
 from diloco_operator.local.volumes import tail
 
@@ -60,6 +61,7 @@ class UpOptions:
     """The command that continues this run."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """For all programs."""
+    priority: Priority = Priority.LOW
 
 
 class Run:
@@ -81,8 +83,9 @@ class Run:
         """Returns when no process runs any more and the view has shown the result."""
         options = self._options
         self._plane = LocalControlPlane(
-            options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment
-        )
+            options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment,
+            priority=options.priority,
+        )  # fmt: skip
         with self._signals():
             async with self._plane:
                 for job in self._options.jobs:

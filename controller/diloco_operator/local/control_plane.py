@@ -25,7 +25,7 @@ from diloco_operator.local.faults import Fault, FaultInjector, Fired
 from diloco_operator.local.kubelet import Kubelet
 from diloco_operator.local.kubelet_context import KubeletContext
 from diloco_operator.local.nodes import NodeLifecycle
-from diloco_operator.local.processes import Supervisor
+from diloco_operator.local.processes import Priority, Supervisor
 from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.local.short_paths import ShortPaths
 from diloco_operator.local.state_dir import StateDir
@@ -58,6 +58,7 @@ class LocalControlPlane:
         self, state_dir: Path, nodes: Sequence[Obj], *, operator_config: OperatorConfig | None = None, faults: Sequence[Fault] = (),
         on_fault: Callable[[Fired], None] = lambda _: None, environment: Mapping[str, str] | None = None,
         working_directory: Path | None = None, timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        priority: Priority = Priority.LOW,
     ) -> None:  # fmt: skip
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
@@ -68,6 +69,7 @@ class LocalControlPlane:
         self._working_directory = working_directory or Path.cwd()
         self._timing = timing or LocalTiming()
         self._sleep = sleep
+        self._priority = priority
         self._stack = contextlib.AsyncExitStack()
         self.client: Client
         self.kubelet: Kubelet
@@ -86,7 +88,7 @@ class LocalControlPlane:
             stack.callback(short_paths.close)
             tasks = BackgroundTasks()
             self.failed = tasks.failed
-            self.supervisor = await stack.enter_async_context(Supervisor())
+            self.supervisor = await stack.enter_async_context(Supervisor(self._priority))
             network.check_port(SYNCER_PORT, "the syncer of every job")
             self.client = client = MemoryApi()
             context = KubeletContext(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import json
 import os
 import secrets
@@ -20,6 +21,20 @@ from typing import Any, Self
 from diloco_operator.local import supervisor
 
 _REQUEST_BYTES = 1 << 24
+
+
+class Priority(enum.StrEnum):
+    """Of the processes of containers, beside others of this machine when its processors are short."""
+
+    LOW = "low"
+    """A tenth of a process of the usual priority, and all of an idle processor. So a few learners do not starve the control plane, and
+    the machine stays usable."""
+    NORMAL = "normal"
+    """That of the command."""
+
+    @property
+    def niceness(self) -> int:
+        return {Priority.LOW: 10, Priority.NORMAL: 0}[self]
 
 
 class UnsupportedPlatform(RuntimeError):
@@ -71,12 +86,13 @@ class Process:
 class Supervisor:
     """One helper process, the parent of all others. It is started with the first process, and again if it was killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, priority: Priority = Priority.LOW) -> None:
         if sys.platform != "linux":
             raise UnsupportedPlatform(
                 f"The embedded control plane needs Linux (prctl, /proc and all of 127.0.0.0/8); this is {sys.platform}. "
                 "Run it in a Linux container or virtual machine, or use a cluster."
             )
+        self._niceness = priority.niceness
         self._mark = secrets.token_hex(8)
         self._numbers = 0
         self._starting = asyncio.Lock()
@@ -129,6 +145,7 @@ class Supervisor:
                     "cwd": str(cwd),
                     "log": str(log),
                     "mark": process.mark,
+                    "nice": self._niceness,
                 }
             )
             process.pid = await started

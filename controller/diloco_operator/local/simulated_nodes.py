@@ -23,7 +23,7 @@ from diloco_operator.local.exec_endpoint import ExecEndpoint
 from diloco_operator.local.kubelet import Kubelet
 from diloco_operator.local.kubelet_context import KubeletContext
 from diloco_operator.local.log_server import LogServer
-from diloco_operator.local.processes import Supervisor
+from diloco_operator.local.processes import Priority, Supervisor
 from diloco_operator.local.provisioner import Provisioner
 from diloco_operator.local.short_paths import ShortPaths
 from diloco_operator.local.state_dir import StateDir
@@ -40,6 +40,7 @@ class SimulatedNodes:
     def __init__(
         self, client: Client, state_dir: Path, manifests: Sequence[Obj], *, all_pods: bool = False, heartbeat: float = 10.0,
         volume_sync: float = 10.0, environment: Mapping[str, str] | None = None, working_directory: Path | None = None,
+        priority: Priority = Priority.LOW,
     ) -> None:  # fmt: skip
         self.client = client
         self.state_dir = StateDir(state_dir)
@@ -49,6 +50,7 @@ class SimulatedNodes:
         self._volume_sync = volume_sync
         self._environment = environment or {}
         self._working_directory = working_directory or Path.cwd()
+        self._priority = priority
         self._stack = contextlib.AsyncExitStack()
         self.kubelet: Kubelet
         self.nodes: ClusterNodes
@@ -66,7 +68,7 @@ class SimulatedNodes:
             stack.callback(network.close)
             short_paths = ShortPaths()
             stack.callback(short_paths.close)
-            supervisor = await stack.enter_async_context(Supervisor())
+            supervisor = await stack.enter_async_context(Supervisor(self._priority))
             network.check_port(SYNCER_PORT, "the syncer of every job")
             context = KubeletContext(
                 self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,

@@ -7,7 +7,7 @@ killed, the containers' main processes die by PR_SET_PDEATHSIG, and `processes.S
 
 Linux only: /proc, prctl.
 
-Requests:  {"op": "spawn", "id", "argv", "env", "cwd", "log", "mark"}
+Requests:  {"op": "spawn", "id", "argv", "env", "cwd", "log", "mark", "nice"}
            {"op": "signal", "id", "signal", "group": bool}   {"op": "end", "id"}
 Reports:   {"started": id, "pid"}   {"failed": id, "errno", "message"}   {"exited": id, "status": wait status}   {"gone": id}
 
@@ -45,8 +45,6 @@ kernel."""
 _FORKS_OUTRUN = 1000
 _LISTS = 200
 _LOOKS_AT_EXEC = 20
-_NICE = 10
-"""Niceness of containers. Next to a process of niceness 0 they get a tenth of a busy processor, and all of an idle one."""
 _AUTOGROUP_SECONDS = 0.5
 
 
@@ -111,16 +109,15 @@ def descendants(root: int) -> list[ProcessStat]:
     return found
 
 
-def lower_priority() -> None:
-    """Give this process, a session leader, a lower priority than processes outside containers, as on a node. Otherwise a few learners would
-    starve the control plane that runs on the same machine."""
-    os.nice(_NICE)
+def lower_priority(niceness: int) -> None:
+    """Give this process, a session leader, a lower priority than processes outside containers, by so much niceness; 0 leaves it."""
+    os.nice(niceness)
     deadline = time.monotonic() + _AUTOGROUP_SECONDS
     while True:
         try:
             # Where the kernel schedules by session (sched_autogroup), the niceness of the session counts between sessions.
             with open("/proc/self/autogroup", "w") as file:  # noqa: PTH123
-                file.write(str(_NICE))
+                file.write(str(niceness))
             return
         except OSError as error:  # the kernel does not group by session; or EAGAIN: too many writes within 0.1 s
             if error.errno != errno.EAGAIN or time.monotonic() > deadline:
@@ -316,7 +313,7 @@ def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(137)  # the supervisor died before prctl
-        lower_priority()
+        lower_priority(request["nice"])
         signal.set_wakeup_fd(-1)
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             if signal.getsignal(number) is not signal.SIG_DFL:  # an ignored signal would stay ignored in the program

@@ -44,6 +44,12 @@ def test_a_context_that_the_kubeconfig_does_not_have_is_refused(tmp_path: Path) 
     assert "other" in said
 
 
+def test_a_priority_that_there_is_not_is_refused() -> None:
+    code, said = run("--priority", "high")
+    assert code == 2
+    assert "'high' is not one of 'low', 'normal'" in said
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -69,6 +69,7 @@ def test_fleet_that_is_not_nodes_is_refused(unplaced: str, tmp_path: Path) -> No
         ("--fault", "unit=v5p-0,step=x", "whole number"),
         ("--fault", "unit=b200-0,step=1", "no job has a unit 'b200-0'"),
         ("--timeout", "10", "write numbers with a unit"),
+        ("--priority", "high", "'high' is not one of 'low', 'normal'"),
         ("--env", "2=x", "'2' is no name of a variable"),
         ("--env", "NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE is not set in this shell; write NO_SUCH_VARIABLE=VALUE"),
         ("--env", "DILOCO_UNIT=v5p-0", "DILOCO_UNIT is set by the operator"),
@@ -79,17 +80,19 @@ def test_options_that_make_no_sense_are_refused(unplaced: str, option: str, valu
 
 
 @pytest.mark.slow
-async def test_programs_get_the_variables_that_the_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_programs_get_the_variables_and_the_priority_that_the_user_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_HERE", "taken over")
     monkeypatch.setenv("NOT_NAMED", "stays here")
     pool = cpu_pool(max=1)
     shown = tmp_path / "shown"
-    script = f'echo "$FROM_HERE/$GIVEN/$NOT_NAMED" > {shown}; exit 65'
+    script = f'echo "$FROM_HERE/$GIVEN/$NOT_NAMED" > {shown}; nice >> {shown}; exit 65'
     pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", script]
     job = write(tmp_path / "job.yaml", a_manifest("shows", min=1, max=1, pools=[pool], steps=10))
-    process = await Up.start(job, "--state-dir", str(tmp_path / "state"), "--env", "FROM_HERE", "--env", "GIVEN=a=b", "--timeout", "200s")
+    process = await Up.start(
+        job, "--state-dir", str(tmp_path / "state"), "--env", "FROM_HERE", "--env", "GIVEN=a=b", "--priority", "normal"
+    )
     status, _ = await process.end()
-    assert (status, shown.read_text()) == (1, "taken over/a=b/\n")
+    assert (status, shown.read_text()) == (1, f"taken over/a=b/\n{os.nice(0)}\n")
 
 
 def test_second_up_on_a_state_directory_is_refused(unplaced: str, tmp_path: Path) -> None:

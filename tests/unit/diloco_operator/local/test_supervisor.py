@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.local import WAIT_SECONDS
-from diloco_operator.local.processes import Exited, Process, StartFailed, Supervisor
+from diloco_operator.local.processes import Exited, Priority, Process, StartFailed, Supervisor
 from diloco_operator.local.supervisor import has_mark, processes
 
 ENV = {"PATH": os.environ["PATH"]}
@@ -269,11 +269,14 @@ async def test_the_supervisor_is_small(supervisor: Supervisor) -> None:
     assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
 
 
-async def test_containers_have_a_lower_priority_than_the_control_plane(supervisor: Supervisor, tmp_path: Path) -> None:
-    several = [await sh(supervisor, tmp_path, f"nice > {name}; cat /proc/self/autogroup >> {name} || true") for name in ("a", "b", "c")]
-    for process in several:
-        await process.wait()
+@pytest.mark.parametrize(("priority", "more"), [(Priority.LOW, 10), (Priority.NORMAL, 0)])
+async def test_containers_have_the_priority_that_was_chosen(tmp_path: Path, priority: Priority, more: int) -> None:
+    """By default one below that of the control plane."""
+    async with Supervisor(priority) as supervisor:
+        script = "nice > {0}; cat /proc/self/autogroup >> {0} || true"
+        for process in [await sh(supervisor, tmp_path, script.format(name)) for name in ("a", "b", "c")]:
+            await process.wait()
     for name in ("a", "b", "c"):
         niceness, *group = (tmp_path / name).read_text().splitlines()
-        assert int(niceness) == min(19, os.nice(0) + 10)
-        assert [line.split()[-1] for line in group] == (["10"] if GROUPED else [])
+        assert int(niceness) == min(19, os.nice(0) + more)
+        assert [line.split()[-1] for line in group] == ([str(more)] if GROUPED else [])
