@@ -4,7 +4,7 @@
 
 The contract's environment says where the leader and the syncer are. These, all optional, say how to behave:
 
-RANKS_STEP_MS   a step lasts this long (default 5)
+RANKS_STEP_MS, RANKS_STEP_MS_OF_<rank>   a step lasts this long (default 5)
 RANKS_BATCH, RANKS_BATCH_OF_<rank>   samples of this rank's batch (default 2)
 RANKS_BATCHES, RANKS_BATCHES_OF_<rank>   batches for each step (default 1)
 RANKS_SAME      "1": all ranks train the same samples, as in a tensor-parallel group
@@ -12,6 +12,8 @@ RANKS_SHARDS    take shards of so many; shard n has n % 3 + 1 batches. Its numbe
 RANKS_FILLS     a folder: the ranks meet there whenever they fill replicas after an adoption
 RANKS_MEETS     a folder: the ranks meet there in each step
 RANKS_TRACE     append one JSON line {"unit", "rank", "step", "t", "progress", "numbers", "adopted"} a step to this file
+RANKS_DELAYS_OF_<rank>  JSON, {local step: file}: this rank is in that step until the file is there
+RANKS_CHANGES_MODEL  this rank changes its rows once the job is done
 RANKS_TAKES_FROM_STEP, RANKS_GATE  rank 1 does no step from this local step on, and takes batches once the file RANKS_GATE is there
 RANKS_DTYPES_OF_<rank>  JSON: say that this rank keeps these tensors in these types
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
@@ -97,11 +99,12 @@ def main() -> None:
     same = DataRank(0, 1) if os.environ.get("RANKS_SAME") else None
     world = World(rank, ranks, lambda given: [given], same) if ranks > 1 else None
     session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)))
-    step_seconds = float(os.environ.get("RANKS_STEP_MS", "5")) / 1000
+    step_seconds = float(os.environ.get(f"RANKS_STEP_MS_OF_{rank}", os.environ.get("RANKS_STEP_MS", "5"))) / 1000
     batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
     raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
     finish_at = int(os.environ.get("RANKS_FINISH_AT_STEP", "0"))
     batches = int(os.environ.get(f"RANKS_BATCHES_OF_{rank}", os.environ.get("RANKS_BATCHES", "1")))
+    delays: dict[str, str] = json.loads(os.environ.get(f"RANKS_DELAYS_OF_{rank}", "{}"))
     takes_from = int(os.environ.get("RANKS_TAKES_FROM_STEP", "0")) if rank == 1 else 0
     with session:
         numbers: list[int] = []
@@ -119,6 +122,8 @@ def main() -> None:
             for value in store.arrays.values():
                 value += np.float32(0.1) * (1 - value)
             time.sleep(step_seconds)
+            if delayed_by := delays.get(str(session.step_count + 1)):
+                _wait_for(Path(delayed_by))
             _meet("RANKS_MEETS", rank, ranks, session.step_count)
             adopted.clear()
             session.step(tokens=TOKENS * len(numbers), loss=0.5, batches=batches)
@@ -129,6 +134,8 @@ def main() -> None:
         if session.done:
             assert store.reclaimed, "the final values are written to what the program may have given away"
             session.evaluate(0.25, 100)
+            if str(rank) == os.environ.get("RANKS_CHANGES_MODEL"):
+                store.rows["layer"] += 1
             rows = {name: [store.first[name], value.tobytes().hex()] for name, value in store.rows.items()}
             print(json.dumps({"rank": rank, "steps": session.step_count, "rows": rows}), flush=True)
 

@@ -111,6 +111,10 @@ class Member(Protocol):
         """Put the final parameters back: the program trained on once the job was done."""
         ...
 
+    def changed(self) -> list[str]:
+        """Of a job that is done: the tensors of which the program holds other values than the final ones. Waits for the device."""
+        ...
+
     def drain(self) -> None:
         """The process was told to end. Called by a handler of a signal: it only takes note."""
         ...

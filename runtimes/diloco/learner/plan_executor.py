@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.fragments import Fragment
+from diloco.learner.final_values import changed
 from diloco.learner.inbox import InboxEvent, Received
 from diloco.learner.store import ParameterStore, Ready
 from diloco.learner.syncer_link import SyncerLink
@@ -37,6 +38,7 @@ class PlanExecutor:
         """`on_adopt` is called with the names of the tensors that were overwritten just now."""
         self._unit = unit
         self._store = store
+        self._fragments = fragments
         self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
         self._coding = coding
         self._work = work
@@ -112,6 +114,16 @@ class PlanExecutor:
         for names, value in zip(self._names, self._link.received() or (), strict=True):
             self._apply(self._store.prepare(names, value))
 
+    def changed(self) -> list[str]:
+        """The tensors of which the model does not hold the final values. What the program has lent to a step is not looked at."""
+        if self._store.lent:
+            return []
+        return [
+            name
+            for fragment, final in zip(self._fragments, self._link.received() or (), strict=True)
+            for name in changed(self._store, self._names[fragment.index], _named(fragment), final)
+        ]
+
     def _seed(self, generation: int) -> None:
         """Send the job's first parameters: the last ones from the syncer, or else the model's own."""
         values = self._link.received()
@@ -123,6 +135,10 @@ class PlanExecutor:
                 values.append(staged.wait().copy())
                 staged.release()
         self._link.seed(generation, values)
+
+
+def _named(fragment: Fragment) -> Iterator[tuple[str, slice]]:
+    return ((tensor.name, where) for tensor, where in fragment.slices())
 
 
 def progress_of(state: UnitState, step_seconds: float = math.nan, loss: float = math.nan) -> Progress:

@@ -29,10 +29,11 @@ from numpy.typing import NDArray
 
 from diloco.contract import Exit
 from diloco.learner.data_feed import LeasedBatches, Shard, shard_of
+from diloco.learner.final_values import complaint
 from diloco.learner.forks import let_forked_children_end
 from diloco.learner.joining import make_member, read_config
 from diloco.learner.leave import leave, log_to_stderr
-from diloco.learner.loop_check import MOST_AHEAD, LoopCheck
+from diloco.learner.loop_check import MOST_AHEAD, LoopCheck, LoopError
 from diloco.learner.member import Member
 from diloco.learner.standing import check_pause, check_reason
 from diloco.learner.step_timer import StepTimer
@@ -207,7 +208,7 @@ class Session:
         """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done.
 
         After `finish` it waits for the end of the job, in a unit of one process. Called before the job is done without that, it leaves
-        the job, which goes on.
+        the job, which goes on. Raises LoopError when the job is done and the model does not hold its final parameters any more.
         """
         if self._closed:
             return
@@ -221,7 +222,10 @@ class Session:
                 self.t,
                 self.steps,
             )
+        changed = self._member.changed() if self.done else []
         self._end(self._member.close)
+        if changed:
+            raise LoopError(complaint(changed))
         if self.draining and not self.done:
             raise leave(
                 Exit.DRAINED,

@@ -160,6 +160,9 @@ class SoloMember:
     def restore(self) -> None:
         self._executor.finish()
 
+    def changed(self) -> list[str]:
+        return self._executor.changed()
+
     def drain(self) -> None:
         self._draining = True
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.pieces import Portion
 from diloco.learner.connection import Connection
+from diloco.learner.final_values import changed
 from diloco.learner.inbox import Inbox, InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.leave import leave
 from diloco.learner.progress import JobProgress
@@ -211,6 +212,17 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     def restore(self) -> None:
         self._finish()
+
+    def changed(self) -> list[str]:
+        """Of what this rank owns."""
+        store = self._parts.store
+        if store.lent:
+            return []
+        return [
+            name
+            for portion, names, final in zip(self._parts.portions, self._names, self._parts.link.received() or (), strict=True)
+            for name in changed(store, names, ((piece.tensor, where) for piece, where in portion.slices()), final)
+        ]
 
     def drain(self) -> None:
         self._told_to_drain = True

@@ -102,6 +102,11 @@ def _check_arguments(args: TrainingArguments) -> None:
             f"{'fsdp' if args.fsdp else 'deepspeed'} would shard the model after it has joined: leave it out, and ranks train with "
             "DistributedDataParallel; or write the loop yourself, with fully_shard before join"
         )
+    if args.load_best_model_at_end:
+        raise ValueError(
+            "load_best_model_at_end would put a checkpoint of this unit in the place of the job's final parameters, another one in each "
+            "unit: leave it out. The syncer's snapshots are the job's checkpoints; spec.training.checkpoint.keep says how many stay"
+        )
     for what in ("logging", "eval", "save"):
         strategy, every = getattr(args, f"{what}_strategy"), getattr(args, f"{what}_steps")
         instead = f"say {what}_strategy='steps' and {what}_steps=N, in updates of this unit"

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from diloco.learner.session import Session
@@ -44,7 +45,8 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         self._loss: torch.Tensor | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raises ValueError for what would end this unit before the job, or would do nothing before the end of the job."""
+        """Raises ValueError for what would end this unit before the job, do nothing before the end of the job, or replace its final
+        parameters."""
         for name, bound in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
             if bound is not None and bound != -1:
                 raise ValueError(f"{name}={bound} would end this unit, not the job: give Trainer max_epochs=-1 and leave out max_steps")
@@ -52,6 +54,11 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
             raise ValueError(
                 f"{type(trainer.strategy).__name__} would cut the model after it has joined: give Trainer strategy='ddp', or write the "
                 "loop yourself, with fully_shard before join"
+            )
+        if averaging := [one for one in trainer.callbacks if isinstance(one, StochasticWeightAveraging | WeightAveraging)]:
+            raise ValueError(
+                f"{type(averaging[0]).__name__} would put an average of this unit's weights in the place of the job's final parameters, "
+                "another one in each unit: leave it out. The outer steps of the job average already"
             )
         if pl_module.automatic_optimization and any(config.interval != "step" for config in trainer.lr_scheduler_configs):
             raise ValueError(

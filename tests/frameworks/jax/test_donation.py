@@ -122,6 +122,21 @@ def test_the_end_of_the_job_gives_the_final_parameters_to_a_program_that_has_don
     program.session.close()
 
 
+def test_a_program_that_donates_the_final_parameters_or_averages_them_ends_well() -> None:
+    program = Program()
+    waits_with_donated_parameters(program)
+    program.job.comes(program.job.broadcast(0, 9, 7.0), program.job.broadcast(1, 9, 8.0), Finished(10))
+    with pytest.raises(StopIteration):
+        next(program.batches)
+    program.step()
+    average = jax.tree.map(lambda value: value / 2, program.session.params)
+    program.session.step(average, program.state, tokens=1)
+    assert set(program.values(program.session.params).values()) == {7.0, 8.0}, "the job's final parameters are put back"
+    for value in program.session.params.values():
+        value.delete()  # as a step that follows the job does
+    program.session.close()
+
+
 def test_what_is_frozen_and_donated_is_the_programs_alone() -> None:
     store = TreeStore({"adapter": jnp.ones(3), "scale": jnp.ones(1), "base": jnp.ones(2)}, trained=lambda path: path != "base")
     session: Session[Params, tuple[()]] = Session(ScriptedSession(store=store).session, store, ())

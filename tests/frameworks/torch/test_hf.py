@@ -186,6 +186,10 @@ def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path)
 @pytest.mark.parametrize(
     ("more", "why"),
     [
+        (
+            {"eval_strategy": "steps", "save_strategy": "steps", "load_best_model_at_end": True},
+            r"load_best_model_at_end would put a checkpoint of this unit in the place of the job's final parameters",
+        ),
         ({"eval_strategy": "epoch"}, r"eval_strategy='epoch' would wait for the end of the job.*eval_strategy='steps' and eval_steps=N"),
         ({"logging_strategy": "epoch"}, r"logging_strategy='epoch' would wait"),
         ({"fsdp": True}, r"fsdp would shard the model after it has joined.*fully_shard before join"),

@@ -11,9 +11,10 @@ import pytest
 import torch
 from builders.exchange import LocalSyncer, Place, job_file, training, until
 from builders.scripted_connection import ScriptedSession
+from diloco.learner.loop_check import LoopError
 from diloco.torch.lightning import Steps
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -109,6 +110,33 @@ def test_a_strategy_that_would_cut_the_joined_model_is_refused(tmp_path: Path) -
     steps = Steps(ScriptedSession().join().session, tokens=elements)
     with pytest.raises(ValueError, match=r"ModelParallelStrategy would cut the model after it has joined: give Trainer strategy='ddp'"):
         steps.on_fit_start(trainer(tmp_path, steps, strategy=ModelParallelStrategy()), Squares())
+
+
+@pytest.mark.parametrize("averaging", [EMAWeightAveraging(), WeightAveraging(), StochasticWeightAveraging(swa_lrs=1e-2)])
+def test_callbacks_that_would_replace_the_final_parameters_are_refused(tmp_path: Path, averaging: Callback) -> None:
+    session = ScriptedSession().join().session
+    loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
+    averaged = trainer(tmp_path, Steps(session, tokens=elements), callbacks=[averaging], accumulate_grad_batches=1)
+    with pytest.raises(ValueError, match=rf"{type(averaging).__name__} would put an average of this unit's weights in the place"):
+        averaged.fit(Squares(), loader)
+
+
+def test_a_checkpoint_loaded_after_the_last_step_ends_the_program(tmp_path: Path) -> None:
+    class LoadsItsBest(Callback):  # type: ignore[misc]
+        def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            self.best = {name: value.clone() for name, value in pl_module.state_dict().items()}
+
+        def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            pl_module.load_state_dict(self.best)
+
+    place = Place(tmp_path, job_file(training(40)))
+    module = Squares()
+    with LocalSyncer(place) as syncer:
+        session = diloco.torch.join(module, optimizer=module.optimizer, environment=place.of_learner(syncer.address, "a"))
+        loader = DataLoader(DATA, batch_sampler=session.numbers(BATCH, samples=SAMPLES))
+        trainer(tmp_path, Steps(session, tokens=elements), callbacks=[LoadsItsBest()]).fit(module, loader)
+        with pytest.raises(LoopError, match=r"no longer holds its final parameters: .*net\.0\.bias"):
+            session.close()
 
 
 def test_a_schedule_that_waits_for_the_end_of_an_epoch_is_refused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from builders.exchange import until
 from builders.scripted_connection import ScriptedSession
 from builders.training_loop import BATCH, TOKENS
 from diloco.contract import Exit
+from diloco.learner.final_values import complaint
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, RefusedForGood, RestWanted
 from diloco.learner.leave import Leave
 from diloco.learner.loop_check import LoopError
@@ -355,6 +356,52 @@ def test_a_loop_that_trains_on_once_the_job_is_done_gets_the_final_parameters_ba
     assert (learner.of(0), learner.of(1), sorted(set(told))) == ({5.0}, {9.0}, ["a", "b"])
     assert (learner.session.step_count, learner.progress.tokens_done) == (1, TOKENS)
     assert caplog.text.count("trained on once the job was done: its final parameters are put back") == 1
+
+
+def a_session_of_a_job_that_is_done() -> ScriptedSession:
+    learner = ScriptedSession().join(5.0)
+    learner.batch()
+    learner.comes(learner.broadcast(1, 9, 9.0), Finished(10))
+    learner.step()
+    assert learner.session.done
+    return learner
+
+
+def test_a_program_that_loads_another_state_once_the_job_is_done_ends_with_an_error() -> None:
+    learner = a_session_of_a_job_that_is_done()
+    learner.arrays["b"][0, 1] += 1  # an average of weights, the best checkpoint, an update without a step
+    with pytest.raises(LoopError, match=r"no longer holds its final parameters: b changed after the last step.*after session.close\(\)"):
+        learner.session.close()
+    [bye] = learner.connection.closed
+    assert bye is not None, "its work counts as before"
+    learner.session.close()
+
+
+def test_the_error_names_a_few_of_many_tensors() -> None:
+    assert ": a, b, c and 2 more tensors changed" in complaint(list("abcde"))
+    assert ": a, b, c changed" in complaint(list("abc"))
+
+
+def test_a_program_may_change_its_model_while_it_evaluates_and_after_close() -> None:
+    learner = a_session_of_a_job_that_is_done()
+    learner.arrays["a"] += 1
+    learner.session.evaluate(1.0, 10)
+    learner.arrays["a"] -= 1
+    learner.session.close()
+    learner.arrays["a"] += 1
+    learner.session.close()
+
+
+def test_an_error_of_the_program_goes_on_as_it_is_though_it_has_changed_the_model() -> None:
+    learner = a_session_of_a_job_that_is_done()
+
+    def program() -> None:
+        with learner.session:
+            learner.arrays["a"] += 1
+            raise RuntimeError("the program's own")
+
+    with pytest.raises(RuntimeError, match="the program's own"):
+        program()
 
 
 # --- work ---------------------------------------------------------------------------------------------------------------

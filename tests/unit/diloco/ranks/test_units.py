@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -99,6 +100,41 @@ def test_a_unit_that_takes_the_jobs_parameters_meets_in_the_collective_of_each_a
         assert unit.wait() == [0, 0]
         assert first.wait() == [0]
         assert unit.final() == first.final()
+    finally:
+        job.end()
+
+
+def test_an_answer_that_comes_before_the_report_of_its_steps_is_merged(tmp_path: Path) -> None:
+    """On a busy machine ranks are delayed in turn: rank 1 in its step 3, until its leader has done 40; then the leader in its step 100, in
+    which it reports nothing. Rank 1 catches up meanwhile and sends its part of an answer of 40 steps or more. Once more was refused than H
+    beyond the report."""
+    job = a_job(tmp_path, 100_000, fragments=1)
+    of_leader, of_other = tmp_path / "leader", tmp_path / "other"
+    try:
+        job.syncer()
+        delays = {"RANKS_DELAYS_OF_0": {"100": str(of_leader)}, "RANKS_DELAYS_OF_1": {"3": str(of_other)}}
+        unit = RankUnit(job, "u", 2).start(**{name: json.dumps(gates) for name, gates in delays.items()}, RANKS_STEP_MS_OF_1="10")
+        until(lambda: len(unit.of(0)) >= 40, "the leader has done 40 steps", 3 * WAIT_TIMEOUT)
+        assert len(unit.of(1)) == 2
+        of_other.touch()
+        until(lambda: len(unit.of(1)) >= 99, "rank 1 catches up", 3 * WAIT_TIMEOUT)
+        assert len(unit.of(0)) == 99
+        of_leader.touch()
+        report = job.report(lambda report: any(one.contributions > 1 for one in report.units), "the unit's answers are merged")
+        # One that the syncer has waited for longer than a second may come too late.
+        assert [set(one.refused) - {"StaleRound"} for one in report.units] == [set()]
+    finally:
+        job.end()
+
+
+def test_a_rank_whose_part_of_the_model_was_changed_at_the_end_ends_with_an_error_that_names_it(tmp_path: Path) -> None:
+    job = a_job(tmp_path, 20)
+    try:
+        syncer = job.syncer()
+        unit = RankUnit(job, "u", 2).start(RANKS_CHANGES_MODEL="1")
+        assert unit.wait() == [0, Exit.CRASHED]
+        assert syncer.wait() == 0
+        assert "no longer holds its final parameters: layer changed after the last step" in unit.programs[1].text
     finally:
         job.end()
 

@@ -1,0 +1,36 @@
+"""Whether the model still holds the job's final parameters once the program has left its loop.
+
+Trainers put other values into the model after the last step: the best checkpoint, a moving average. Then units end with different models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from diloco.learner.store import Float32Array, ParameterStore
+from diloco.wording import plural
+
+_NAMED = 3
+"""Tensors that are named."""
+
+
+def changed(store: ParameterStore, names: Sequence[str], slices: Iterable[tuple[str, slice]], final: Float32Array) -> list[str]:
+    """Those of the tensors of which this process holds other values than `final`, float32 [sum of sizes], which the parameters may keep in
+    a shorter type. `slices`: the name of each piece in it, and where it lies. Waits for the device."""
+    staged = store.stage(names)
+    held, expected = staged.wait(), store.rounded(names, final)
+    found = [name for name, where in slices if not np.array_equal(held[where], expected[where])]
+    staged.release()
+    return list(dict.fromkeys(found))
+
+
+def complaint(names: Sequence[str]) -> str:
+    """What is wrong where the program holds other values of these tensors, and what to do."""
+    more = f" and {plural(len(names) - _NAMED, 'more tensor')}" if len(names) > _NAMED else ""
+    return (
+        f"the job is done, and the model no longer holds its final parameters: {', '.join(names[:_NAMED])}{more} changed after the last "
+        "step, so units would end with different models. Something loaded another state into the model (the best checkpoint, an average "
+        "of weights) or updated it without session.step(). Leave it out, or do it after session.close()"
+    )
