@@ -75,7 +75,10 @@ SIZES: Mapping[str, Benchmark] = {
     "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),
 }
 """`make bench-sizes`: models of real sizes. Needs 16 GiB of memory."""
-QUALITY: Mapping[str, Benchmark] = {"learning-parity": Benchmark("benchmarks.learning_parity", ("learning-parity",))}
+QUALITY: Mapping[str, Benchmark] = {
+    "mixture-merge": Benchmark("benchmarks.mixture_merge", ("mixture-merge",)),
+    "learning-parity": Benchmark("benchmarks.learning_parity", ("learning-parity",)),
+}
 """`make bench-quality`: models are trained to the end."""
 KUBE: Mapping[str, Benchmark] = {
     "blast-radius": Benchmark("benchmarks.kube.blast_radius", ("blast-radius",)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Buffer, Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 from diloco.algorithm import codec
@@ -19,6 +20,17 @@ LAYOUT = Layout(TensorSpec(name, shape) for name, shape in SHAPES.items())
 BATCH = 16
 
 type Parameters = dict[str, NDArray[np.float32]]
+
+
+class Trainer(Protocol):
+    """What a `Trainee` trains with; it keeps its optimizer's state."""
+
+    step: int
+    """Steps so far."""
+
+    def train(self, theta: Parameters) -> Parameters:
+        """One step from theta, which may be views; new arrays."""
+        ...
 
 
 class Regression:
@@ -78,7 +90,7 @@ class Regression:
 class Trainee:
     """One learner of a `LockStep`."""
 
-    trainer: Regression
+    trainer: Trainer
     every: int = 1
     """It takes a step every so many ticks."""
     tokens: int = 100
@@ -107,10 +119,17 @@ class LockStep:
     """A job on virtual time: one tick, one step of every learner that is due. Answers take no time. A learner whose contribution is not
     trusted joins again; one that sends NaN is gone for good."""
 
-    def __init__(self, training: Training, trainees: Mapping[str, Trainee], change: Callable[[Answer], Answer] = as_it_is) -> None:
-        """`change` is called with every answer."""
-        self.core = Core(LAYOUT, training)
-        assert self.core.seed([pack(f, Regression.initial()) for f in self.core.fragments]) is None
+    def __init__(
+        self,
+        training: Training,
+        trainees: Mapping[str, Trainee],
+        change: Callable[[Answer], Answer] = as_it_is,
+        layout: Layout = LAYOUT,
+        initial: Callable[[], Parameters] = Regression.initial,
+    ) -> None:
+        """`change` is called with every answer. `layout` and `initial`: of the model and its first parameters."""
+        self.core = Core(layout, training)
+        assert self.core.seed([pack(f, initial()) for f in self.core.fragments]) is None
         self.trainees: dict[str, Trainee] = {}
         self.change = change
         self.now = 0
