@@ -154,7 +154,7 @@ class ReconcileTimeouts:
     postpone_status: float = 2.0
     """The status of a big job may be left to the next reconcile for so long."""
     expectation: float = 30.0
-    """An expectation ends after this. Whatever the watch missed, the cache is right by then."""
+    """An expectation ends after this. Then the job's pods are listed, and nothing is decided while the cache has others."""
     stop: float = 10.0
     """When the process stops, running reconciles may take so long to end their writes."""
     end_by_itself: float = 30.0

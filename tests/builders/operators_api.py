@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,26 @@ from diloco_operator.kube.memory import MemoryApi
 
 type Distortion = Callable[[Obj], Any]
 """What the API server shows instead of an object."""
+
+
+async def late(events: AsyncIterator[WatchEvent], lag: float) -> AsyncIterator[WatchEvent]:
+    """The events, each so many seconds after it came."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Queue[tuple[float, WatchEvent]] = asyncio.Queue()
+
+    async def follow() -> None:
+        async for event in events:
+            came.put_nowait((loop.time() + lag, event))
+
+    following = asyncio.create_task(follow())
+    try:
+        while True:
+            due, event = await came.get()
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            yield event
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
 
 
 class OperatorsApi:
@@ -25,6 +46,10 @@ class OperatorsApi:
         """Verb (list or watch), plural and namespace."""
         self.rejects: Callable[[Obj], str] = lambda _: ""
         """Says why an object may not be created; "" if it may."""
+        self.lag: dict[str, float] = {}
+        """Seconds by plural: watches of these resources show each change so late."""
+        self.listed: list[tuple[str, str]] = []
+        """Plural and label selector of each page that operators asked for."""
         self.created: list[str] = []
         """Names of the objects that operators tried to create, without Events."""
         self.emitted: list[str] = []
@@ -34,13 +59,16 @@ class OperatorsApi:
         return getattr(self._api, name)
 
     async def list(self, resource: Resource, namespace: str = "", **options: Any) -> ObjList:
+        self.listed.append((resource.plural, options.get("label_selector", "")))
         self._check("list", resource, namespace)
         page = await self._api.list(resource, namespace, **options)
         return replace(page, items=[self._shown(resource, obj) for obj in page.items])
 
     async def watch(self, resource: Resource, namespace: str = "", **options: Any) -> AsyncIterator[WatchEvent]:
         self._check("watch", resource, namespace)
-        async for event in self._api.watch(resource, namespace, **options):
+        events = self._api.watch(resource, namespace, **options)
+        lag = self.lag.get(resource.plural, 0.0)
+        async for event in late(events, lag) if lag else events:
             yield event if event.type is EventType.BOOKMARK else replace(event, object=self._shown(resource, event.object))
 
     async def create(self, resource: Resource, obj: Obj, **options: Any) -> Obj:

@@ -1,7 +1,8 @@
 """Writes whose effect the watch has not shown yet.
 
 A reconcile from a stale cache would create objects twice and count events twice. So a key with open expectations is not processed until the
-cache has shown their effect, or until they expire: a watch may compress a creation and a deletion into nothing.
+cache has shown their effect. A watch may compress a creation and a deletion into nothing, so expectations expire: who reads them then asks
+the server whether the cache is behind, and forgets or renews them.
 
 See docs/decisions/0031-expectations.md.
 """
@@ -27,7 +28,6 @@ class _Target:
 @dataclass(slots=True)
 class _Expectation[K]:
     key: K
-    expires: float
     gone_uid: str = ""
     """Not empty: a deletion of the object with this uid. Empty: a creation, or with `version` a change."""
     version: str = ""
@@ -46,11 +46,11 @@ class Expectations[K: Hashable]:
 
     def expect_create(self, key: K, resource: Resource, namespace: str, name: str) -> None:
         """Before the request is sent: `key` waits until the cache shows an object of this name."""
-        self._expect(_Target(resource, namespace, name), _Expectation(key, self._time() + self._expiry))
+        self._expect(_Target(resource, namespace, name), _Expectation(key))
 
     def expect_delete(self, key: K, resource: Resource, namespace: str, name: str, uid: str) -> None:
         """Before the request is sent: `key` waits until the cache shows this object terminating, replaced, or not at all."""
-        self._expect(_Target(resource, namespace, name), _Expectation(key, self._time() + self._expiry, gone_uid=uid))
+        self._expect(_Target(resource, namespace, name), _Expectation(key, gone_uid=uid))
 
     def expect_version(self, key: K, resource: Resource, shown: CachedObject[Any] | None, written: Obj) -> None:
         """After a write was answered with `written`, and the cache shows `shown`: `key` waits until it shows that version."""
@@ -59,7 +59,7 @@ class Expectations[K: Hashable]:
             return
         meta = written["metadata"]
         target = _Target(resource, meta.get("namespace", ""), meta["name"])
-        self._expect(target, _Expectation(key, self._time() + self._expiry, version=version))
+        self._expect(target, _Expectation(key, version=version))
 
     def cancel(self, key: K, resource: Resource, namespace: str, name: str) -> None:
         """The request failed or was not sent: there is nothing to wait for."""
@@ -75,19 +75,20 @@ class Expectations[K: Hashable]:
             self._settle(target, lambda expectation: _met(expectation, new))
 
     def open(self, key: K) -> bool:
-        """Whether `key` still waits for something."""
+        """Whether `key` still waits for something, or has waited in vain."""
         return self.expires_in(key) is not None
 
     def expires_in(self, key: K) -> float | None:
-        """Seconds until the last expectation of `key` expires; None: it has none."""
+        """Seconds until the last expectation of `key` expires; 0: all have expired. None: it has none."""
         waits = self._by_key.get(key)
-        if not waits:
-            return None
-        left = max(waits.values()) - self._time()
-        if left > 0:
-            return left
-        self.forget(key)
-        return None
+        return max(0.0, max(waits.values()) - self._time()) if waits else None
+
+    def renew(self, key: K) -> float:
+        """Wait for everything that `key` waits for once more. Returns for how many seconds."""
+        expires = self._time() + self._expiry
+        for target in (waits := self._by_key.get(key, {})):
+            waits[target] = expires
+        return self._expiry
 
     def waiting_for(self, key: K) -> list[str]:
         """What `key` waits for, human-readable: `Pod ns/name`."""
@@ -100,7 +101,7 @@ class Expectations[K: Hashable]:
 
     def _expect(self, target: _Target, expectation: _Expectation[K]) -> None:
         self._targets.setdefault(target, []).append(expectation)
-        self._by_key.setdefault(expectation.key, {})[target] = expectation.expires
+        self._by_key.setdefault(expectation.key, {})[target] = self._time() + self._expiry
 
     def _settle(self, target: _Target, met: Callable[[_Expectation[K]], bool]) -> None:
         still_open = []

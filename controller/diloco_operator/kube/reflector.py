@@ -17,11 +17,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
 from diloco_operator.kube.cache import Cache, CachedObject, Handler, Indexer, ObjectKey, Projection
-from diloco_operator.kube.client import ApiError, Client, EventType, Forbidden, Gone, NotFound, Obj, Resource, Unavailable, WatchEvent
+from diloco_operator.kube.client import (
+    ApiError,
+    Client,
+    EventType,
+    Forbidden,
+    Gone,
+    NotFound,
+    Obj,
+    ObjList,
+    Resource,
+    Unavailable,
+    WatchEvent,
+)
 from diloco_operator.kube.fields import MalformedField, an_object, clip, needed_string, string
 from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
@@ -134,6 +146,18 @@ class Reflector[T]:
         if self._silence is not None:
             self._silence.reschedule(asyncio.get_running_loop().time())
 
+    async def agrees(self, namespace: str, label_selector: str, cached: Callable[[], Iterable[CachedObject[T]]]) -> bool:
+        """Whether the server has the objects that are selected as the cache has them, which `cached` returns: the same ones, and the same
+        of them about to be deleted. Changes within an object do not count, nor do malformed objects. Raises `ApiError`, `OSError`."""
+        listed = {}
+        async for page in self._pages(namespace, label_selector):
+            for held in map(self._hold, page.items):
+                if isinstance(held, CachedObject):
+                    listed[held.key] = (held.uid, held.deleting)
+        there = {held.key: (held.uid, held.deleting) for held in cached()}
+        left_out = self._named - there.keys()
+        return there == {key: state for key, state in listed.items() if key not in left_out}
+
     async def run(self) -> None:
         """Follow the server until cancelled."""
         failures = 0
@@ -237,17 +261,8 @@ class Reflector[T]:
         """List everything. The cache changes only when all pages have arrived."""
         listed: dict[ObjectKey, CachedObject[T]] = {}
         malformed: dict[ObjectKey, MalformedObject] = {}
-        token = ""
-        while True:
-            async with asyncio.timeout(REQUESTS.list_page):
-                page = await self._client.list(
-                    self.resource,
-                    self._namespace,
-                    label_selector=self._label_selector,
-                    field_selector=self._field_selector,
-                    limit=PAGE_SIZE,
-                    continue_token=token,
-                )
+        version = ""
+        async for page in self._pages(self._namespace, self._label_selector):
             self._hear()
             for obj in page.items:
                 held = self._hold(obj)
@@ -255,9 +270,7 @@ class Reflector[T]:
                     malformed[held.key] = held
                 else:
                     listed[held.key] = held
-            token = page.continue_token
-            if not token:
-                break
+            version = page.resource_version
         for old in self.cache:
             if old.key not in listed and self._namespace in ("", old.namespace):
                 self._end(old.key, old)
@@ -267,7 +280,7 @@ class Reflector[T]:
             self._name(found)
         for held in listed.values():
             self._take_in(held)
-        self._version = page.resource_version
+        self._version = version
         self._fail("")
         was_missing, self.missing = bool(self.missing), ""
         self._synced.set()
@@ -277,6 +290,23 @@ class Reflector[T]:
             self._rights_changed()
         if self.forbidden and self._refused_list:
             self._allow()
+
+    async def _pages(self, namespace: str, label_selector: str) -> AsyncIterator[ObjList]:
+        token = ""
+        while True:
+            async with asyncio.timeout(REQUESTS.list_page):
+                page = await self._client.list(
+                    self.resource,
+                    namespace,
+                    label_selector=label_selector,
+                    field_selector=self._field_selector,
+                    limit=PAGE_SIZE,
+                    continue_token=token,
+                )
+            yield page
+            token = page.continue_token
+            if not token:
+                return
 
     async def _watch(self, version: str) -> bool:
         """Follow changes after `version` until the watch ends. Returns whether the watch worked."""

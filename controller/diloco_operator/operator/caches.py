@@ -297,6 +297,19 @@ class Caches:
         """The same as the cache has them."""
         return self._pods.cache.by_index(_BY_JOB, key)
 
+    async def has_pods_of(self, key: JobKey) -> bool:
+        """Whether the cache has the pods with the job's label as the API server has them now. If it has not, all are listed again. Raises
+        `ApiError` and `OSError`."""
+        namespace, name = key
+        current = True
+        for reflector in self._pods.reflectors:
+            if reflector.namespace not in ("", namespace):
+                continue
+            if not await reflector.agrees(namespace, f"{names.LABEL_JOB}={name}", lambda: self.labelled_pods(key)):
+                reflector.list_again()
+                current = False
+        return current
+
     def is_ours(self, pod: PodView) -> bool:
         """Whether a job that this operator runs owns the pod."""
         job = self.jobs.get(pod.namespace, pod.job)

@@ -30,6 +30,8 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.health import is_unreachable
 from diloco_operator.fleet.inventory import Reservations
+from diloco_operator.fleet.use import first_and_more
+from diloco_operator.kube.client import ApiError
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.certificate_writes import certificate_writes
@@ -206,7 +208,7 @@ class Reconciler:
         self._words.follow(key, self._caches.pods(key))
         self._listening.setdefault(key, self._now())
         if (wait := self._expectations.expires_in(key)) is not None:
-            return ReconcileResult(requeue_after=wait)
+            return ReconcileResult(requeue_after=wait) if wait > 0 else await self._after_expiry(key)
         job, plan, decision_seconds = await self._decide(key, cached.value)
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
@@ -223,6 +225,25 @@ class Reconciler:
             )
         result = self._conclude(key, job, plan, executed)
         return replace(result, decision_seconds=decision_seconds, pause=self._pause(key, subject, executed))
+
+    async def _after_expiry(self, key: JobKey) -> ReconcileResult:
+        """The watches have not shown what was written. Either they never will, or they are behind: then pods that run look as if they were
+        not there, so nothing is decided."""
+        missing = self._expectations.waiting_for(key)
+        try:
+            current = await self._caches.has_pods_of(key)
+        except (ApiError, OSError) as error:
+            log.warning("job %s/%s: its pods cannot be listed, so nothing is decided on it: %s", *key, error)
+            return ReconcileResult(failed=True)
+        if current:
+            self._expectations.forget(key)
+            return await self.reconcile(key)  # the caches may have changed meanwhile
+        log.warning(
+            "job %s/%s: the watch of pods is behind the API server, so all pods are listed again; not seen yet: %s",
+            *key,
+            first_and_more(missing[0], len(missing)),
+        )
+        return ReconcileResult(requeue_after=self._expectations.renew(key))
 
     async def _release_quota(self, key: JobKey) -> ReconcileResult:
         """Pods of a job that is gone go with it, but Kueue holds them, and their quota, until it learns that no others will follow."""

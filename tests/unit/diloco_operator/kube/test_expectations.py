@@ -69,13 +69,32 @@ def test_jobs_do_not_wait_for_each_other(expectations: Expectations[str]) -> Non
     assert not expectations.open("two")
 
 
-def test_after_thirty_seconds_nothing_is_expected_any_more(expectations: Expectations[str], clock: Clock) -> None:
+def test_expectations_expire_thirty_seconds_after_the_last_and_end_when_they_are_forgotten(
+    expectations: Expectations[str], clock: Clock
+) -> None:
+    assert expectations.expires_in("job") is None
     expectations.expect_create("job", PODS, "ns", "p")
+    clock.now += 10
+    expectations.expect_create("job", PODS, "ns", "q")
     clock.now += 29
     assert expectations.expires_in("job") == pytest.approx(1)
-    clock.now += 1
-    assert not expectations.open("job")
+    clock.now += 2
+    assert expectations.expires_in("job") == 0
+    assert expectations.waiting_for("job") == ["Pod ns/p", "Pod ns/q"]
+    expectations.forget("job")
+    assert expectations.expires_in("job") is None
     assert expectations.waiting_for("job") == []
+
+
+def test_expectations_that_are_renewed_wait_once_more(expectations: Expectations[str], clock: Clock) -> None:
+    expectations.expect_create("job", PODS, "ns", "p")
+    expectations.expect_create("job", PODS, "ns", "q")
+    clock.now += 31
+    assert expectations.renew("job") == 30
+    expectations.observe(PODS, None, pod("q"))
+    assert expectations.expires_in("job") == 30
+    expectations.observe(PODS, None, pod("p"))
+    assert expectations.expires_in("job") is None
 
 
 def test_what_was_not_sent_is_not_expected(expectations: Expectations[str]) -> None:
