@@ -545,3 +545,21 @@ def test_a_unit_without_a_bad_host_takes_no_spare_slice() -> None:
     spare = spare_slices(a_slice_on("free"), avoided=["bad"])
     assert not spare.take_for([a_slice_on("good")])
     assert spare.take_for([a_slice_on("bad")])
+
+
+def test_one_spare_host_goes_to_the_unit_that_lacks_one_and_not_to_the_one_that_lacks_two() -> None:
+    # Three of ten hosts: where more than a third are suspects, the program is blamed.
+    job = a_job().with_learners(1, 5).with_restarts(20, "0s").with_gpu_pool(max=5, hosts=2)
+    stage = Stage(job, *(a_gpu_node(f"gpu-{i}") for i in range(10))).train()
+    two_bad, one_bad = "h100-0", "h100-1"
+    assert (stage.unit(two_bad)["slice"], stage.unit(one_bad)["slice"]) == ("gpu-0+gpu-1", "gpu-2+gpu-3")
+    for unit, host in ((two_bad, 0), (two_bad, 1), (one_bad, 0)):
+        fails(stage, unit, host=host)
+        fails(stage, unit, host=host)
+    assert {node for node, (_, avoided) in hosts(stage).items() if avoided} == {"gpu-0", "gpu-1", "gpu-2"}
+    assert (stage.unit(two_bad)["slice"], stage.unit(one_bad)["slice"]) == ("gpu-0+gpu-1", "gpu-2+gpu-3")  # nothing is free
+    stage.set_node(a_gpu_node("spare"))
+    stage.learner_exits(two_bad, stage.unit(two_bad)["attempt"], 1, host=1)
+    fails(stage, one_bad)
+    assert set(stage.unit(one_bad)["slice"].split("+")) == {"gpu-3", "spare"}
+    assert (stage.unit(two_bad)["slice"], stage.unit(two_bad)["state"]) == ("gpu-0+gpu-1", "Training")
