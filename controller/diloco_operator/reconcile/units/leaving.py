@@ -45,7 +45,7 @@ def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatus
         elif record.state in (UnitState.STARTING, UnitState.JOINING):
             found[record.name] = _drain(record, text, context.now)
     training = [r for r in outdated if r.state is UnitState.TRAINING]
-    quiet = all(r.state in (UnitState.TRAINING, UnitState.FAILED) or not r.slice for r in found.values())
+    quiet = all(r.state is UnitState.TRAINING or not r.slice for r in found.values())
     if training and quiet:
         first = min(training, key=lambda r: (r.pool, r.number))
         found[first.name] = _drain(first, text, context.now)

@@ -18,6 +18,7 @@ from diloco_operator.timeouts import WatchTimeouts
 GONE = Gone(410, "Expired", "too old resource version")
 FORBIDDEN = Forbidden(403, "Forbidden", 'pods is forbidden: User "operator" cannot list resource "pods"')
 UNKNOWN = NotFound(404, "NotFound", "the server could not find the requested resource")
+BUSY = ApiError(429, "TooManyRequests", "too many requests, please try again later")
 AWAY = Unavailable(503, "ServiceUnavailable", "connection refused")
 
 
@@ -146,6 +147,13 @@ def test_a_page_that_expired_starts_the_list_anew() -> None:
     api = ScriptedApi(lists=[first, GONE, *pages("a", "b")])
     follow(lambda: Followed(api), lambda it: it.names == ["a", "b"])
     assert api.list_tokens == ["", "more", ""]
+
+
+def test_a_watch_of_a_server_that_is_too_busy_goes_on_without_another_list() -> None:
+    api = ScriptedApi(lists=pages("a"), watches=[[added(an_object("b", 11)), BUSY], [BUSY], [added(an_object("c", 12)), SILENCE]])
+    follow(lambda: Followed(api), lambda it: it.names == ["a", "b", "c"])
+    assert api.list_tokens == [""]
+    assert api.watched_from == ["10", "11", "11"]
 
 
 def test_a_server_that_is_away_is_asked_with_growing_delays() -> None:

@@ -150,6 +150,8 @@ def test_a_unit_that_crashes_and_comes_back() -> None:
         await world.trains(3)
         seen = await world.scrape()
         assert seen.of_job("restarts_total", reason="Crashed") == 1
+        assert seen.of_job("host_failures", node="np-a-0") == 1
+        assert seen.of_job("avoided_hosts") == 0  # one failure is no reason to avoid a host
         assert seen.of_job("recovery_seconds_count") == 1
         # 5 s of back-off, and then pods start and the syncer is heard; well below a minute.
         assert seen.of_job("recovery_seconds_bucket", le="5.0") == 0

@@ -88,6 +88,20 @@ def test_right_that_is_missing_in_one_namespace_stops_the_jobs_of_that_namespace
     assert len(lines) == 1  # it is tried again, and said once
 
 
+def test_right_that_is_missing_in_the_whole_cluster_stops_the_jobs_of_every_namespace() -> None:
+    async def scenario(cluster: FakeCluster) -> None:
+        cluster.client.forbidden.add(("list", "secrets", ""))
+        await apply(cluster, "team-a")
+        async with cluster.operating(RunConfig(stop_grace=0)):
+            found = await has(cluster, "team-a", "RightsMissing")
+            assert "may not read secrets in the cluster" in found["message"]
+            assert list(await cluster.pod_phases(namespace="team-a")) == []
+            cluster.client.forbidden.clear()
+            await works(cluster, "team-a")
+
+    play_teams(scenario)
+
+
 def test_right_that_is_taken_away_leaves_running_units_alone() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await apply(cluster, "team-a")

@@ -50,6 +50,7 @@ def test_job_that_waits_is_woken_when_another_pod_ends() -> None:
         async with cluster.operating():
             await cluster.apply("lm")
             await cluster.pool_says("lm", "the fleet has 1: 1 used by other pods: team-a/train-0")
+            await cluster.settle(60)  # nothing else wakes the job
             await cluster.api.patch(
                 names.PODS, "team-a", "train-0", {"status": {"phase": "Succeeded"}}, type=PatchType.MERGE, subresource="status"
             )

@@ -446,6 +446,25 @@ def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
     assert unit["grantorSaid"] == asked
 
 
+def test_of_two_units_that_wait_the_one_that_was_asked_for_first_stays() -> None:
+    stage = trained_on_a_new_node()
+    stage.scale(min=2, max=2)
+    stage.settle()
+    assert stage.unit("h100-1")["reason"] == "WaitingForNodes"
+    stage.advance(30)
+    stage.lose_node("new-0")
+    for _ in range(3):
+        stage.settle()
+        stage.advance(30)
+    assert [(unit["name"], unit["reason"]) for unit in stage.status["units"]] == [
+        ("h100-0", "WaitingForNodes"),
+        ("h100-1", "WaitingForNodes"),
+    ]
+    stage.scale(min=1, max=1)
+    stage.settle()
+    assert (stage.unit("h100-1")["reason"], stage.states().get("h100-0", "Pending")) == ("WaitingForNodes", "Pending")
+
+
 def withdrawn() -> Stage:
     """h100-0 asked for nodes, and pool v5p was faster."""
     stage = a_stage(a_growing_pool(), tpu_pool(topology="2x2x1"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
-from builders.jobs import a_job, template
+from builders.jobs import a_job, gpu_pool, template
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
 from diloco_operator.api.job import load
+from diloco_operator.reconcile import reservations
 from diloco_operator.reconcile.observe.template_hash import learner_hash, syncer_hash
 
 
@@ -49,6 +51,47 @@ def test_template_changed_while_a_unit_drains_is_what_it_comes_back_with() -> No
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
     assert {pod["spec"]["terminationGracePeriodSeconds"] for name, pod in stage.pods.items() if name in stage.learner_pods()} == {45}
     assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
+
+
+def two_pools() -> Stage:
+    job = a_job().with_learners(1, 2).with_restarts(0).with_pool(max=1).with_gpu_pool(max=1)
+    return Stage(job, a_tpu_node("tpu-0"), a_gpu_node("gpu-0")).train()
+
+
+def test_template_changes_beside_a_unit_that_was_given_up() -> None:
+    stage = two_pools()
+    stage.learner_exits("h100-0", 1, 1)
+    stage.settle()
+    first, second = stage.job["spec"]["pools"]
+    stage.edit(pools=[{**first, "template": template(terminationGracePeriodSeconds=45)}, second])
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Draining", "h100-0": "Failed"}
+
+
+def test_template_changes_beside_a_unit_without_hardware() -> None:
+    stage = two_pools()
+    stage.lose_node("gpu-0")
+    stage.settle()
+    first, second = stage.job["spec"]["pools"]
+    stage.edit(pools=[{**first, "template": template(terminationGracePeriodSeconds=45)}, second])
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Draining", "h100-0": "Pending"}
+    assert stage.unit("h100-0")["slice"] == ""
+
+
+def test_unit_of_two_attempts_on_a_shared_host_holds_the_larger_part() -> None:
+    small = template()
+    small["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
+    pool = gpu_pool(acceleratorsPerHost=2, max=1, template=small)
+    stage = Stage(a_job().with_learners(1, 1).with_pools(pool), a_gpu_node("gpu-0")).train()
+    new = copy.deepcopy(stage.pod("h100-0", 1))
+    new["metadata"].update(name="bytes-lm-h100-0-a2-0", uid="new", labels={**new["metadata"]["labels"], "diloco.dev/attempt": "2"})
+    stage.pods["bytes-lm-h100-0-a2-0"] = new
+    stage.pod("h100-0", 1)["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "8"  # it was made from another template
+    observed = stage.observed()
+    for pods in (observed.pods, observed.pods[::-1]):
+        shares = reservations(observed.job, pods, stage.inventory).shares
+        assert {key: part.cpu for key, part in shares.items()} == {("gpu-0", "h100-0"): 8000}
 
 
 def classes(stage: Stage) -> dict[str, str]:

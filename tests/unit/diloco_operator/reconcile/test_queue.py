@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from builders.jobs import a_job, gpu_pool, template
 from builders.nodes import a_gpu_node
-from builders.pods import is_unschedulable, starts
+from builders.pods import is_unschedulable, phase, starts
 from builders.stage import Stage
 from builders.workloads import GROUP, NO_QUOTA, RETRIABLE, SimulatedQueue
 from diloco_operator.allotment import Allotment
@@ -366,6 +366,15 @@ def test_unit_of_a_changed_template_asks_anew_and_gives_the_old_quota_back() -> 
     queue.play()
     assert queue.admitted == [group(stage, ONE, 2)]
     assert group(stage, ONE, 2) != first
+
+
+def test_unit_of_a_changed_template_says_that_its_quota_is_free_before_its_pods_have_ended() -> None:
+    queue = a_training_unit(min=1, max=1)
+    stage = queue.stage
+    stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(image="train:2")}])
+    stage.settle()
+    assert (stage.unit(ONE)["state"], stage.unit(ONE)["reason"]) == ("Draining", "TemplateChanged")
+    assert (phase(stage.pod(ONE, 1)), stage.pod(ONE, 1)["metadata"]["annotations"].get(RETRIABLE)) == ("Running", "false")
 
 
 LOST = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
