@@ -20,6 +20,10 @@ from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Pa
 RETRY_SECONDS = 5.0
 """Between two attempts of an eviction that a PodDisruptionBudget rejects, as in `kubectl drain`."""
 _TOO_MANY_REQUESTS = 429
+_BUDGET_HINT = (
+    "see `kubectl get pdb`. maxUnavailable and percentages count learners of the job by its scale, and not pods: give the budget a whole "
+    "number as minAvailable (docs/stopping.md)"
+)
 
 type Emit = Callable[[str], None]
 
@@ -55,7 +59,7 @@ async def drain(
             await asyncio.gather(*(_evict(client, namespace, pod, emit, retry) for pod in running))
     except TimeoutError as error:
         raise CommandError(
-            f"unit {unit} could not be evicted within {format_duration(seconds)}: a PodDisruptionBudget does not allow it"
+            f"unit {unit} could not be evicted within {format_duration(seconds)}: a PodDisruptionBudget does not allow it; {_BUDGET_HINT}"
         ) from error
     if wait:
         await _wait_back(client, namespace, job, unit, pods[0].attempt, emit, deadline=deadline, seconds=seconds)
