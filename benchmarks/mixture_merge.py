@@ -153,20 +153,21 @@ class Mixture:
 
     def __init__(self, corpus: Corpus, experts: int, rng: np.random.Generator, shifted: bool, steps: int) -> None:
         self.step = 0
+        self.rate = np.float32(RATE)
         self._corpus, self._rng, self._shifted, self._steps = corpus, rng, shifted, steps
         self._theta = {name: torch.zeros(shape, requires_grad=True) for name, shape in shapes(experts).items()}
-        self._optimizer = torch.optim.AdamW(self._theta.values(), lr=RATE, betas=(0.9, 0.99))
+        self._optimizer = torch.optim.AdamW(self._theta.values(), lr=float(self.rate), betas=(0.9, 0.99))
 
     def train(self, theta: Parameters) -> Parameters:
         with torch.no_grad():
             for name, value in self._theta.items():
                 value.copy_(torch.from_numpy(theta[name].copy()))
         for group in self._optimizer.param_groups:
-            group["lr"] = RATE * max(0.1, 1 - self.step / self._steps)
+            group["lr"] = float(self.rate) * max(0.1, 1 - self.step / self._steps)
         self.step += 1
         loss, balance = loss_of(self._theta, Corpus.windows(self._corpus.train, BATCH, self._rng, self._shifted))
         self._optimizer.zero_grad()
-        (loss + BALANCE * balance).backward()
+        (loss + BALANCE * balance).backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         return {name: value.detach().numpy().copy() for name, value in self._theta.items()}
 

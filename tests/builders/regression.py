@@ -27,6 +27,8 @@ class Trainer(Protocol):
 
     step: int
     """Steps so far."""
+    rate: np.float32
+    """The learning rate."""
 
     def train(self, theta: Parameters) -> Parameters:
         """One step from theta, which may be views; new arrays."""
