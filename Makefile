@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs clean
+.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs wheel clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -72,6 +72,9 @@ crds: setup  ## regenerate crds/ and the chart's copy from the types
 docs: setup  ## regenerate docs/api.md from the types, and the values table of the chart
 	@$(BIN)/python hack/api_docs.py > docs/api.md
 	@$(BIN)/python hack/chart_docs.py
+
+wheel: setup  ## build the wheel for images with programs of your own: dist/diloco_operator-….whl
+	@uv=$$(command -v uv || echo .tools/uv/bin/uv); "$$uv" build --quiet --wheel --python $(BIN)/python --out-dir $(or $(WHEELS),dist)
 
 clean:  ## remove the environment, caches and what the demo left
 	rm -rf $(VENV) .tools .demo .diloco .diloco-nodes .mypy_cache .ruff_cache .pytest_cache

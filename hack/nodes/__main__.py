@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from nodes import cache, images, machine, packages, sandbox
+from nodes import cache, images, machine, oci, packages, sandbox
 
 USAGE = "usage: python -m nodes check | prepare | run COMMAND..."
 
@@ -25,7 +25,7 @@ def main(arguments: list[str]) -> int:
             return sandbox.run(arguments[1:])
         with cache.held():
             images.provide()
-    except (cache.InUse, images.ImageError, packages.PackageError) as error:
+    except (cache.InUse, oci.ImageError, packages.PackageError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from nodes import cache, packages
-from nodes.images import PAUSE, Image
+from nodes.images import PAUSE
+from nodes.oci import Image
 
 START_SECONDS = 180.0
 """How long a program may take to answer. A limit for defects; the usual is about a second."""

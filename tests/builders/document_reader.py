@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import page_files
 import pexpect
 import yaml
 from builders.documents import ROOT, SCENARIOS, not_typed, shell_blocks
@@ -145,6 +146,14 @@ def a_checkout(folder: Path) -> Path:
     (checkout / ".venv" / ".synced").unlink(missing_ok=True)
     (checkout / ".venv" / ".synced").touch()
     return checkout
+
+
+def write_files(page: str, checkout: Path) -> None:
+    """The files that the page tells its reader to write."""
+    for path, text in page_files.of(ROOT / page).items():
+        file = checkout / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
 
 
 def make_small(checkout: Path, example: str, steps: int | None = None, **environment: str) -> None:

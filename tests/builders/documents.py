@@ -24,6 +24,8 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/guide.md#a-llama-on-your-own-data",
         "docs/stopping.md#on-a-laptop/2",
     ),
+    "own program": ("docs/your-program.md#try-it-here",),
+    "own image": ("docs/your-program.md#in-the-cluster", "docs/your-program.md#when-it-fails"),
     "chart": (
         "README.md#install-on-a-cluster",
         "docs/install.md#the-chart",
@@ -58,8 +60,8 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/operator.md#the-operator-process",
     ),
 }
-"""By scenario of tests/e2e/test_documents.py and tests/cluster/test_documents.py: the blocks that it types, each as PAGE#HEADING, with /2
-for the second below a heading."""
+"""By scenario of tests/e2e/test_documents.py, tests/cluster/test_documents.py and tests/cluster/nodes/test_your_program.py: the blocks that
+it types, each as PAGE#HEADING, with /2 for the second below a heading."""
 
 NOT_TYPED = {
     "docker ": "there is no image builder and no registry here",

@@ -15,8 +15,8 @@ from typing import Any
 from builders import control_plane
 from builders.control_plane import PROGRAMS, ControlPlane
 from nodes import network, sandbox
-from nodes.images import Image
 from nodes.node import Node
+from nodes.oci import Image
 
 type Obj = dict[str, Any]
 

@@ -9,16 +9,17 @@ import os
 from pathlib import Path
 
 import pytest
-from builders.document_reader import a_checkout, last, make_small, reading
+from builders.document_reader import a_checkout, last, make_small, reading, write_files
 
 pytestmark = pytest.mark.timeout(1800)
+
+OF_THIS_MACHINE = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
 
 
 def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(tmp_path: Path) -> None:
     checkout = a_checkout(tmp_path)
     make_small(checkout, "quickstart.yaml")
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
-    with reading("laptop", tmp_path, environment) as reader:
+    with reading("laptop", tmp_path, OF_THIS_MACHINE) as reader:
         shown = reader.type("docs/guide.md#run-it-on-a-laptop", {"diloco up": r"v5p-0 .*Training"})
         assert "To continue" in last(shown)
         assert "Complete" in last(reader.type("docs/stopping.md#on-a-laptop"))
@@ -28,3 +29,13 @@ def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(
         assert sorted(file.name for file in (checkout / "tales").iterdir()) == ["config.json", "model.safetensors"]
         reader.type("docs/stopping.md#on-a-laptop/2")
         assert not (checkout / ".diloco").exists()
+
+
+def test_a_program_of_the_readers_own_trains_on_this_machine_as_its_page_says(tmp_path: Path) -> None:
+    checkout = a_checkout(tmp_path)
+    write_files("docs/your-program.md", checkout)
+    with reading("own program", tmp_path, OF_THIS_MACHINE) as reader:
+        assert "my-training  Complete" in last(reader.type("docs/your-program.md#try-it-here"))
+    logs = [path.read_text() for path in (checkout / "my-training/.diloco/logs/default").glob("my-training-cpu-?-a1-0/learner-0.log")]
+    assert len(logs) == 2
+    assert all("the job is done, the last loss of this unit was " in log for log in logs)

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import diloco.torch
 import numpy as np
 import pytest
 import torch
+from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training
 from diloco.learner import session as driver
 from diloco.learner.store import ParameterStore
 from diloco.trainers.alone import AloneSession
@@ -78,3 +80,43 @@ def test_a_plain_loop_becomes_a_learner_with_an_import_a_join_a_step_and_a_close
         "+     session.step",
         "+ session.close",
     ]
+
+
+def test_the_source_gives_every_sample_once_in_each_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context, samples = 256, 5
+    np.arange(context * samples + 1, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {}
+    exec(program("torch: source"), space)
+    for epoch in range(2):
+        batch = space["source"](np.arange(epoch * samples, (epoch + 1) * samples))
+        assert sorted(batch[:, 0].tolist()) == [context * sample for sample in range(samples)]
+        assert torch.equal(batch - batch[:, :1], torch.arange(context + 1).expand(samples, -1)), "rows of neighbours, one more than inputs"
+
+
+@pytest.mark.slow
+def test_the_average_moves_with_what_the_job_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unit itself trains nothing, so its average must be where the parameters are, however far another unit moves them."""
+    place = Place(tmp_path, job_file(training(40, quorum=2)))  # so neither unit goes through the job before the other is there
+    model = torch.nn.Linear(4, 3)
+    began = {name: value.detach().clone() for name, value in model.named_parameters()}
+    arrays = {name: value.numpy().copy() for name, value in began.items()}
+    with LocalSyncer(place) as syncer:
+        other = LocalLearner(place, syncer.address, "b", arrays=arrays, embeddings=(), goal=5.0).start()
+        for variable, setting in place.of_learner(syncer.address, "a").items():
+            monkeypatch.setenv(variable, setting)
+        space: dict[str, Any] = {
+            "torch": torch,
+            "diloco": diloco.torch,
+            "model": model,
+            "optimizer": torch.optim.SGD(model.parameters(), lr=0.0),
+            "source": lambda numbers: torch.zeros(len(numbers), 4),
+            "loss_fn": lambda model, batch: model(batch).square().mean(),
+        }
+        exec(program("torch: average"), space)
+        other.wait()
+    assert space["session"].done
+    for name, value in model.named_parameters():
+        assert (value - began[name]).abs().min() > 0.1, "the other unit has moved the model"
+        assert torch.equal(space["seen"][name], value), "the final parameters have been followed, too"
+        torch.testing.assert_close(space["average"][name], value.detach(), atol=1e-4, rtol=0)

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from builders.documents import ROOT
+from nodes import dockerfiles
+from nodes.dockerfiles import Dockerfile, Stage
 
 pytestmark = pytest.mark.xdist_group("images")  # what the Dockerfiles' steps make takes half a minute, once
 
@@ -30,40 +31,8 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PINNED = re.compile(r"[a-z0-9./-]+:[a-z0-9.-]*\d+\.\d+\.\d+[a-z0-9.-]*(@sha256:[0-9a-f]{64})?")
 
 
-@dataclass
-class Stage:
-    """From one FROM to the next."""
-
-    base: str
-    name: str
-    steps: list[tuple[str, str]] = field(default_factory=list)
-
-    def of(self, keyword: str) -> list[str]:
-        return [text for word, text in self.steps if word == keyword]
-
-
-@dataclass
-class Dockerfile:
-    arguments: dict[str, str]
-    """Defaults of the ARGs before the first FROM."""
-    stages: list[Stage]
-
-
 def parse(path: Path) -> Dockerfile:
-    """Instructions with their continuation lines joined; comments left out."""
-    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
-    found = Dockerfile({}, [])
-    for instruction in re.split(r"(?<!\\)\n", "\n".join(lines)):
-        word, _, text = instruction.replace("\\\n", " ").strip().partition(" ")
-        if word == "FROM":
-            base, _, name = text.partition(" AS ")
-            found.stages.append(Stage(re.sub(r"\$\{(\w+)\}", lambda match: found.arguments[match[1]], base), name))
-        elif word == "ARG" and not found.stages:
-            name, _, default = text.partition("=")
-            found.arguments[name] = default
-        elif word:
-            found.stages[-1].steps.append((word, text))
-    return found
+    return dockerfiles.parse(path.read_text())
 
 
 @pytest.fixture(params=sorted(FILES))

@@ -12,10 +12,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import page_files
 import pytest
 from builders.documents import NOT_TYPED, ROOT, SCENARIOS, SHELL, Block, fences, not_typed, pages, shell_blocks
 
-LANGUAGES = {SHELL, "yaml", "python", "json"}
+LANGUAGES = {SHELL, "yaml", "python", "json", "dockerfile"}
 ASSIGNED = [name for names in SCENARIOS.values() for name in names]
 REST = sorted({command for block in shell_blocks().values() for command in block.commands if not_typed(command)})
 
@@ -53,10 +54,14 @@ def test_the_list_of_commands_that_are_not_typed_is_short_and_used() -> None:
 
 @pytest.mark.parametrize("command", REST)
 def test_what_is_not_typed_names_files_targets_and_options_that_exist(command: str) -> None:
+    written = page_files.of(ROOT / "docs" / "your-program.md")
     program, *arguments = shlex.split(command, comments=True)
     match program, arguments:
         case "make", [target]:
             subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+        case "docker", ["build", "-t", image, folder]:
+            assert f"image: {image}\n" in written[f"{folder}/job.yaml"]
+            assert f"{folder}/Dockerfile" in written
         case "docker", ["build", *options, "."]:
             file = ROOT / options[options.index("-f") + 1]
             declared = set(re.findall(r"^ARG (\w+)", file.read_text(), re.MULTILINE))

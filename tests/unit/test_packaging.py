@@ -26,6 +26,16 @@ def _generated_by(file: str, pattern: str) -> tuple[int, ...]:
     return _version(found[1])
 
 
+def test_what_people_are_told_to_install_is_there() -> None:
+    """Nothing is on PyPI: extras are those of a checkout."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    texts = {path: path.read_text() for path in [*pages, *(ROOT / "runtimes").rglob("*.py"), *(ROOT / "controller").rglob("*.py")]}
+    assert [path for path, text in texts.items() if re.search(r"pip install '?diloco", text)] == []
+    named = [name for text in texts.values() for found in re.findall(r"'\.\[([a-z,]+)\]'", text) for name in found.split(",")]
+    assert {"torch", "jax", "hf"} <= set(named) <= set(extras)
+
+
 def test_the_generated_wire_code_runs_with_the_oldest_protobuf_that_is_allowed() -> None:
     """The runtime refuses code that a newer generator made."""
     assert _lower_bound("protobuf") >= _generated_by("diloco_pb2.py", r"Protobuf Python Version: ([\d.]+)")

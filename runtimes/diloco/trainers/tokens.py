@@ -116,7 +116,7 @@ class TokenSource:
         try:
             import pyarrow.parquet
         except ImportError as error:
-            raise DataError(f"reading {self.url} takes pyarrow: pip install 'diloco-operator[data]'") from error
+            raise DataError(f"reading {self.url} takes pyarrow: pip install pyarrow") from error
         with fs.open(path, "rb") as source, file.open("wb") as out:
             parquet = pyarrow.parquet.ParquetFile(source)
             names = parquet.schema_arrow.names
@@ -139,7 +139,7 @@ class TokenSource:
         try:
             import tokenizers
         except ImportError as error:
-            raise DataError("tokenising text takes the tokenizers library: pip install 'diloco-operator[data]'") from error
+            raise DataError("tokenising text takes the tokenizers library: pip install tokenizers") from error
         try:
             return tokenizers.Tokenizer.from_file(str(self.tokenizer))
         except Exception as error:  # the library raises no other for a file that it cannot read

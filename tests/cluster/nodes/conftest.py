@@ -43,7 +43,7 @@ def cluster(project_images: images.Images) -> Iterator[RealCluster]:
     """Namespaces under the restricted Pod Security profile, volumes, and the chart with its NetworkPolicies."""
     pause = project_images.pause
     on_nodes = {
-        "cpu-0": [pause, project_images.operator, project_images.syncer],
+        "cpu-0": [pause, project_images.operator, project_images.syncer, *project_images.of_page.values()],
         "tpu-0": [pause, project_images.jax],
         "gpu-0": [pause, project_images.torch],
     }

@@ -19,8 +19,8 @@ from builders.local import condition, is_true, unit_of
 from builders.real_nodes import RealCluster
 from diloco.data.ledger import Ledger
 from diloco.syncer.snapshots import SnapshotStore
-from nodes import images
 from nodes.images import Images
+from nodes.oci import Image
 from safetensors.numpy import load_file
 
 type Obj = dict[str, Any]
@@ -53,7 +53,7 @@ MODEL = [
 ]
 
 
-def learner(image: images.Image, module: str, memory: str, **more: Any) -> Obj:
+def learner(image: Image, module: str, memory: str, **more: Any) -> Obj:
     return {
         "name": "learner",
         "image": image.name,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from nodes import cache, machine
-from nodes.images import Image, Layer
+from nodes.oci import Image, Layer
 
 
 def layer(folder: Path, content: bytes) -> Layer:
@@ -28,7 +28,7 @@ def members(image: Image, held: set[str]) -> dict[str, bytes]:
 
 
 def test_an_archive_names_everything_by_its_digest_and_starts_what_the_image_says(tmp_path: Path) -> None:
-    image = Image("example.org/a:1", (layer(tmp_path, b"below"), layer(tmp_path, b"above")), ("python",), ("-V",))
+    image = Image("example.org/a:1", (layer(tmp_path, b"below"), layer(tmp_path, b"above")), ("python",), ("-V",), user="65532:65532")
     found = members(image, set())
     for path, content in found.items():
         if path.startswith("blobs/"):

@@ -1,0 +1,16 @@
+"""The files that a page tells its reader to write: each a fenced block behind a mark with its path, `<!-- file: FOLDER/NAME -->`.
+
+See docs/decisions/0194-your-program.md.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_FILE = re.compile(r"^<!-- file: (\S+) -->\n```[a-z]+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def of(page: Path) -> dict[str, str]:
+    """Text by path, in the order of the page."""
+    return dict(_FILE.findall(page.read_text()))
