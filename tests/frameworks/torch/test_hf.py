@@ -192,7 +192,6 @@ def test_what_cannot_be_leased_or_would_end_by_itself_is_refused(tmp_path: Path)
         ),
         ({"eval_strategy": "epoch"}, r"eval_strategy='epoch' would wait for the end of the job.*eval_strategy='steps' and eval_steps=N"),
         ({"logging_strategy": "epoch"}, r"logging_strategy='epoch' would wait"),
-        ({"fsdp": True}, r"fsdp would shard the model after it has joined.*fully_shard before join"),
         ({"save_strategy": "steps", "save_steps": 0.1}, r"save_steps=0.1 is a share of this unit's updates"),
         (
             {"eval_strategy": "steps", "lr_scheduler_type": "reduce_lr_on_plateau"},
@@ -205,6 +204,13 @@ def test_arguments_that_mean_something_else_in_a_job_are_refused(tmp_path: Path,
     pair = (torch.optim.AdamW(net.parameters()), None)
     trainer = Trainer(model=net, args=arguments(tmp_path, **more), train_dataset=Samples(), eval_dataset=Samples(), optimizers=pair)
     with pytest.raises(ValueError, match=why):
+        attach(trainer, ScriptedSession().join().session)
+
+
+def test_sharding_after_the_join_is_refused(tmp_path: Path) -> None:
+    trainer = Trainer(model=model(), args=arguments(tmp_path), train_dataset=Samples())
+    trainer.args.fsdp = True  # The Trainer itself refuses it at its construction outside of ranks.
+    with pytest.raises(ValueError, match=r"fsdp would shard the model after it has joined.*fully_shard before join"):
         attach(trainer, ScriptedSession().join().session)
 
 
