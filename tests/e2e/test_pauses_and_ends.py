@@ -53,9 +53,9 @@ async def test_a_program_that_leaves_early_is_started_again_and_the_job_ends_at_
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         budget = {"tokens": 1_000_000_000}
         await cluster.apply(a_quadratic_job(steps=1_000_000, units={"v5p": 2}, environment=environment, training=budget, backoff="2s"))
-        unit = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") == "BackingOff")
-        assert unit["reason"] == "LeftEarly"
-        assert "end the job for all units with session.finish" in unit["message"]
+        # On a busy machine nothing need be written within the two seconds for which the unit is BackingOff.
+        unit = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("lastFailure", "").startswith("LeftEarly: "))
+        assert "end the job for all units with session.finish" in unit["lastFailure"]
         await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") == "Training" and unit["attempt"] == 2)
         tokens = (await cluster.job("quad"))["status"]["progress"]["tokens"] + 2_000
         await cluster.change("quad", {"training": {"tokens": tokens}})
