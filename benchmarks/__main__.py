@@ -42,6 +42,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
     "guard-false": Benchmark("benchmarks.guard_false", ("guard-false",)),
     "poison": Benchmark("benchmarks.poison", ("poison",)),
+    "poison-loss": Benchmark("benchmarks.poison_loss", ("poison-loss", "poison-loss-let-through")),
     "uneven-clock": Benchmark("benchmarks.uneven_clock", ("uneven-clock", "uneven-windows", "uneven-merges", "grace-window")),
     "decision-cost": Benchmark("benchmarks.decision_cost", ("decision-cost", "decision-growth")),
     "idle-drift": Benchmark("benchmarks.idle_drift", ("idle-drift",)),

@@ -8,6 +8,7 @@ import numpy as np
 from builders.core import a_job
 from builders.regression import BATCH, LockStep, Parameters, Regression, Trainee
 from diloco.algorithm.guards import ARMED_AFTER
+from diloco.contract import Training
 from numpy.typing import NDArray
 
 FRAGMENTS, INTERVAL, UNITS = 4, 8, 8
@@ -25,7 +26,7 @@ class Uneven(Regression):
     """A `Regression` of which single batches or the learning rate are out of the ordinary."""
 
     def __init__(self, replica: int, seed: int, samples: int = BATCH) -> None:
-        super().__init__(replica, samples=samples)
+        super().__init__(UNITS * seed + replica, samples=samples)  # batches of its own in each run
         self._random = np.random.default_rng([seed, replica])
         self._usual_rate = self.rate
 
@@ -114,10 +115,13 @@ def _joins_late(seed: int, rule: Rule) -> LockStep:
     return job
 
 
-def a_healthy_job(trainers: list[Uneven], rule: Rule = RULES[0]) -> LockStep:
-    """Of one unit for each trainer."""
+def a_healthy_job(trainers: list[Uneven], rule: Rule) -> LockStep:
+    return LockStep(a_training(rule), trainees(trainers))
+
+
+def a_training(rule: Rule = RULES[0]) -> Training:
     method, compression = rule
-    training = a_job(
+    return a_job(
         steps=10**6,
         sync_interval=INTERVAL,
         fragments=FRAGMENTS,
@@ -126,7 +130,11 @@ def a_healthy_job(trainers: list[Uneven], rule: Rule = RULES[0]) -> LockStep:
         merge={"method": method},
         outer_optimizer={"learning_rate": 0.7, "momentum": 0.9},
     )
-    return LockStep(training, {f"u{number}": Trainee(trainer) for number, trainer in enumerate(trainers)})
+
+
+def trainees(trainers: list[Uneven]) -> dict[str, Trainee]:
+    """Of one unit for each trainer."""
+    return {f"u{number}": Trainee(trainer) for number, trainer in enumerate(trainers)}
 
 
 PATTERNS: dict[str, Pattern] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Buffer, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Distrusted, Metadata, Offer, Pull, Push, Reason
+from diloco.algorithm.events import Action, Broadcast, Distrusted, Metadata, Offer, Pull, Push, Reason, Refusal
 from diloco.algorithm.fragments import pack, unpack
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Training
@@ -102,6 +102,8 @@ class Trainee:
     """Per fragment, since its adoption."""
     held: list[NDArray[np.float32]] = field(default_factory=list)
     """Per fragment, the value adopted last."""
+    versions: list[int] = field(default_factory=list)
+    """Per fragment, the outer step of that value."""
 
 
 @dataclass
@@ -146,6 +148,7 @@ class LockStep:
         trainee.held = [self.core.value(f.index) for f in self.core.fragments]
         trainee.theta = {name: x for f in self.core.fragments for name, x in unpack(f, trainee.held[f.index]).items()}
         trainee.steps = [0] * len(self.core.fragments)
+        trainee.versions = [self.core.version(f.index) for f in self.core.fragments]
         self.core.join(unit, float(self.now))
 
     def leave(self, unit: str) -> None:
@@ -164,7 +167,7 @@ class LockStep:
             for action in actions:
                 self._carry_out(action)
 
-    def run(self, ticks: int) -> LockStep:
+    def run(self, ticks: int) -> Self:
         """So many ticks, or up to the end of the job."""
         for _ in range(ticks):
             if not self.core.done:
@@ -183,8 +186,11 @@ class LockStep:
                 for unit in action.units:
                     self._answer(unit, action)
             case Broadcast():
+                p = action.fragment
                 for trainee in self.trainees.values():
-                    p = action.fragment
+                    if trainee.versions[p] == action.t:
+                        continue  # it has joined since the merge
+                    trainee.versions[p] = action.t
                     trainee.held[p] = codec.value_of(action.coding, bytes(action.payload), trainee.held[p])
                     trainee.theta = trainee.theta | unpack(self.core.fragments[p], trainee.held[p])
                     trainee.steps[p] = 0
@@ -199,10 +205,13 @@ class LockStep:
         n = trainee.steps[p]
         offer = Offer(p, pull.t, self.core.coding, self.core.version(p), n, n * trainee.tokens)
         answer = self.change(Answer(unit, pack(self.core.fragments[p], trainee.theta), offer))
-        if refusal := self.core.push(unit, Push(answer.offer, self._coded(p, answer.values)), float(self.now)):
+        if refusal := self._push(unit, Push(answer.offer, self._coded(p, answer.values))):
             self.refused.append(refusal.reason)
             if refusal.reason is Reason.NON_FINITE:
                 self.leave(unit)
+
+    def _push(self, unit: str, push: Push) -> Refusal | None:
+        return self.core.push(unit, push, float(self.now))
 
     def _coded(self, p: int, values: NDArray[np.float32]) -> Buffer:
         """As the learner's connection does it: NaN cannot be coded, and all bits set stands for it in every coding."""

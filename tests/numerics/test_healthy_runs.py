@@ -115,5 +115,15 @@ def test_a_healthy_run_stays_far_below_the_limits(run: Callable[[], LockStep], m
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_uneven_losses_gradients_and_batches_are_no_fault(pattern: str) -> None:
+def test_uneven_losses_gradients_and_batches_are_no_fault(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lighter: list[dict[str, float]] = []
+    counts_less = guards.Guard.lighter
+
+    def noted(*arguments: Any) -> dict[str, float]:
+        lighter.append(counts_less(*arguments))
+        return lighter[-1]
+
+    monkeypatch.setattr(guards.Guard, "lighter", noted)
     assert sum(refusals(pattern, seed) for seed in range(3)) == 0
+    assert len(lighter) > 100, "of each merge"
+    assert not any(lighter), "nothing counts less"

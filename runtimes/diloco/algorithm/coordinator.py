@@ -485,13 +485,16 @@ class Coordinator:
         return ordered
 
     def _distrust(self, exchange: Exchange, now: float) -> list[Distrusted]:
-        """Take out of a closed exchange what the guards refuse, and its units out of the members."""
+        """Take out of a closed exchange what the guards refuse, and its units out of the members. What is too long counts less."""
         given = exchange.contributions
         if not given:
             return []
         measured = [given[unit].measured for unit in sorted(given)]
         verdicts = self._guard.judge(exchange.fragment, measured)
-        self._guard.merged(exchange.fragment, [one for one in measured if one.unit not in verdicts])
+        accepted = [one for one in measured if one.unit not in verdicts]
+        for unit, part in self._guard.lighter(exchange.fragment, accepted).items():
+            given[unit] = replace(given[unit], weight=part * given[unit].weight)
+        self._guard.merged(exchange.fragment, accepted)
         quarantined = self._quarantine.judged(verdicts, [unit for unit in given if unit not in verdicts])
         orders: list[Distrusted] = []
         for unit, why in verdicts.items():

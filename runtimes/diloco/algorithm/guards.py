@@ -13,6 +13,9 @@ The contributions of one merge are judged together, so the order of arrival chan
 - of a norm, the **typical step**: the largest move per value that any fragment's level says, over the values of this one. A part of the
   model whose gradient begins late moves by as much as the others, learning rate times steps, and has hardly moved before.
 
+What is longer than LONG times what peers and typical step say, and not refused, **counts less**: its weight times its norm is what it would
+be at that length. So it takes over neither the length nor the direction of a merge while its cycle is not judged yet.
+
 A unit is also judged by its **cycle**: one whose norms are far above what the peers and the typical step say in most of its last
 contributions is at fault, though each of them keeps the limit.
 
@@ -44,6 +47,8 @@ NORM: Final = 100.0
 """A norm above this multiple of its reference is refused."""
 FAR: Final = 10.0
 """A norm above this multiple of what the peers and the typical step say is far above them. A unit is refused of whose cycle most are."""
+LONG: Final = 3.0
+"""A norm above this multiple of the same makes a contribution count less. Healthy runs reach 2.1."""
 LEAST_CYCLE: Final = 8
 """Contributions of a unit that judge it, at least; else a cycle of the fragments does."""
 SMALL: Final = 0.1
@@ -138,12 +143,16 @@ class Merge:
         self._steps = Others([one.steps for one in given])
 
     def far(self, one: Measured, typical: float) -> bool:
-        """Whether the norm is far above what the peers and the typical step say; not if too few peers can say it. One with more steps than
-        they have may have gone further in proportion."""
+        """Whether the norm is far above what the peers and the typical step say."""
+        return one.norm > FAR * self.expected(one, typical)
+
+    def expected(self, one: Measured, typical: float) -> float:
+        """The norm that the peers and the typical step say; infinity if too few peers can say it. One with more steps than they have may
+        have gone further in proportion."""
         if len(self.norms) < ENOUGH_PEERS:
-            return False
+            return math.inf
         further = max(1.0, one.steps / (self._steps.median(one.steps) or 1.0))
-        return one.norm > FAR * further * max(self.norms.median(one.norm) or 0.0, typical)
+        return further * max(self.norms.median(one.norm) or 0.0, typical)
 
 
 class Guard:
@@ -195,6 +204,15 @@ class Guard:
             if why := now or self._whole_cycle(one, merge, typical):
                 verdicts[one.unit] = why
         return verdicts
+
+    def lighter(self, fragment: int, accepted: Sequence[Measured]) -> dict[str, float]:
+        """Of the contributions that one merge accepts, which count less: by unit, the part of its weight that counts. Changes nothing."""
+        typical = self._typical(fragment)
+        if not typical or max((one.norm for one in accepted), default=0.0) <= LONG * typical:
+            return {}
+        merge = Merge(accepted)
+        longest = {one.unit: LONG * merge.expected(one, typical) for one in accepted}
+        return {one.unit: longest[one.unit] / one.norm for one in accepted if one.norm > longest[one.unit]}
 
     def merged(self, fragment: int, accepted: Sequence[Measured]) -> None:
         """Learn from what a merge was given and accepted."""

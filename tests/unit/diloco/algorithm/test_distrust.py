@@ -169,3 +169,16 @@ def test_a_restored_core_judges_as_before() -> None:
     far = np.float32(1 + 100)
     actions = outer_step(restored, 1.0, {"sick": lambda core, pull: a_push(core, pull, float(far))})
     assert [x.unit for x in of(Distrusted, actions)] == ["sick"]
+
+
+def test_what_is_long_and_not_refused_counts_less_in_the_merge() -> None:
+    """20 times as far as the others, of three that have done the same work: 3/20 of its weight count."""
+    core = a_core()
+    run(core, {}, sick_from=ROUNDS)
+
+    def far(core: Core, pull: Pull) -> Push:
+        return a_push(core, pull, float(core.value(pull.fragment)[0]) + 2.0)
+
+    merged = of(Merged, outer_step(core, ROUNDS + 1.0, {"sick": far}))
+    assert [merge.weights["sick"] / merge.weights["a"] for merge in merged] == [pytest.approx(3 / 20, rel=1e-4)]
+    assert [merge.weights["b"] / merge.weights["a"] for merge in merged] == [1.0]

@@ -138,6 +138,26 @@ def test_some_large_contributions_of_a_cycle_are_no_fault() -> None:
         assert take(guard, one("a"), one("b"), one("c", norm=1.0 if n % 3 else 50.0)) == set()
 
 
+def test_a_norm_that_is_long_against_those_of_the_peers_counts_as_one_at_the_bound() -> None:
+    """Three times the norms of the peers are the bound, and the weight is what makes up for the rest."""
+    guard = after(one("a"), one("b"), one("c"))
+    assert guard.lighter(0, [one("a"), one("b"), one("c", norm=3.0)]) == {}
+    assert guard.lighter(0, [one("a"), one("b"), one("c", norm=90.0)]) == {"c": pytest.approx(3 / 90)}
+    # With four times the steps it may have gone four times as far.
+    assert guard.lighter(0, [one("a"), one("b"), one("c", norm=12.0, steps=40)]) == {}
+    assert guard.lighter(0, [one("a"), one("b"), one("c", norm=24.0, steps=40)]) == {"c": pytest.approx(12 / 24)}
+
+
+def test_a_norm_counts_in_full_where_the_peers_have_grown_as_well_or_say_nothing_yet() -> None:
+    guard = after(one("a"), one("b"), one("c"))
+    assert guard.lighter(0, [one("a", norm=50.0), one("b", norm=50.0), one("c", norm=90.0)]) == {}
+    # Of two units neither is known to be the one that is right.
+    assert guard.lighter(0, [one("a"), one("c", norm=90.0)]) == {}
+    assert guard.lighter(0, []) == {}
+    # Without a level, a first norm among zeros is the first gradient of a part of the model.
+    assert a_guard().lighter(0, [one("a", norm=0.0), one("b", norm=0.0), one("c", norm=90.0)]) == {}
+
+
 def test_two_units_do_not_judge_the_cycle_of_each_other() -> None:
     guard = after(one("a"), one("b"))
     for _ in range(4 * LEAST_CYCLE):
