@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+import numpy as np
 import pytest
 from builders.certificates import JobCertificates
 from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, training, until
 from builders.exchange import job_file as a_job
 from builders.scripted_learner import ScriptedLearner
+from builders.severed_link import link_to
 from diloco.contract import Exit, learner_identity
 from diloco.learner import connection
-from diloco.protocol.diloco_pb2 import FromLearner, UnitReport, WatchRequest
+from diloco.protocol.diloco_pb2 import FromLearner, Refused, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.tls import TlsError, TlsFiles
 from diloco_operator.certificates.authority import Leaf
@@ -137,6 +140,42 @@ def test_both_ends_continue_with_renewed_certificates(place: Place, draining: li
 
 
 @pytest.mark.slow
+async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_cost_no_push_and_no_session(
+    tmp_path: Path, draining: list[LocalLearner]
+) -> None:
+    """Each of the rotations falls into a push of 256 KiB that is under way. Every merge waits for both learners."""
+    place = Place(tmp_path / "large", a_job(training(ENDLESS, quorum=2)))
+    large = {"arrays": {name: np.zeros((256, 512), np.float32) for name in ("w0", "w1")}}
+    with LocalSyncer(place) as syncer:
+        host, _, port = syncer.address.rpartition(":")
+        async with link_to(host, int(port)) as link:
+            link.rate = 2 << 20  # an eighth of a second for each push
+            learners = [
+                LocalLearner(place, f"127.0.0.1:{link.port}", "slow", **large).start(),
+                LocalLearner(place, syncer.address, "fast", **large).start(),
+            ]
+            draining.extend(learners)
+            await asyncio.to_thread(contributes, syncer, "slow", 1)
+            calls = [connection_of(learner.session)._call for learner in learners if learner.session is not None]
+            for _ in range(3):
+                before = contributions(syncer, "slow")
+                await asyncio.to_thread(until, lambda: link.carried > 1 << 14, "a push to be under way")
+                place.certificates.issuer = JobCertificates(place.directory, place.job).issuer
+                place.certificates.syncer()
+                for learner in learners:
+                    place.certificates.learner(learner.unit)
+                await asyncio.to_thread(contributes, syncer, "slow", before + 3)
+            assert [connection_of(learner.session)._call for learner in learners if learner.session is not None] == calls
+            assert len(calls) == 2
+            for unit in ("slow", "fast"):
+                assert not (syncer.unit(unit) or UnitReport()).refused, "every push counts"
+            # Who comes now gets through the door of the new files, and is told that its model is another one.
+            with ScriptedLearner(syncer, unit="late") as late:
+                late.hello()
+                assert late.hear("refused").refused.code == Refused.LAYOUT
+
+
+@pytest.mark.slow
 def test_a_certificate_that_expires_ends_no_connection_and_begins_none(place: Place, draining: list[LocalLearner]) -> None:
     # Long enough for both to start on a busy machine.
     place.certificates.issuer = JobCertificates(place.directory, place.job, lifetime=15.0).issuer
@@ -195,6 +234,14 @@ def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_re
         contributions = (syncer.unit("u") or UnitReport()).contributions
         until(lambda: (syncer.unit("u") or UnitReport()).contributions > contributions + 2, "it to contribute")
         assert len(learner.numbers) == len(set(learner.numbers)), "no sample is trained twice"
+
+
+def contributions(syncer: LocalSyncer, unit: str) -> int:
+    return (syncer.unit(unit) or UnitReport()).contributions
+
+
+def contributes(syncer: LocalSyncer, unit: str, count: int) -> None:
+    until(lambda: contributions(syncer, unit) >= count, f"{unit} to contribute")
 
 
 def state(syncer: LocalSyncer) -> int:
