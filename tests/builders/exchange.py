@@ -237,8 +237,10 @@ class LocalLearner:
         return self
 
     def drain(self) -> None:
-        """As SIGTERM does."""
+        """As SIGTERM does: a learner that rests ends as well."""
         self._drain.set()
+        if self.session is not None:
+            self.session._drain(signal.SIGTERM, None)
 
     def wait(self) -> LocalLearner:
         self._thread.join(WAIT_TIMEOUT)
