@@ -39,7 +39,7 @@ class EventWriter:
         steps: int,
         t: int,
         changed: Callable[[], None],
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.time,  # noqa: TID251 - TensorBoard shows when a value was written
         retry: float = 30.0,
     ) -> None:
         """`steps`: outer steps of the job; the process goes on from step `t` (0: from nothing). `changed` is called when `error` changes.
