@@ -87,6 +87,7 @@ KUBE: Mapping[str, Benchmark] = {
     "create-rate": Benchmark("benchmarks.kube.create_rate", ("writes-per-unit", "create-rate")),
     "mass-failure": Benchmark("benchmarks.kube.mass_failure", ("mass-failure",)),
     "noisy-neighbour": Benchmark("benchmarks.kube.noisy_neighbour", ("noisy-neighbour",)),
+    "tenant-flood": Benchmark("benchmarks.kube.tenant_flood", ("tenant-flood", "loop-lag-operator")),
     "scale": Benchmark("benchmarks.kube.scale", ("scale-from-zero", "scale-to-zero")),
     "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }

@@ -55,15 +55,16 @@ class Wait:
 class Neighbour:
     """The quiet job: fails one unit after the other and notes how long each waits."""
 
-    def __init__(self, bench: Rig, watch: PodWatch, units: int) -> None:
+    def __init__(self, bench: Rig, watch: PodWatch, units: int, namespace: str = "quiet") -> None:
         self._bench = bench
+        self._namespace = namespace
         self._watch = watch
         self._units = units
         self._current: dict[str, Obj] = {}
         self._turn = 0
 
     async def begin(self) -> None:
-        pods = await self._bench.pods("quiet")
+        pods = await self._bench.pods(self._namespace)
         await self._bench.mark(pods, running)
         self._current = {pod["metadata"]["labels"][names.LABEL_UNIT]: pod for pod in pods}
 
@@ -77,7 +78,7 @@ class Neighbour:
         begun = time.perf_counter()
         await self._watch.until(lambda: successor in self._watch.added, f"{successor} made")
         ended = self._watch.added[successor]
-        self._current[unit] = await self._bench.client.get(names.PODS, "quiet", successor)
+        self._current[unit] = await self._bench.client.get(names.PODS, self._namespace, successor)
         await self._bench.mark([self._current[unit]], running)
         await asyncio.sleep(INTERVAL)
         return Wait(begun, ended)

@@ -80,11 +80,12 @@ class Rig:
         await mark(self.client, pods, status)
 
     @contextmanager
-    def operator(self, config: Obj | None = None) -> Iterator[OperatorReplica]:
-        """`diloco-operator run`, ready. Ends as a pod does: by SIGTERM. `config`: fields of its configuration."""
+    def operator(self, config: Obj | None = None, *, lead: Sequence[str] = ()) -> Iterator[OperatorReplica]:
+        """`diloco-operator run`, ready. Ends as a pod does: by SIGTERM. `config`: fields of its configuration. `lead`: options for which it
+        takes a lease; none: it needs none."""
         self._operators += 1
         name = f"operator-{self._operators}"
-        options = ["--no-leader-elect"]
+        options = list(lead) or ["--no-leader-elect"]
         if config:
             kind = {"apiVersion": f"config.{names.API_VERSION}", "kind": "OperatorConfiguration"}
             (self._folder / f"{name}.yaml").write_text(json.dumps(kind | config))

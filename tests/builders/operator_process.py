@@ -116,12 +116,16 @@ class OperatorReplica:
         return self.wait_said(r"^waiting for the lease \S+ as (\S+)")[1]
 
     # --- what it serves ---
-    def get(self, path: str) -> tuple[int, str]:
-        """Status and text of an endpoint."""
+    def address(self, path: str) -> str:
+        """Where an endpoint is served, host:port."""
         if path not in self._addresses:
             self._addresses[path] = self.wait_said(rf"^serving .*{re.escape(path)}.* at (\S+)")[1]
+        return self._addresses[path]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and text of an endpoint."""
         try:
-            with urllib.request.urlopen(f"http://{self._addresses[path]}{path}", timeout=WAIT_SECONDS) as answer:
+            with urllib.request.urlopen(f"http://{self.address(path)}{path}", timeout=WAIT_SECONDS) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -137,6 +141,11 @@ class OperatorReplica:
         """The sum of the series of this name that have these labels, whatever others they have."""
         found = series(self.get("/metrics")[1]).items()
         return sum(value for (name, has), value in found if name == series_name and labels.items() <= dict(has).items())
+
+    def by_label(self, series_name: str, label: str) -> dict[str, float]:
+        """The series of this name by the value of one label."""
+        found = series(self.get("/metrics")[1]).items()
+        return {dict(has)[label]: value for (name, has), value in found if name == series_name and label in dict(has)}
 
     @property
     def writes(self) -> int:

@@ -1,0 +1,206 @@
+"""[tenant-flood] How much longer do one tenant's jobs wait while another tenant floods the operator?
+
+The other tenant brings 1, 3 and then 10 jobs whose syncers stream reports of 10 MiB as fast as they are read, then 8 scrapers of /metrics
+without a right to it and 230 connections that say nothing, then 10,000 jobs that wait for hardware. Meanwhile units of the victim's job
+fail, one after the other, and each waits for its successor. The value is the largest median wait of a stage against that before; the
+operator may not lose its lease.
+
+[loop-lag-operator] The longest time for which the operator's event loop stood still in all of that, from its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from builders.child_processes import die_with_parent
+from builders.jobs import JobBuilder
+from builders.operator_process import DEFAULT, OperatorReplica
+from diloco.contract import TLS_IDENTITY_FILE, TLS_ROOTS_FILE
+from diloco_operator.api import names
+from diloco_operator.api.names import OPERATOR_LEASE
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.lease import LEASES
+
+from benchmarks import ROOT
+from benchmarks.figure import Figure, percentile, rounded
+from benchmarks.kube.noisy_neighbour import Neighbour
+from benchmarks.kube.rig import Rig, job, rig, running, side_by_side, watching
+
+LIMIT = 2.0
+LAG_LIMIT = 250.0
+"""Milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    victim_units: int
+    failures: int
+    """In each stage."""
+    syncers: tuple[int, ...]
+    scrapers: int
+    silent: int
+    """Connections on which nothing comes."""
+    jobs: int
+
+
+FULL = Size(victim_units=16, failures=60, syncers=(1, 3, 10), scrapers=8, silent=230, jobs=10_000)
+SMOKE = Size(victim_units=2, failures=2, syncers=(1,), scrapers=1, silent=4, jobs=8)
+
+
+@dataclass(slots=True)
+class Flood:
+    """What was measured."""
+
+    calm: list[float]
+    """Milliseconds that each unit waited for its successor."""
+    stages: dict[str, list[float]] = field(default_factory=dict)
+    renewal_gap: float = 0.0
+    """Seconds, the longest between two renewals of the lease."""
+    transitions: int = 0
+    longest_hold: float = 0.0
+    """Seconds."""
+    held: dict[str, float] = field(default_factory=dict)
+    """Seconds by the function that held the loop."""
+
+
+@asynccontextmanager
+async def processes(*arguments: str) -> AsyncIterator[None]:
+    """`python -m …`, from its first line of output until the context ends."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, preexec_fn=die_with_parent
+    )
+    assert process.stdout is not None
+    try:
+        if not await process.stdout.readline():
+            raise RuntimeError(f"{arguments[0]} did not start")
+        yield
+        if process.returncode is not None:
+            raise RuntimeError(f"{arguments[0]} ended early")
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def hostile_jobs(bench: Rig, folder: Path, first: int, last: int) -> None:
+    """Jobs of these numbers, whose learners run; their syncers' certificates are in folders by their address."""
+    for number in range(first, last):
+        namespace = await bench.namespace(f"hostile-{number}")
+        async with watching(bench.client, namespace) as watch:
+            await bench.client.create(names.DILOCO_JOBS, job("flood", namespace, 1))
+            await watch.until(lambda: len(watch.added) == 1, "the hostile job's pod made")
+        await bench.mark(await bench.pods(namespace), running)
+        secret = await bench.client.get(names.SECRETS, namespace, names.syncer_secret_name("flood"))
+        files = folder / str(number)
+        files.mkdir()
+        for name in (TLS_ROOTS_FILE, TLS_IDENTITY_FILE):
+            (files / name).write_bytes(base64.b64decode(secret["data"][name]))
+
+
+async def syncers_run(bench: Rig, first: int, last: int) -> None:
+    """The pods of these jobs' syncers run, and their addresses are those of the hostile ones."""
+    for number in range(first, last):
+        pod = await bench.client.get(names.PODS, f"hostile-{number}", names.syncer_pod_name("flood"))
+        ip = address(number)
+        await bench.mark([pod], lambda pod: running(pod) | {"podIP": ip, "podIPs": [{"ip": ip}]})  # noqa: B023 -- awaited within the turn
+
+
+def address(number: int) -> str:
+    return f"127.78.0.{number + 1}"
+
+
+def waiting_job(number: int) -> Obj:
+    """A job for hardware that is not there."""
+    made = JobBuilder(f"flood-{number}").in_namespace("many").with_learners(1, 1)
+    return made.with_pool("v5p", accelerator="tpu-v5p", topology="2x2x1", max=1).build()
+
+
+async def watch_lease(bench: Rig, flood: Flood) -> None:
+    """Note how late the lease is renewed, until cancelled."""
+    seen, since = None, time.monotonic()
+    while True:
+        lease = await bench.client.get(LEASES, "default", OPERATOR_LEASE)
+        if (renewed := lease["spec"].get("renewTime")) != seen:
+            seen, since = renewed, time.monotonic()
+        flood.renewal_gap = max(flood.renewal_gap, time.monotonic() - since)
+        flood.transitions = int(lease["spec"].get("leaseTransitions", 0))
+        await asyncio.sleep(0.2)
+
+
+async def flooded(size: Size) -> Flood:
+    async with rig() as bench:
+        await bench.add_slices(size.victim_units + max(size.syncers))
+        for namespace in ("victim", "many"):
+            await bench.namespace(namespace)
+        with bench.operator(lead=DEFAULT) as operator:
+            await asyncio.to_thread(operator.wait_leads)
+            async with watching(bench.client, "victim") as watch:
+                await bench.client.create(names.DILOCO_JOBS, job("quiet", "victim", size.victim_units))
+                await watch.until(lambda: len(watch.added) == size.victim_units, "the victim's pods made")
+                neighbour = Neighbour(bench, watch, size.victim_units, "victim")
+                await neighbour.begin()
+                return await stages(bench, operator, neighbour, size)
+
+
+async def stages(bench: Rig, operator: OperatorReplica, neighbour: Neighbour, size: Size) -> Flood:
+    async def waits() -> list[float]:
+        return [(await neighbour.fail_one()).ms for _ in range(size.failures)]
+
+    flood = Flood(calm=await waits())
+    lease = asyncio.create_task(watch_lease(bench, flood))
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        begun = 0
+        for count in size.syncers:
+            await hostile_jobs(bench, folder, begun, count)
+            served = [f"{folder / str(number)}={address(number)}" for number in range(begun, count)]
+            await stack.enter_async_context(processes("benchmarks.kube.hostile_syncer", *served))
+            await syncers_run(bench, begun, count)
+            begun = count
+            flood.stages[f"syncers_{count}"] = await waits()
+        at = operator.address("/metrics")
+        await stack.enter_async_context(processes("benchmarks.kube.scrapers", at, str(size.scrapers), str(size.silent)))
+        flood.stages["scrapers"] = await waits()
+        creates = [partial(bench.client.create, names.DILOCO_JOBS, waiting_job(number)) for number in range(size.jobs)]
+        flooding = asyncio.create_task(side_by_side(creates))
+        flood.stages["jobs_come"] = []
+        while not flooding.done():
+            flood.stages["jobs_come"].append((await neighbour.fail_one()).ms)
+        await flooding
+        flood.stages["jobs"] = await waits()
+    lease.cancel()
+    if lease.done():
+        lease.result()
+    flood.longest_hold = await asyncio.to_thread(operator.total, "diloco_operator_event_loop_longest_hold_seconds")
+    flood.held = await asyncio.to_thread(operator.by_label, "diloco_operator_event_loop_held_seconds_total", "function")
+    return flood
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    flood = asyncio.run(flooded(size))
+    calm = percentile(flood.calm, 0.5)
+    ratios = {stage: percentile(waits, 0.5) / calm for stage, waits in flood.stages.items()}
+    value = max(ratios.values())
+    details = {
+        "calm_p50_ms": calm,
+        "calm_p90_ms": percentile(flood.calm, 0.9),
+        "ratios_p50": json.dumps({stage: round(ratio, 2) for stage, ratio in ratios.items()}),
+        "p90_ms": rounded([percentile(waits, 0.9) for waits in flood.stages.values()], 1),
+        "longest_ms": rounded([max(waits) for waits in flood.stages.values()], 1),
+        "renewal_gap_s": flood.renewal_gap,
+        "leases_lost": flood.transitions,
+    }
+    yield Figure("tenant-flood", value, "ratio", LIMIT, value <= LIMIT and flood.transitions == 0, 1, details)
+    lag = 1e3 * flood.longest_hold
+    yield Figure("loop-lag-operator", lag, "ms", LAG_LIMIT, lag <= LAG_LIMIT, 1, {"held_s": json.dumps(flood.held)})
