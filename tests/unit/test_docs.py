@@ -17,6 +17,7 @@ _TARGET = re.compile(r"(?<=\]\()[^)]*(?=\))|https?://\S+")
 """Where a link leads. It cannot be wrapped."""
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _ROW = re.compile(r"^\| `([^`]+\.py)` \| `([^`]+)` \|", re.MULTILINE)
+_TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 _PATH = re.compile(r"`((?:controller|runtimes|tests|benchmarks|hack|docs|crds|helm|examples)/[^\s`*…<{]+)`")
 
 
@@ -65,6 +66,14 @@ def test_the_journey_passes_functions_that_exist() -> None:
         tree = ast.parse((ROOT / file).read_text())
         defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
         assert function in defined, f"docs/journey.md: {file} has no function {function}"
+
+
+def test_each_row_of_the_threat_model_names_tests_that_exist() -> None:
+    rows = [line for line in (ROOT / "docs/threat-model.md").read_text().splitlines() if line.startswith("| ")]
+    named = [(file, name) for row in rows for file, name in _TEST.findall(row)]
+    assert len(named) > 30
+    for file, name in named:
+        assert re.search(rf"^(?:async )?def {name}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE), f"{file} has no {name}"
 
 
 def _long_lines(text: str) -> list[int]:
