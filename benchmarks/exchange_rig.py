@@ -145,6 +145,14 @@ class ExchangeRig:
         with_, without = (median(durations(steps, start, end)) for steps in self.steps_until(["with", "without"], end))
         return with_ / without
 
+    def processor_ms(self, unit: str) -> dict[str, float]:
+        """What a step of a program that notes `processor_times` costs, a mean over the second half of its steps: in the thread that trains,
+        and in all others of its process."""
+        noted = [[float(field) for field in fields] for fields in self.noted(unit)]
+        half = noted[len(noted) // 2 :]
+        thread, process = (1e3 * (half[-1][column] - half[0][column]) / (len(half) - 1) for column in (1, 2))
+        return {"training_thread": round(thread, 2), "other_threads": round(process - thread, 2)}
+
     def snapshots(self) -> list[Path]:
         """Folders of the syncer's complete snapshots."""
         return sorted((self._directory / "state" / "snapshots").glob("snapshot-*"))

@@ -57,6 +57,11 @@ def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> I
         yield
 
 
+def processor_times() -> str:
+    """Seconds of a processor that this thread, and that its process has had so far: two fields of a line of TIMES."""
+    return f"{time.thread_time():.6f} {time.process_time():.6f}"
+
+
 def arguments() -> argparse.Namespace:
     """Those that ExchangeRig gives to the program of a learner."""
     parser = argparse.ArgumentParser()

@@ -17,7 +17,7 @@ import diloco.torch
 import torch
 from torch import distributed, nn
 
-from benchmarks.fixed_step_learner import BATCH, arguments, model
+from benchmarks.fixed_step_learner import BATCH, arguments, model, processor_times
 
 
 class Replicated(nn.Module):
@@ -52,7 +52,7 @@ def main() -> None:
     with path.open("w", encoding="ascii", buffering=1) as times:
         if given.alone:
             for _ in steps(module, iter(lambda: 0, 1), given.step_seconds):
-                times.write(f"{time.monotonic():.6f}\n")
+                times.write(f"{time.monotonic():.6f} {processor_times()}\n")
             return
         # The optimizer makes no step: the work of a real one would be the same with and without a session.
         optimizer = torch.optim.SGD(module.parameters(), lr=0.0)
@@ -60,7 +60,7 @@ def main() -> None:
             for _ in steps(module, session.batches(lambda numbers: numbers, BATCH // ranks), given.step_seconds):
                 optimizer.step()
                 session.step(tokens=BATCH // ranks * 128)
-                times.write(f"{time.monotonic():.6f}\n")
+                times.write(f"{time.monotonic():.6f} {processor_times()}\n")
 
 
 if __name__ == "__main__":

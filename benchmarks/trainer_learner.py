@@ -19,7 +19,7 @@ from diloco.torch.hf import attach
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
-from benchmarks.fixed_step_learner import arguments
+from benchmarks.fixed_step_learner import arguments, processor_times
 
 CONTEXT, VOCABULARY, SAMPLES = 64, 1024, 4096
 
@@ -41,7 +41,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # transformers has no types
         self._seconds = seconds
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        self._file.write(f"{time.monotonic():.6f}\n")
+        self._file.write(f"{time.monotonic():.6f} {processor_times()}\n")
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         time.sleep(self._seconds)
