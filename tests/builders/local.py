@@ -12,7 +12,7 @@ from typing import Any
 
 from builders.nodes import a_fleet_node
 from diloco_operator.api import names
-from diloco_operator.api.names import DILOCO_JOBS, NODES, PODS
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, NODES, PODS
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.local.addresses import Addresses, Network
@@ -180,6 +180,20 @@ class Cluster:
         return await self.job(
             job, lambda obj: (((obj or {}).get("status") or {}).get("progress") or {}).get("step", 0) >= step, timeout=timeout
         )
+
+    async def events(self, reason: str, *, timeout: float = WAIT_SECONDS) -> list[Obj]:
+        """All Events of this reason, as soon as there is one."""
+        return await self._unless_failed(self._events(reason, timeout))  # type: ignore[no-any-return]
+
+    async def _events(self, reason: str, timeout: float) -> list[Obj]:
+        async with asyncio.timeout(timeout):
+            while True:
+                listed = await self.client.list(EVENTS, "default")
+                if found := [event for event in listed.items if event["reason"] == reason]:
+                    return found
+                with contextlib.suppress(Gone):
+                    async for _ in self.client.watch(EVENTS, "default", resource_version=listed.resource_version, timeout_seconds=timeout):
+                        break
 
     async def pods(self, job: str) -> list[Obj]:
         return (await self.client.list(PODS, "default", label_selector=f"{names.LABEL_JOB}={job}")).items

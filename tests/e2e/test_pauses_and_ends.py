@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
-from builders.local import is_true, local_control_plane
+from builders.local import condition, is_true, local_control_plane
 from builders.local_jobs import a_fleet, a_quadratic_job
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile import OperatorConfig
@@ -64,3 +65,30 @@ async def test_a_program_that_leaves_early_is_started_again_and_the_job_ends_at_
     progress = done["status"]["progress"]
     assert (progress["tokenBudget"], progress["tokens"] >= tokens) == (tokens, True)
     assert progress["tokens"] == sum(unit.get("tokens", 0) for unit in done["status"]["units"])
+
+
+async def test_a_job_whose_units_feed_themselves_is_warned_and_one_that_leases_is_not(tmp_path: Path) -> None:
+    advice = (
+        "2 units feed themselves, and nothing keeps them from training the same samples: let each read its own part by DILOCO_UNIT, or "
+        "draw what it trains with session.numbers or session.shards"
+    )
+
+    def is_warned(job: Obj | None) -> bool:
+        return condition(job, "Training").get("message", "").endswith(f"; {advice}")
+
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        own = {"QUADRATIC_OWN_DATA": 1, "QUADRATIC_STEP_MS": 50}
+        await cluster.apply(a_quadratic_job("own", steps=1_000_000, units={"v5p": 2}, environment=own))
+        await cluster.apply(a_quadratic_job("leases", steps=1_000_000, units={"h100": 2}, environment={"QUADRATIC_STEP_MS": 50}))
+        warned = await cluster.job("own", is_warned)
+        # The status of `leases` holds what its syncer reported of both units once both have tokens.
+        leases = await cluster.job(
+            "leases", lambda job: [bool(unit.get("tokens")) for unit in ((job or {}).get("status") or {}).get("units", ())] == [True, True]
+        )
+        events = await cluster.events("OwnData")
+    assert [unit.get("ownData") for unit in warned["status"]["units"]] == [True, True]
+    assert [unit.get("ownData") for unit in leases["status"]["units"]] == [None, None]
+    assert "feed themselves" not in condition(leases, "Training")["message"]
+    assert Counter((event["involvedObject"]["name"], event["type"], event["message"]) for event in events) == {
+        ("own", "Warning", advice): 1
+    }

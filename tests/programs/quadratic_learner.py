@@ -15,6 +15,7 @@ QUADRATIC_FINISH_AT_STEP  after this local step end the job
 QUADRATIC_LEAVE_AT_STEP  after this local step leave the loop, and end with status 0
 QUADRATIC_NAN_UNIT, QUADRATIC_CRASH_UNIT …  only in this unit and its first attempt
 QUADRATIC_COMPILE_SECONDS  the first step lasts so much longer
+QUADRATIC_OWN_DATA     "1": it feeds itself, each unit the same numbers, and leases nothing
 QUADRATIC_TOKENS       "varied": sample n has 1 + n % 31 tokens, and not 16 each, so that a sum tells which samples are in it
 QUADRATIC_TRACE        append one JSON line {"unit", "attempt", "step", "t", "numbers"} a step to this file
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -63,7 +65,9 @@ def main() -> None:
     nan_at, crash_at = _misbehave_at("NAN"), _misbehave_at("CRASH")
     pause_at, finish_at, leave_at = _misbehave_at("PAUSE"), _misbehave_at("FINISH"), _misbehave_at("LEAVE")
     with Session.join(ArrayStore(model.weights, embeddings=["embedding"]), framework="numpy") as session:
-        for numbers in session.batches(lambda numbers: numbers, int(os.environ.get("QUADRATIC_BATCH", "4"))):
+        batch_size = int(os.environ.get("QUADRATIC_BATCH", "4"))
+        own_data = os.environ.get("QUADRATIC_OWN_DATA") == "1"
+        for numbers in _own(session, batch_size) if own_data else session.batches(lambda numbers: numbers, batch_size):
             deadline = time.monotonic() + step_seconds
             if not session.step_count:
                 time.sleep(float(os.environ.get("QUADRATIC_COMPILE_SECONDS", "0")))
@@ -85,6 +89,11 @@ def main() -> None:
                 break
         if session.done:
             session.evaluate(model.loss(), tokens=1000)
+
+
+def _own(session: Session, batch_size: int) -> Iterator[NDArray[np.int64]]:
+    while not session.over:
+        yield np.arange(batch_size) + session.step_count * batch_size
 
 
 def _tokens(numbers: NDArray[np.int64]) -> int:
