@@ -161,7 +161,10 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     done, model = result["jobs"][0]["progress"], result["jobs"][0]["model"]
     assert done["step"] == steps
     folder = tmp_path / "state/volumes/default/quad-syncer" / model["path"]
-    assert f"The model of quad is in {folder} (safetensors). One file with its parameters: diloco export " in result["message"]
+    assert (
+        f"The model of quad is in {folder} (safetensors), and stays there until you delete it. One file with its parameters: diloco export "
+        in result["message"]
+    )
     assert (folder / "tensors.safetensors").is_file()
     assert [path.name for path in folder.parent.glob(f"*-t{steps}")] == [folder.name], "one snapshot of the last step"
     assert done["tokens"] == sum(unit["tokens"] for unit in result["jobs"][0]["units"])

@@ -217,7 +217,7 @@ class Run:
         place = claim_folder(state_dir, view.namespace, model.claim) / model.path
         what = f"The model of {view.name}" if view.complete else f"The last snapshot of {view.name}, of outer step {model.step},"
         command = shlex.join(["diloco", "export", str(state_dir), "--job", view.name, "-o", "model.safetensors"])
-        return f"{what} is in {place} ({model.format}). One file with its parameters: {command}"
+        return f"{what} is in {place} ({model.format}), and stays there until you delete it. One file with its parameters: {command}"
 
     def _end(self, ending: Ending) -> None:
         views = [with_speeds(view, self._speeds) for view in self._known.values()]
@@ -232,7 +232,8 @@ class Run:
             ]
         if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
             messages += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
-            messages.append(f"To continue from the last snapshot: {self._options.resume_command}")
+            more = f", for up to {self._options.timeout:g} s more" if ending is Ending.TIMED_OUT else ""
+            messages.append(f"To continue from the last snapshot{more}: {self._options.resume_command}")
         if ending is Ending.FAILED:
             messages.append(f"Once the cause is fixed, the same command goes on from the last snapshot: {self._options.resume_command}")
         messages += [self._model_message(view, view.status.model) for view in views if view.status.model is not None]

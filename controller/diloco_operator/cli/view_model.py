@@ -80,6 +80,14 @@ class JobView:
         deciding = [found[kind] for kind in _DECIDING if kind in found and (found[kind].reason == reason if reason else kind is by_state)]
         return deciding[0].message if deciding else self.missing_condition()
 
+    def message(self, condition: Condition) -> str:
+        """The condition's message for a line of its own. Where learners are missing, Degraded names them and Training only refers to it."""
+        if condition.type == ConditionType.TRAINING and condition.reason == TrainingReason.QUORUM_MISSING:
+            degraded = next((each for each in self.status.conditions if each.type == ConditionType.DEGRADED), None)
+            if degraded is not None and degraded.status is ConditionStatus.TRUE:
+                return degraded.message
+        return condition.message
+
     def missing_condition(self) -> str:
         """Why it is not Complete: the first condition on the way that is not True, with the operator's reason and message."""
         found = {condition.type: condition for condition in self.status.conditions}
@@ -89,7 +97,11 @@ class JobView:
                 return f"{step} is not known yet"
             if condition.status.value != "True":
                 text = f"{step}={condition.status.value} {condition.reason}"
-                return f"{text}: {condition.message}" if condition.message else text
+                message = self.message(condition)
+                progress = self.status.progress
+                if step == ConditionType.COMPLETE and not message and progress.steps:
+                    message = f"it trains, and is at outer step {progress.step} of {progress.steps}"
+                return f"{text}: {message}" if message else text
         return ""
 
 
@@ -130,11 +142,12 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
         if old is None and not true and condition.type in (ConditionType.DEGRADED, ConditionType.SUSPENDED, *TERMINAL):
             continue  # every job begins like this
         reason = _reason(condition)
-        if reason is not None and reason.severity is Severity.SILENT:
+        if reason is not None and (reason.severity is Severity.SILENT or reason is TrainingReason.SUSPENDED):
             continue  # another condition says it, or it belongs to every start
         text = f"{condition.type}={condition.status.value} {condition.reason}"
         warning = _is_alarm(condition, old, reason)
-        yield Line("condition", new.name, f"{text}: {condition.message}" if condition.message else text, warning)
+        message = new.message(condition)
+        yield Line("condition", new.name, f"{text}: {message}" if message else text, warning)
 
 
 def _reason(condition: Condition) -> ConditionReason | None:

@@ -66,7 +66,11 @@ def _state(
     if seen is not None and seen.phase is UnitPhase.JOINING:
         return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, "connected, takes the current parameters"
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
-        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "lost its connection to the syncer; reconnects if its process lives"
+        return (
+            UnitState.JOINING,
+            UnitReason.WAITING_FOR_SYNCER,
+            "is not connected to the syncer: its program starts, or reconnects after a loss",
+        )
     if context.report is None:
         return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, and no report of the syncer says more"
     return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its program starts (imports, builds its model) and has not joined yet"

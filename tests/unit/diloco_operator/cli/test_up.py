@@ -146,6 +146,7 @@ async def test_time_up_says_which_condition_was_not_reached(unplaced: str, tmp_p
     status, final = await running.end()
     assert (status, final["ending"], final["exitStatus"]) == (1, "TimedOut", 1)
     assert "waits did not complete within 3 s: Placed=False InsufficientCapacity" in final["message"]
+    assert "To continue from the last snapshot, for up to 3 s more: diloco up" in final["message"]
     assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"]}
 
 

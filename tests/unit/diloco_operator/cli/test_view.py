@@ -4,6 +4,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,6 +95,35 @@ def test_conditions_are_told_when_they_change_and_not_for_how_every_job_begins()
     assert not line.warning
 
 
+def test_line_on_a_missing_quorum_names_the_learners_that_are_missing() -> None:
+    learners = "0 of 4 learners contribute, learners.min is 2; v5p-0 is joining (it compiles)"
+    training = "0 of 4 learners contribute, training.quorum is 1: outer steps wait; see Degraded"
+
+    def waiting(degraded: str) -> JobView:
+        told = view(Accepted="True", Placed="True", Training="False", Degraded=degraded).status
+        reasons = {"Training": ("QuorumMissing", training), "Degraded": ("LearnersStarting", learners)}
+        found = [
+            each.model_copy(update=dict(zip(("reason", "message"), reasons.get(each.type, (each.reason, each.message)), strict=True)))
+            for each in told.conditions
+        ]
+        return replace(view(), status=told.model_copy(update={"conditions": tuple(found)}))
+
+    told = f"Training=False QuorumMissing: {learners}"
+    assert texts(changes(None, waiting("True")))[2:] == [told], "LearnersStarting belongs to every start and has no line of its own"
+    assert waiting("True").missing_condition() == told
+    assert waiting("False").missing_condition() == f"Training=False QuorumMissing: {training}"
+
+
+def test_suspension_is_told_once_and_without_a_field_to_set() -> None:
+    stopped = view(Suspended="True", Training="False")
+    reasons = {"Suspended": ("Suspended", "nothing runs, the state is kept"), "Training": ("Suspended", "set spec.suspend to false")}
+    found = [
+        each.model_copy(update=dict(zip(("reason", "message"), reasons[each.type], strict=True))) for each in stopped.status.conditions
+    ]
+    stopped = replace(stopped, status=stopped.status.model_copy(update={"conditions": tuple(found)}))
+    assert texts(changes(view(), stopped)) == ["Suspended=True Suspended: nothing runs, the state is kept"]
+
+
 def test_unit_that_fails_and_recovers_is_followed() -> None:
     training = view(units=[unit(slice="np-1", attempt=1)])
     ended = view(units=[unit(state="BackingOff", slice="np-1", attempt=1, reason="Crashed", message="exit 137", endedAt=SINCE)])
@@ -141,6 +171,14 @@ def test_logs_are_wanted_of_attempts_that_ended_badly_just_now() -> None:
 )
 def test_first_condition_on_the_way_that_does_not_hold_is_why_a_job_is_late(status: dict[str, Any], why: str) -> None:
     assert view(**status).missing_condition() == why
+
+
+def test_a_job_that_only_lacks_time_says_how_far_it_is() -> None:
+    late = view(step=176, steps=700, Accepted="True", Placed="True", Training="True", Complete="False")
+    (condition,) = (each for each in late.status.conditions if each.type == "Complete")
+    found = tuple(each.model_copy(update={"message": ""}) if each is condition else each for each in late.status.conditions)
+    late = replace(late, status=late.status.model_copy(update={"conditions": found}))
+    assert late.missing_condition() == "Complete=False CompleteReason: it trains, and is at outer step 176 of 700"
 
 
 def test_speed_at_the_end_is_that_of_the_last_training() -> None:

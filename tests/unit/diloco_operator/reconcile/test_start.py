@@ -56,7 +56,7 @@ def test_unit_goes_through_starting_joining_and_training() -> None:
     assert said(stage) == ("FirstStep", "has the parameters; its program compiles, or runs its first step")
     stage.syncer_says("v5p-0", 1, UnitPhase.DISCONNECTED, holds_parameters=True)
     stage.step()
-    assert said(stage) == ("WaitingForSyncer", "lost its connection to the syncer; reconnects if its process lives")
+    assert said(stage) == ("WaitingForSyncer", "is not connected to the syncer: its program starts, or reconnects after a loss")
     # The same process is back with another syncer, whose parameters it takes.
     stage.syncer_says("v5p-0", 1, UnitPhase.JOINING, holds_parameters=True, local_step=7)
     stage.step()
