@@ -8,7 +8,9 @@ from pathlib import Path
 
 from builders.local import condition, is_true, local_control_plane
 from builders.local_jobs import a_fleet, a_quadratic_job
+from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.reconcile import OperatorConfig
 
 PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_force_delete=0.5, early_end_grace=1.0)
@@ -74,10 +76,10 @@ async def test_a_job_whose_units_feed_themselves_is_warned_and_one_that_leases_i
     )
 
     def is_warned(job: Obj | None) -> bool:
-        return condition(job, "Training").get("message", "").endswith(f"; {advice}")
+        return str(condition(job, "Training").get("message", "")).endswith(f"; {advice}")
 
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        own = {"QUADRATIC_OWN_DATA": 1, "QUADRATIC_STEP_MS": 50}
+        own: dict[str, object] = {"QUADRATIC_OWN_DATA": 1, "QUADRATIC_STEP_MS": 50}
         await cluster.apply(a_quadratic_job("own", steps=1_000_000, units={"v5p": 2}, environment=own))
         await cluster.apply(a_quadratic_job("leases", steps=1_000_000, units={"h100": 2}, environment={"QUADRATIC_STEP_MS": 50}))
         warned = await cluster.job("own", is_warned)
@@ -92,3 +94,19 @@ async def test_a_job_whose_units_feed_themselves_is_warned_and_one_that_leases_i
     assert Counter((event["involvedObject"]["name"], event["type"], event["message"]) for event in events) == {
         ("own", "Warning", advice): 1
     }
+
+
+async def test_a_drained_program_that_ends_without_close_is_not_at_fault_and_its_recovery_counts_from_its_end(tmp_path: Path) -> None:
+    environment: dict[str, object] = {"QUADRATIC_NO_CLOSE": 1, "QUADRATIC_STEP_MS": 50}
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        # One failure on its account and the unit would have been given up.
+        await cluster.apply(a_quadratic_job(steps=1_000_000, units={"v5p": 2}, limit=0, environment=environment))
+        await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") == "Training")
+        pod = (await cluster.pod_of("quad", "v5p-0"))["metadata"]["name"]
+        await cluster.client.delete(PODS, "default", pod)
+        ended = await cluster.unit("quad", "v5p-0", lambda unit: "endedAt" in unit)
+        back = await cluster.unit("quad", "v5p-0", lambda unit: unit.get("state") in ("Training", "Failed") and unit["attempt"] > 1)
+    assert (back["state"], back["attempt"], back["failures"]) == ("Training", 2, []), back
+    assert (back["restarts"], "lastFailure" in back) == (1, False), "a disruption is counted, and is not the unit's fault"
+    passed = parse_timestamp(back["since"]) - parse_timestamp(ended["endedAt"])
+    assert abs(back["recoverSeconds"] - passed) < 0.001, "it is rounded to milliseconds, timestamps to microseconds"
