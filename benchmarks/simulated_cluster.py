@@ -18,7 +18,7 @@ from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.reflector import Reflector
-from diloco_operator.report import Report, UnitPhase, UnitReport
+from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint
 
 NAMESPACE = "default"
@@ -131,6 +131,9 @@ class SimulatedTelemetry:
             for unit, attempt in self.kubelet.running.get(key, {}).values()
         }
         return Report(received_at=time.time(), t=1, steps=STEPS, seeded=True, units=units)
+
+    def fault(self, key: JobKey) -> ReportFault | None:
+        return None
 
     async def close(self) -> None: ...
 

@@ -79,6 +79,22 @@ class Ending(NamedTuple):
     """The outer step at which it ends."""
 
 
+class FaultKind(enum.StrEnum):
+    """Why the operator does not read a syncer's reports."""
+
+    TOO_LARGE = "TooLarge"
+    TOO_MANY_FIELDS = "TooManyFields"
+    MALFORMED = "Malformed"
+
+
+class ReportFault(NamedTuple):
+    """What is wrong with the reports of a syncer, which is left alone for a while."""
+
+    kind: FaultKind
+    text: str
+    """For people, the same for every report with this fault."""
+
+
 class LossPoint(NamedTuple):
     step: int
     """Outer step."""

@@ -9,11 +9,11 @@ See docs/decisions/0041-syncer-observation.md.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,14 +29,14 @@ from diloco.contract import (
     operator_identity,
 )
 from diloco.protocol import diloco_pb2
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.wording import one_line
+from google.protobuf.message import DecodeError
 
-from diloco_operator.api.job import MAX_LEARNERS, MAX_POOLS
+from diloco_operator.api.job import MAX_LEARNERS, Spec
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT, clip
-from diloco_operator.report import Ending, LossPoint, Report, UnitPhase, UnitReport, snapshot_path
+from diloco_operator.report import Ending, FaultKind, LossPoint, Report, ReportFault, UnitPhase, UnitReport, snapshot_path
 from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
@@ -62,12 +62,33 @@ class Endpoint:
     roots: str = ""
     """Certificates of the authorities that may have signed the syncer's certificate, PEM; "": only `authority`."""
     port: int = SYNCER_PORT
+    most_units: int = MAX_LEARNERS
+    """Units that a report of this job may have, see `most_units_of`."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that a report of this job may have."""
+        return _BYTES_OF_JOB + self.most_units * _BYTES_OF_UNIT
 
     @property
     def address(self) -> str:
         """`host:port` as gRPC wants it; an IPv6 address in brackets."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+_BYTES_OF_JOB = 256 << 10
+"""Of a report, for all that is not about one unit: most of it are the two loss histories."""
+_BYTES_OF_UNIT = 1 << 10
+"""Of a report, for each unit: four times what a unit of the product's own syncer takes on average."""
+
+
+def most_units_of(spec: Spec | None) -> int:
+    """Units that the job's syncer may report: as many as its pools can have, and not fewer than any job of one pool. A syncer reports every
+    unit that it has ever seen, so a job that was scaled down reports more units than its spec has now. Not more than a status can list."""
+    if spec is None:
+        return MAX_LEARNERS
+    return min(max(sum(min(pool.learners.max, spec.learners.max) for pool in spec.pools), MAX_LEARNERS), 2 * MAX_LEARNERS)
 
 
 class Telemetry(Protocol):
@@ -89,6 +110,10 @@ class Telemetry(Protocol):
         """The last report of the job's syncer, however old; None: none since this operator started."""
         ...
 
+    def fault(self, key: JobKey) -> ReportFault | None:
+        """What is wrong with the reports of the job's syncer; None once it sends one that can be read."""
+        ...
+
     async def close(self) -> None:
         """End every stream."""
         ...
@@ -107,7 +132,7 @@ def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
             ("grpc.ssl_target_name_override", endpoint.host_name),
             ("grpc.enable_http_proxy", 0),
             ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_receive_message_length", 16 << 20),
+            ("grpc.max_receive_message_length", endpoint.most_bytes),
             # What is not read waits at the syncer: without a probe of the bandwidth the window stays as it is.
             ("grpc.http2.bdp_probe", 0),
             ("grpc.http2.lookahead_bytes", 256 << 10),
@@ -131,9 +156,10 @@ class SyncerWatcher:
         self._timeouts = timeouts or TelemetryTimeouts()
         self._channel = channel
         self._notify: list[Callable[[JobKey], None]] = []
-        self._large = LargeReports()
+        self._reader = ReportReader()
         self._streams: dict[JobKey, _Stream] = {}
         self._reports: dict[JobKey, Report] = {}
+        self._faults: dict[JobKey, ReportFault] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def on_change(self, notify: Callable[[JobKey], None]) -> None:
@@ -145,6 +171,8 @@ class SyncerWatcher:
             if stream.endpoint == endpoint:
                 return
             self._end(key)
+        if stream is None or endpoint is None or stream.endpoint.pod_uid != endpoint.pod_uid:
+            self._faults.pop(key, None)  # another syncer, or none
         if endpoint is not None:
             task = asyncio.get_running_loop().create_task(self._run(key, endpoint), name=f"syncer of {key[0]}/{key[1]}")
             self._streams[key] = _Stream(endpoint, task)
@@ -152,6 +180,10 @@ class SyncerWatcher:
     def forget(self, key: JobKey) -> None:
         self._end(key)
         self._reports.pop(key, None)
+        self._faults.pop(key, None)
+
+    def fault(self, key: JobKey) -> ReportFault | None:
+        return self._faults.get(key)
 
     def latest(self, key: JobKey) -> Report | None:
         return self._reports.get(key)
@@ -161,6 +193,7 @@ class SyncerWatcher:
             self._end(key)
         if self._ending:
             await asyncio.wait(self._ending)
+        self._reader.close()
 
     def _end(self, key: JobKey) -> None:
         stream = self._streams.pop(key, None)
@@ -171,25 +204,36 @@ class SyncerWatcher:
 
     async def _run(self, key: JobKey, endpoint: Endpoint) -> None:
         """Follow one syncer until cancelled, over any number of connections."""
-        failures = 0
+        failures, abuses, good = 0, 0, 0
         while True:
+            fault: ReportFault | None = None
             try:
                 async with self._channel(endpoint, self._now()) as channel:
-                    async for report in self._reports_of(channel, endpoint.pod_uid):
-                        failures = 0
+                    async for report in self._reports_of(channel, endpoint):
+                        failures, good = 0, good + 1
+                        if good >= _GOOD_REPORTS:
+                            abuses = 0
                         self._take(key, report)
                 why = "the stream ended"
             except TimeoutError:
                 why = f"no report for {self._timeouts.read:.0f} s"
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {clip(error.details() or '')}"
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # gRPC itself refuses a message that is too large
+                    size = f"{endpoint.most_bytes >> 10} KiB, the most for {endpoint.most_units} units"
+                    fault = ReportFault(FaultKind.TOO_LARGE, f"a report of the syncer is larger than {size}")
             except UnreadableReport as error:
-                why = str(error)
+                why, fault = str(error), error.fault
             except Exception as error:  # a defect that shows in one job: the stream must not end for good without a word
                 log.exception("the reports of %s/%s cannot be read: this is a defect, please report it", *key)
                 why = type(error).__name__
             failures += 1
-            delay = self._timeouts.backoff.delay(failures, self._rng())
+            if fault is not None:
+                abuses, good = abuses + 1, 0
+                self._refuse(key, fault)
+                delay = self._timeouts.unreadable.delay(abuses, self._rng())
+            else:
+                delay = self._timeouts.backoff.delay(failures, self._rng())
             # A starting syncer refuses connections for a while, so only repeated failures are worth a warning.
             log.log(
                 logging.WARNING if failures == 5 else logging.DEBUG,
@@ -201,30 +245,49 @@ class SyncerWatcher:
             )
             await asyncio.sleep(delay)
 
-    async def _reports_of(self, channel: grpc.aio.Channel, pod_uid: str) -> AsyncIterator[Report]:
+    async def _reports_of(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> AsyncIterator[Report]:
         request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval)
-        call = SyncerStub(channel).Watch(request)
+        # Not by the generated stub: it decodes on the event loop.
+        call: grpc.aio.UnaryStreamCall[diloco_pb2.WatchRequest, bytes] = channel.unary_stream(
+            _WATCH, request_serializer=diloco_pb2.WatchRequest.SerializeToString
+        )(request)
         loop = asyncio.get_running_loop()
         while True:
             async with asyncio.timeout(self._timeouts.read):
-                wire = await call.read()
-            if wire is grpc.aio.EOF:
+                raw = await call.read()
+            if not isinstance(raw, bytes):  # the end of the stream
                 return
-            read_at = loop.time()
-            yield await self._large.report_of(wire, self._now(), pod_uid)
             # What is not read stays with the syncer: the stream's flow control stops it.
-            await asyncio.sleep(read_at + self._timeouts.spacing - loop.time())
+            next_at = loop.time() + (self._timeouts.spacing if len(raw) <= SMALL_REPORT else self._timeouts.large_spacing)
+            report = await self._reader.read(raw, endpoint.most_units, self._now(), endpoint.pod_uid)
+            del raw
+            yield report
+            await asyncio.sleep(next_at - loop.time())
 
     def _take(self, key: JobKey, report: Report) -> None:
         before = self._reports.get(key)
         self._reports[key] = report
         stream = self._streams[key]
         urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
+        urgent = self._faults.pop(key, None) is not None or urgent
         loop_now = asyncio.get_running_loop().time()
         if urgent or loop_now - stream.notified >= self._timeouts.notify_interval:
-            stream.notified = loop_now
-            for notify in self._notify:
-                notify(key)
+            self._tell(key)
+
+    def _refuse(self, key: JobKey, fault: ReportFault) -> None:
+        if self._faults.get(key) != fault:
+            self._faults[key] = fault
+            self._tell(key)
+
+    def _tell(self, key: JobKey) -> None:
+        self._streams[key].notified = asyncio.get_running_loop().time()
+        for notify in self._notify:
+            notify(key)
+
+
+_WATCH = "/diloco.v1.Syncer/Watch"
+_GOOD_REPORTS = 10
+"""After so many reports in a row that can be read, an unreadable one counts as the first again."""
 
 
 @dataclass(slots=True)
@@ -236,30 +299,66 @@ class _Stream:
 
 
 class UnreadableReport(ValueError):
-    """The report contains something that this operator does not know, for example because the syncer is newer."""
+    """The report is larger than the job's may be, or contains something that this operator does not know, for example because the syncer is
+    newer."""
+
+    def __init__(self, fault: ReportFault) -> None:
+        super().__init__(fault.text)
+        self.fault = fault
 
 
-class LargeReports:
-    """Turns the reports of jobs with many units into plain data, one after the other and in slices, so that the event loop does other work
-    between them. The operator spends no more than a part of its time on them, whatever their syncers send: after each the next one waits.
-    Small reports wait for none of this."""
+class ReportReader:
+    """Turns reports from bytes into checked, plain data, outside the event loop. Large ones are read one after the other, and after each
+    the next one waits: the operator spends no more than a part of its time on them, whatever their syncers send. Small reports wait for
+    none of this.
+
+    See docs/decisions/0199-size-of-reports.md.
+    """
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()
+        self._small = ThreadPoolExecutor(1, "report")
+        self._large = ThreadPoolExecutor(1, "large-report")
 
-    async def report_of(self, wire: diloco_pb2.Report, received_at: float, pod_uid: str = "") -> Report:
-        """As `report_of`."""
-        if not SLICE < len(wire.units) <= _MOST_UNITS:
-            return report_of(wire, received_at, pod_uid)
+    async def read(self, raw: bytes, most_units: int, received_at: float, pod_uid: str = "") -> Report:
+        """The report in `raw`, of a job of at most so many units. Raises `UnreadableReport`."""
+        loop = asyncio.get_running_loop()
+        if len(raw) <= SMALL_REPORT:
+            return (await loop.run_in_executor(self._small, _read, raw, most_units, received_at, pod_uid)).result()
         async with self._turn:
-            busy, units = 0.0, dict[str, UnitReport]()
-            for start in range(0, len(wire.units), SLICE):
-                began = time.perf_counter()
-                units |= {unit.unit: _unit_of(unit) for unit in wire.units[start : start + SLICE]}
-                busy += time.perf_counter() - began
-                await asyncio.sleep(0)
-            await asyncio.sleep(_REST * busy)
-        return report_of(wire, received_at, pod_uid, units)
+            found = await loop.run_in_executor(self._large, _read, raw, most_units, received_at, pod_uid)
+            await asyncio.sleep(_REST * found.seconds)
+        return found.result()
+
+    def close(self) -> None:
+        """Read no more."""
+        self._small.shutdown(wait=False, cancel_futures=True)
+        self._large.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a thread made of a report, and the processor time that it took."""
+
+    found: Report | UnreadableReport
+    seconds: float
+
+    def result(self) -> Report:
+        if isinstance(self.found, UnreadableReport):
+            raise self.found
+        return self.found
+
+
+def _read(raw: bytes, most_units: int, received_at: float, pod_uid: str) -> _Read:
+    began = time.thread_time()
+    found: Report | UnreadableReport
+    try:
+        found = report_of(diloco_pb2.Report.FromString(raw), received_at, pod_uid, most_units)
+    except DecodeError:
+        found = UnreadableReport(ReportFault(FaultKind.MALFORMED, "the syncer sends what is no report"))
+    except UnreadableReport as error:
+        found = error
+    return _Read(found, time.thread_time() - began)
 
 
 def matters(report: Report) -> object:
@@ -280,11 +379,11 @@ _PHASES = {
 }
 
 
-def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", units: Mapping[str, UnitReport] | None = None) -> Report:
-    """A report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. `units`: its
-    units, if they have been read already. Raises `UnreadableReport`."""
-    if len(wire.units) > _MOST_UNITS:
-        raise UnreadableReport(f"the syncer reports {len(wire.units)} units; a job has {_MOST_UNITS} at most")
+def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", most_units: int = MAX_LEARNERS) -> Report:
+    """A report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. Raises
+    `UnreadableReport`."""
+    _check_count(len(wire.units), most_units, "units")
+    _check_count(max(len(wire.losses), len(wire.held_out_losses)), _MOST_POINTS_READ, "points of a loss history")
     return Report(
         received_at=received_at,
         pod_uid=pod_uid,
@@ -309,17 +408,16 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", un
         work_refused=_count(wire.work_refused),
         losses=_curve(wire.losses, MOST_LOSS_POINTS),
         held_out_losses=_curve(wire.held_out_losses, MOST_HELD_OUT_POINTS),
-        units={unit.unit: _unit_of(unit) for unit in wire.units} if units is None else units,
+        units={unit.unit: _unit_of(unit) for unit in wire.units},
     )
 
 
-_MOST_UNITS = MAX_POOLS * MAX_LEARNERS
-"""Units that a job can ever have."""
-SLICE = 128
-"""Units that are read from a report in one go: some milliseconds."""
+SMALL_REPORT = 64 << 10
+"""Bytes. Reading so much takes some milliseconds."""
 _REST = 3.0
 """After a large report no other one is read for so many times the time that it took: all together take a quarter of the loop's time."""
 _MOST_REASONS = 32
+"""Reasons for a refusal that a unit can have, with room for those of newer syncers."""
 _REASON_LIMIT = 64
 _PAUSE_LIMIT = 200
 
@@ -344,7 +442,7 @@ def _loss(value: float) -> float | None:
 def _curve(wire: Iterable[diloco_pb2.LossPoint], most: int) -> tuple[LossPoint, ...]:
     """The points that a curve can have, in ascending order; of more than `most`, every n-th and the last."""
     found: list[LossPoint] = []
-    for point in itertools.islice(wire, _MOST_POINTS_READ):
+    for point in wire:
         if 0 <= point.t <= MOST_COUNT and math.isfinite(point.loss) and (not found or point.t > found[-1].step):
             found.append(LossPoint(point.t, point.loss))
     if len(found) > most:
@@ -355,12 +453,19 @@ def _curve(wire: Iterable[diloco_pb2.LossPoint], most: int) -> tuple[LossPoint, 
 _MOST_POINTS_READ = 4096
 
 
+def _check_count(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise UnreadableReport(ReportFault(FaultKind.TOO_MANY_FIELDS, f"the syncer reports more than {most} {what}"))
+
+
 def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
     phase = _PHASES.get(wire.state)
     if phase is None:
-        raise UnreadableReport(
+        text = (
             f"the syncer reports state {wire.state} of unit {clip(wire.unit, 64)}, which this operator does not know; update the operator"
         )
+        raise UnreadableReport(ReportFault(FaultKind.MALFORMED, text))
+    _check_count(len(wire.refused), _MOST_REASONS, "reasons for refusals of a unit")
     return UnitReport(
         unit=wire.unit,
         attempt=wire.attempt,
@@ -373,7 +478,7 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         contributions=_count(wire.contributions),
         seconds_since_heard=_figure(wire.seconds_since_heard),
         loss=_loss(wire.loss) if wire.HasField("loss") else None,
-        refused={clip(reason, _REASON_LIMIT): _count(wire.refused[reason]) for reason in sorted(wire.refused)[:_MOST_REASONS]},
+        refused={clip(reason, _REASON_LIMIT): _count(wire.refused[reason]) for reason in sorted(wire.refused)},
         message=clip(wire.message),
         local_step=_count(wire.local_step),
         step_seconds=_figure(wire.step_seconds),

@@ -137,11 +137,15 @@ class TelemetryTimeouts:
     """How often a job is reconciled when only its progress changed."""
     spacing: float = 0.25
     """Between two reports of one syncer, at least: it may send them as fast as it can, and is read no faster."""
+    large_spacing: float = 2.0
+    """The same after a large report: one an interval."""
     read: float = 15.0
     """A syncer that sends nothing for so long is not heard any more."""
     certificate: float = 3600.0
     """Lifetime of the operator's own certificate. Each connection has a new one, and it is checked once, when the connection opens."""
     backoff: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=0.2, ceiling=10.0))
+    unreadable: ExponentialBackoff = field(default_factory=lambda: ExponentialBackoff(initial=5.0, ceiling=300.0))
+    """A syncer whose report cannot be read is left alone for so long."""
 
     def __post_init__(self) -> None:
         check_order("telemetry", _ZERO, ("interval", self.interval), ("read", self.read), ("certificate", self.certificate))

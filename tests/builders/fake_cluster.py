@@ -29,7 +29,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.metrics import Metrics
-from diloco_operator.report import Report, UnitPhase, UnitReport
+from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint
 
 START = 0.5
@@ -418,6 +418,9 @@ class FakeTelemetry:
 
     def latest(self, key: JobKey) -> Report | None:
         return self._cluster.report(key) if key in self._followed else None
+
+    def fault(self, key: JobKey) -> ReportFault | None:
+        return None
 
     async def close(self) -> None:
         self._followed.clear()

@@ -40,7 +40,7 @@ from diloco_operator.reconcile import (
 from diloco_operator.reconcile.observe.provisioning import project_request
 from diloco_operator.reconcile.observe.quota import project_workload
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
-from diloco_operator.report import Report, UnitPhase
+from diloco_operator.report import Report, ReportFault, UnitPhase
 
 START = parse_timestamp("2026-11-20T12:00:00Z")
 _CHILDREN = {"ConfigMap": "config_map", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
@@ -86,6 +86,7 @@ class Stage:
         self.non_preempting: set[str] = set()
         """PriorityClasses with preemptionPolicy Never."""
         self.job_gone = False
+        self.report_fault: ReportFault | None = None
         self._unsure = False
         self.plans: list[Plan] = []
         self._uids = itertools.count(1)
@@ -102,6 +103,7 @@ class Stage:
             children=self._children(),
             listening_since=self.listening_since,
             report=self.report,
+            report_fault=self.report_fault,
             rejected_writes=self.rejected_writes,
             revoked=self.revoked,
             without=self.without,

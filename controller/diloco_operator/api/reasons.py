@@ -114,6 +114,12 @@ class TrainingReason(ConditionReason):
         Severity.WARNING,
         "The operator has had no report from the syncer lately; whether the job trains is unknown.",
     )
+    REPORTS_REFUSED = (
+        "ReportsRefused",
+        UNKNOWN,
+        Severity.WARNING,
+        "The syncer's reports are too large or malformed, and the operator reads them only now and then; the message says what is wrong.",
+    )
     SEEDING = "Seeding", FALSE, Severity.WARNING, "The first learner hands over the initial parameters."
     SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended."
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete; `Complete` says how it ended."

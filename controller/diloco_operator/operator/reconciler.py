@@ -46,7 +46,7 @@ from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, bound_nodes, first_request, reconcile, reservations
 from diloco_operator.reconcile.units.quota import counts_on, orphan_releases
-from diloco_operator.telemetry import Endpoint, Telemetry
+from diloco_operator.telemetry import Endpoint, Telemetry, most_units_of
 from diloco_operator.timeouts import RECONCILE
 
 if TYPE_CHECKING:
@@ -333,6 +333,7 @@ class Reconciler:
             revoked=allotted.revoked,
             listening_since=self._listening.get(key, self._now()),
             report=self._telemetry.latest(key),
+            report_fault=self._telemetry.fault(key),
             grantor_words=self._words.of(key),
         )
 
@@ -450,7 +451,13 @@ class Reconciler:
             return None
         host_name = syncer_host_name(job.name, job.namespace)
         return Endpoint(
-            pod_uid=pod.uid, host=pod.ip, job_uid=job.uid, host_name=host_name, authority=authority, roots=self._caches.roots(key)
+            pod_uid=pod.uid,
+            host=pod.ip,
+            job_uid=job.uid,
+            host_name=host_name,
+            authority=authority,
+            roots=self._caches.roots(key),
+            most_units=most_units_of(job.spec),
         )
 
     def _forget(self, key: JobKey) -> None:

@@ -53,6 +53,15 @@ class Rejection(NamedTuple):
         return f"{self.key[0]} {self.key[1]} cannot be made: {self.message}"
 
 
+ANSWER_WITHIN = 20.0
+"""A syncer that has not reported for so long, in seconds, does not answer. It reports every 2 s, and after 15 s without a report its stream
+is opened anew: a busy machine has that, and some seconds for the first report of the new stream. Until the report is older than
+`report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence.
+
+See docs/decisions/0200-silence-of-a-syncer.md.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class ReconcileContext:
     """A job whose spec is valid. Read-only: a step that must run again at some moment returns that deadline."""
@@ -151,6 +160,11 @@ class ReconcileContext:
     def report_missed_at(self) -> float:
         """When this operator has waited long enough for its first report of the syncer."""
         return max(self.syncer_since, self.observed.listening_since) + self.observed.config.report_stale_after
+
+    @property
+    def answer_due(self) -> float | None:
+        """Until when the last report says that the syncer answers; None: there is no report that counts."""
+        return self.report.received_at + ANSWER_WITHIN if self.report is not None else None
 
     @property
     def syncer_since(self) -> float:

@@ -157,6 +157,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         *cleanup.deadlines,
         active.recheck_at,
         context.report_missed_at if context.report is None and context.now <= context.report_missed_at else None,
+        context.answer_due if context.answer_due is not None and context.now <= context.answer_due else None,
         retention.retry_at,
         write.due,
     )

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import grpc.aio
 import pytest
 from builders.certificates import JobCertificates
 from builders.exchange import job_file
+from builders.jobs import a_job, tpu_pool
 from builders.virtual_time import until
 from diloco.contract import ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, operator_identity, syncer_host_name
 from diloco.protocol import diloco_pb2 as pb
@@ -24,8 +26,18 @@ from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_t
 from diloco.protocol.tls import peer_identity, server_credentials
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.report import Report, UnitPhase
-from diloco_operator.telemetry import SLICE, Endpoint, LargeReports, SyncerWatcher, UnreadableReport, matters, report_of
+from diloco_operator.reconcile.observe.state import parse_job
+from diloco_operator.report import FaultKind, Report, UnitPhase
+from diloco_operator.telemetry import (
+    SMALL_REPORT,
+    Endpoint,
+    ReportReader,
+    SyncerWatcher,
+    UnreadableReport,
+    matters,
+    most_units_of,
+    report_of,
+)
 from diloco_operator.timeouts import TelemetryTimeouts
 
 KEY = ("ns", "lm")
@@ -35,7 +47,15 @@ NOW = time.time()
 LIFETIME = 86400.0
 """Of certificates, seconds: they are made when this file is imported, and a run of all tests on a slow machine takes hours."""
 AUTHORITY = Issuer(lambda: NOW, LIFETIME).authority(JOB.uid)
-FAST = TelemetryTimeouts(interval=0.05, notify_interval=3600, spacing=0.0, read=60.0, backoff=ExponentialBackoff(initial=0.02, ceiling=0.1))
+FAST = TelemetryTimeouts(
+    interval=0.05,
+    notify_interval=3600,
+    spacing=0.0,
+    large_spacing=0.0,
+    read=60.0,
+    backoff=ExponentialBackoff(initial=0.02, ceiling=0.1),
+    unreadable=ExponentialBackoff(initial=0.02, ceiling=0.1),
+)
 IMPATIENT = replace(FAST, read=0.5)
 """A syncer that is silent for so long is watched anew, and what it sends on the stream from before is lost."""
 
@@ -361,7 +381,7 @@ def of_many_units(count: int) -> pb.Report:
 
 
 async def test_a_syncer_that_sends_as_fast_as_it_can_is_read_no_faster_than_agreed() -> None:
-    syncer = Flood(of_many_units(SLICE))
+    syncer = Flood(of_many_units(128))
     watched = Watched(replace(FAST, spacing=0.1))
     async with serving(syncer) as port:
         began = time.monotonic()
@@ -379,7 +399,7 @@ async def test_a_syncer_that_sends_as_fast_as_it_can_is_read_no_faster_than_agre
         await watched.watcher.close()
 
 
-async def test_a_report_of_many_units_leaves_the_loop_to_others_between_its_slices() -> None:
+async def test_a_large_report_leaves_the_loop_to_others_while_it_is_read() -> None:
     turns = 0
 
     async def others() -> None:
@@ -389,20 +409,132 @@ async def test_a_report_of_many_units_leaves_the_loop_to_others_between_its_slic
             await asyncio.sleep(0)
 
     running = asyncio.create_task(others())
-    wire = of_many_units(20 * SLICE)
-    report = await LargeReports().report_of(wire, NOW, "pod")
+    wire = of_many_units(1024)
+    reader = ReportReader()
+    report = await reader.read(wire.SerializeToString(), 1024, NOW, "pod")
     running.cancel()
+    reader.close()
     assert turns >= 20
     assert report == report_of(wire, NOW, "pod")
 
 
 async def test_a_small_report_does_not_wait_for_the_large_ones() -> None:
-    large = LargeReports()
-    first, second = (asyncio.create_task(large.report_of(of_many_units(40 * SLICE), NOW)) for _ in range(2))
+    reader = ReportReader()
+    large = of_many_units(1024).SerializeToString()
+    assert len(large) > SMALL_REPORT
+    first, second = (asyncio.create_task(reader.read(large, 1024, NOW)) for _ in range(2))
     await asyncio.sleep(0)
-    small = await large.report_of(of_many_units(SLICE), NOW)
-    assert len(small.units) == SLICE
-    assert not first.done()
+    assert (await reader.read(report(3).SerializeToString(), 1024, NOW)).t == 3
+    assert not second.done()
     await first
     assert not second.done(), "one after the other"
     await second
+    reader.close()
+
+
+# --- hostile syncers -----------------------------------------------------------------------------------------------------
+class Raw(Flood):
+    """Sends these bytes as reports, as fast as they are read."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(pb.Report())
+        self.raw = raw
+
+    async def answer(self, _: bytes, context: Any) -> AsyncIterator[bytes]:
+        while True:
+            self.sent += 1
+            yield self.raw
+
+
+@asynccontextmanager
+async def serving_raw(syncer: Raw) -> AsyncIterator[int]:
+    with tempfile.TemporaryDirectory() as folder:
+        server = grpc.aio.server()
+        handlers: dict[str, Any] = {"Watch": grpc.unary_stream_rpc_method_handler(syncer.answer)}
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("diloco.v1.Syncer", handlers),))
+        port = server.add_secure_port("127.0.0.1:0", server_credentials(JobCertificates(Path(folder), JOB, authority=AUTHORITY).syncer()))
+        await server.start()
+        try:
+            yield port
+        finally:
+            await server.stop(grace=None)
+
+
+def of_many_refusals(count: int) -> pb.Report:
+    refused = {f"reason-{n}": 1 for n in range(count)}
+    return pb.Report(t=1, units=[pb.UnitReport(unit="u", attempt=1, state=pb.UnitReport.CONTRIBUTING, refused=refused)])
+
+
+HOSTILE: dict[str, tuple[Any, FaultKind, str]] = {
+    "a report of 10 MiB": (pb.Report(message="m" * (10 << 20)), FaultKind.TOO_LARGE, "larger than 1280 KiB, the most for 1024 units"),
+    "a map of 9 MiB": (of_many_refusals(400_000), FaultKind.TOO_LARGE, "larger than 1280 KiB"),
+    "more reasons than there are": (of_many_refusals(33), FaultKind.TOO_MANY_FIELDS, "more than 32 reasons for refusals of a unit"),
+    "more units than the job can have": (
+        pb.Report(units=[pb.UnitReport(unit=f"u-{n}", state=pb.UnitReport.DONE) for n in range(1025)]),
+        FaultKind.TOO_MANY_FIELDS,
+        "more than 1024 units",
+    ),
+    "more points than are kept": (
+        pb.Report(losses=[pb.LossPoint(t=t, loss=1) for t in range(4097)]),
+        FaultKind.TOO_MANY_FIELDS,
+        "more than 4096 points of a loss history",
+    ),
+    "what is no report": (b"\xff" * 100, FaultKind.MALFORMED, "what is no report"),
+}
+
+
+@pytest.mark.parametrize("attack", HOSTILE)
+async def test_a_hostile_syncer_is_named_and_left_alone_while_the_job_beside_it_keeps_its_readings(attack: str) -> None:
+    sent, kind, text = HOSTILE[attack]
+    hostile = Raw(sent if isinstance(sent, bytes) else sent.SerializeToString())
+    healthy = FakeSyncer()
+    watched = Watched(replace(FAST, unreadable=ExponentialBackoff(initial=3600.0, ceiling=3600.0)))
+    evil = ("other", "evil")
+    async with serving_raw(hostile) as its_port, serving(healthy) as port:
+        watched.watcher.follow(evil, endpoint(its_port))
+        watched.watcher.follow(KEY, endpoint(port))
+        await until(lambda: watched.watcher.fault(evil))
+        fault = watched.watcher.fault(evil)
+        assert fault is not None
+        assert fault.kind is kind
+        assert text in fault.text
+        assert watched.watcher.latest(evil) is None
+        sent_before = hostile.sent
+
+        def at_step(t: int) -> bool:
+            return watched.latest is not None and watched.latest.t == t
+
+        for t in range(1, 6):
+            healthy.reports.put_nowait(report(t))
+            await until(partial(at_step, t))
+        assert watched.watcher.fault(KEY) is None
+        assert watched.notified.count(evil) == 1
+        # Nothing is read of it while it is left alone: what it sent meanwhile filled buffers of some hundred KiB, once.
+        assert hostile.sent - sent_before <= 1 + (1 << 20) // len(hostile.raw)
+        await watched.watcher.close()
+
+
+async def test_a_syncer_that_behaves_again_is_read_again_and_no_longer_named(watched: Watched) -> None:
+    syncer = Raw(of_many_refusals(33).SerializeToString())
+    async with serving_raw(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        await until(lambda: watched.watcher.fault(KEY))
+        syncer.raw = report(7).SerializeToString()
+        await until(lambda: watched.latest and watched.latest.t == 7)
+        assert watched.watcher.fault(KEY) is None
+        assert len(watched.notified) >= 2, "once when it was named, and once when that ended"
+
+
+async def test_what_was_wrong_with_another_pods_reports_is_forgotten(watched: Watched) -> None:
+    async with serving_raw(Raw(b"\xff" * 100)) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        await until(lambda: watched.watcher.fault(KEY))
+        watched.watcher.follow(KEY, None)
+        assert watched.watcher.fault(KEY) is None
+
+
+@pytest.mark.parametrize(("pools", "of_each", "units"), [(1, 4, 1024), (2, 1024, 2048), (16, 1024, 2048)])
+def test_a_report_may_have_as_many_units_as_the_jobs_pools(pools: int, of_each: int, units: int) -> None:
+    job = a_job().with_learners(1, of_each).with_pools(*(tpu_pool(f"p{n}", learners={"max": of_each}) for n in range(pools)))
+    assert most_units_of(parse_job(job.build()).spec) == units
+    assert most_units_of(None) == 1024

@@ -48,7 +48,7 @@ from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, Wri
 from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
 from diloco_operator.reconcile.observe.template import template_problems
 from diloco_operator.reconcile.observe.template_hash import digest, job_file_digest
-from diloco_operator.report import Report
+from diloco_operator.report import Report, ReportFault
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------
@@ -478,6 +478,8 @@ class ObservedState:
     """Since when this operator has listened to the syncer's reports, in seconds since the epoch."""
     report: Report | None = None
     """The last one, with `received_at` in seconds since the epoch on the operator's clock; None: the syncer has not reported yet."""
+    report_fault: ReportFault | None = None
+    """What is wrong with the syncer's reports, so that the operator leaves it alone; None: nothing is known to be wrong."""
 
 
 def _number(text: str) -> int:

@@ -28,7 +28,7 @@ from diloco_operator.api.reasons import (
 )
 from diloco_operator.kube.client import Cause
 from diloco_operator.placement.explain import WAITS
-from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.context import ANSWER_WITHIN, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.ending import JobEnd
@@ -251,6 +251,10 @@ def _training(
             text = f"the syncer does not run: {syncer_down}. Learners train on and reconnect by themselves"
             return Statement(TrainingReason.SYNCER_UNAVAILABLE, text)
         return Statement(TrainingReason.SYNCER_STARTING, f"the syncer does not serve yet: {syncer_down}")
+    if (fault := context.observed.report_fault) is not None:
+        text = f"{fault.text}. The operator reads it only now and then, and does not know whether the job trains"
+        advice = "check the image and command of spec.syncer.template; once a report can be read, this ends by itself"
+        return Statement(TrainingReason.REPORTS_REFUSED, f"{text}: {advice}")
     if context.report is None:
         if context.now <= context.report_missed_at:
             if (known := _known_to_train(context)) is not None:
@@ -258,6 +262,9 @@ def _training(
             return Statement(TrainingReason.SYNCER_STARTING, "the syncer's pod runs; its first report has not come yet")
         limit = context.observed.config.report_stale_after
         text = f"the operator has had no report from the syncer for {limit:.0f} s; check its pod and network"
+        return Statement(TrainingReason.SYNCER_UNREACHABLE, text)
+    if context.answer_due is not None and context.now > context.answer_due:
+        text = f"the syncer has not answered the operator for {ANSWER_WITHIN:.0f} s, though its pod runs; check its pod, log and network"
         return Statement(TrainingReason.SYNCER_UNREACHABLE, text)
     if context.finishing:
         return Statement(TrainingReason.FINISHING, "the last outer step is done; the syncer writes the final snapshot")

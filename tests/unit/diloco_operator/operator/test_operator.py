@@ -29,7 +29,7 @@ from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
 from diloco_operator.reconcile import ObservedState
-from diloco_operator.report import Report
+from diloco_operator.report import Report, ReportFault
 from diloco_operator.telemetry import Endpoint
 
 NS = "default"
@@ -53,6 +53,9 @@ class SilentTelemetry:
         self.followed.pop(key, None)
 
     def latest(self, key: tuple[str, str]) -> Report | None:
+        return None
+
+    def fault(self, key: tuple[str, str]) -> ReportFault | None:
         return None
 
     async def close(self) -> None:

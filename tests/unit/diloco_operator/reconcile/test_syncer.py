@@ -7,7 +7,8 @@ from builders.jobs import a_job
 from builders.nodes import a_node, a_tpu_node
 from builders.pods import exits, starts
 from builders.stage import Stage
-from diloco_operator.report import UnitPhase
+from diloco_operator.reconcile.context import ANSWER_WITHIN
+from diloco_operator.report import FaultKind, ReportFault, UnitPhase
 
 
 def trained() -> Stage:
@@ -211,3 +212,44 @@ def test_lost_object_of_a_running_job_is_created_again_and_no_pod_is_disturbed(k
     assert kind in stage.children
     assert {name: pod["metadata"]["uid"] for name, pod in stage.pods.items()} == before
     assert stage.condition("Training")["status"] == "True"
+
+
+def test_a_frozen_syncer_is_named_within_seconds_and_its_learners_are_left_alone() -> None:
+    stage = trained()
+    stage.advance(0)
+    stage.now += ANSWER_WITHIN  # its pod runs, and no report comes
+    assert stage.step().requeue_after is not None
+    assert stage.condition("Training")["reason"] == "QuorumContributing", "a busy machine is no frozen syncer"
+    stage.now += 1
+    stage.step()
+    training = stage.condition("Training")
+    assert (training["status"], training["reason"]) == ("Unknown", "SyncerUnreachable")
+    assert "the syncer has not answered the operator for 20 s, though its pod runs" in training["message"]
+    assert (stage.states(), stage.learner_pods()) == ({"v5p-0": "Training"}, ["bytes-lm-v5p-0-a1-0"])
+    stage.advance(0)  # the next report
+    stage.step()
+    assert (stage.condition("Training")["status"], stage.condition("Training")["reason"]) == ("True", "QuorumContributing")
+
+
+def test_a_job_whose_syncer_falls_silent_is_looked_at_again_by_the_time_it_must_be_named() -> None:
+    stage = trained()
+    stage.advance(0)
+    plan = stage.reconcile_only()
+    assert plan.requeue_after is not None
+    assert plan.requeue_after <= ANSWER_WITHIN + 0.001
+
+
+def test_a_syncer_whose_reports_are_refused_is_named_and_the_rest_of_the_status_stays() -> None:
+    stage = trained()
+    stage.report_fault = ReportFault(FaultKind.TOO_LARGE, "a report of the syncer is larger than 1280 KiB, the most for 1024 units")
+    stage.step()
+    training = stage.condition("Training")
+    assert (training["status"], training["reason"]) == ("Unknown", "ReportsRefused")
+    assert "is larger than 1280 KiB" in training["message"]
+    assert "check the image and command of spec.syncer.template" in training["message"]
+    assert stage.states() == {"v5p-0": "Training"}
+    assert stage.condition("Placed")["status"] == "True"
+    assert stage.learner_pods() == ["bytes-lm-v5p-0-a1-0"]
+    stage.report_fault = None
+    stage.step()
+    assert stage.condition("Training")["reason"] == "QuorumContributing"
