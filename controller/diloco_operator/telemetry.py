@@ -3,7 +3,7 @@
 The operator says where each job's syncer is (`Telemetry.follow`), and is notified when a report contains something that it should handle.
 Nothing is decided here. Reconcile decides what a missing or an old report means.
 
-See docs/decisions/0041-syncer-observation.md.
+See docs/decisions/0041-syncer-observation.md. See docs/decisions/0199-size-of-reports.md.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -248,9 +248,7 @@ class SyncerWatcher:
     async def _reports_of(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> AsyncIterator[Report]:
         request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval)
         # Not by the generated stub: it decodes on the event loop.
-        call: grpc.aio.UnaryStreamCall[diloco_pb2.WatchRequest, bytes] = channel.unary_stream(
-            _WATCH, request_serializer=diloco_pb2.WatchRequest.SerializeToString
-        )(request)
+        call: Any = channel.unary_stream(_WATCH, request_serializer=diloco_pb2.WatchRequest.SerializeToString)(request)
         loop = asyncio.get_running_loop()
         while True:
             async with asyncio.timeout(self._timeouts.read):
@@ -310,10 +308,7 @@ class UnreadableReport(ValueError):
 class ReportReader:
     """Turns reports from bytes into checked, plain data, outside the event loop. Large ones are read one after the other, and after each
     the next one waits: the operator spends no more than a part of its time on them, whatever their syncers send. Small reports wait for
-    none of this.
-
-    See docs/decisions/0199-size-of-reports.md.
-    """
+    none of this."""
 
     def __init__(self) -> None:
         self._turn = asyncio.Lock()

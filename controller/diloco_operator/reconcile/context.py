@@ -1,6 +1,7 @@
 """One job at one moment, in the form in which the steps of reconcile ask for it. Everything is derived once; nothing is decided here.
 
 See docs/decisions/0128-layers-and-single-declarations.md.
+See docs/decisions/0200-silence-of-a-syncer.md.
 """
 
 from __future__ import annotations
@@ -56,10 +57,7 @@ class Rejection(NamedTuple):
 ANSWER_WITHIN = 20.0
 """A syncer that has not reported for so long, in seconds, does not answer. It reports every 2 s, and after 15 s without a report its stream
 is opened anew: a busy machine has that, and some seconds for the first report of the new stream. Until the report is older than
-`report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence.
-
-See docs/decisions/0200-silence-of-a-syncer.md.
-"""
+`report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence."""
 
 
 @dataclass(frozen=True, slots=True)

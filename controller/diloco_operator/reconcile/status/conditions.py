@@ -1,6 +1,7 @@
 """The job's conditions: what is true of it, why, and what a person can do about it. Pure.
 
 See docs/decisions/0188-true-words-in-a-status.md.
+See docs/decisions/0200-silence-of-a-syncer.md.
 """
 
 from __future__ import annotations
