@@ -145,14 +145,17 @@ async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_co
 ) -> None:
     """Each of the rotations falls into a push of 256 KiB that is under way. Every merge waits for both learners."""
     place = Place(tmp_path / "large", a_job(training(ENDLESS, quorum=2)))
-    large = {"arrays": {name: np.zeros((256, 512), np.float32) for name in ("w0", "w1")}}
+
+    def large() -> dict[str, np.ndarray]:
+        return {name: np.zeros((256, 512), np.float32) for name in ("w0", "w1")}
+
     with LocalSyncer(place) as syncer:
         host, _, port = syncer.address.rpartition(":")
         async with link_to(host, int(port)) as link:
             link.rate = 2 << 20  # an eighth of a second for each push
             learners = [
-                LocalLearner(place, f"127.0.0.1:{link.port}", "slow", **large).start(),
-                LocalLearner(place, syncer.address, "fast", **large).start(),
+                LocalLearner(place, f"127.0.0.1:{link.port}", "slow", arrays=large()).start(),
+                LocalLearner(place, syncer.address, "fast", arrays=large()).start(),
             ]
             draining.extend(learners)
             await asyncio.to_thread(contributes, syncer, "slow", 1)
