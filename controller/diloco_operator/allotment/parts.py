@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from diloco_operator.accelerators import CATALOGUE
-from diloco_operator.fleet.inventory import Location, UnitKey
+from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import Resources, amount_of, left
 from diloco_operator.fleet.slices import Slice
+from diloco_operator.fleet.use import UnitKey
 
 type Division = Mapping[Location, Resources]
 """Part -> what each unit needs for which it is divided."""

@@ -17,8 +17,9 @@ from diloco_operator.allotment.classes import SliceClass, SliceClasses
 from diloco_operator.allotment.parts import HostUse, Part, how_many, worth_dividing
 from diloco_operator.allotment.request import AllotmentRequest
 from diloco_operator.allotment.solve import HostInParts, Outcome
-from diloco_operator.fleet.inventory import Inventory, Location, Shares, UnitKey
+from diloco_operator.fleet.inventory import Inventory, Location, Shares
 from diloco_operator.fleet.resources import Resources, amount_of, left
+from diloco_operator.fleet.use import UnitKey
 
 
 def shares_of(request: AllotmentRequest | None) -> Shares:

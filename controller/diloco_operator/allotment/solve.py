@@ -24,9 +24,10 @@ from diloco_operator.allotment.classes import SliceClass
 from diloco_operator.allotment.request import AllotmentRequest, Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.supply import SliceDemand, Supply
 from diloco_operator.api.job import Locality
-from diloco_operator.fleet.inventory import Location, UnitKey
+from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import Resources, total
 from diloco_operator.fleet.slices import Shape, Slice
+from diloco_operator.fleet.use import UnitKey
 from diloco_operator.placement.domains import DomainRooms
 
 _FIRM, _SCAVENGED = False, True

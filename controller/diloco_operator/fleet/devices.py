@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from diloco_operator.accelerators import CATALOGUE
+
 type Devices = tuple[tuple[str, int], ...]
 """Extended resources with their amounts, sorted by name."""
 
@@ -20,6 +22,11 @@ def offered_devices(capacity: Mapping[str, object], allocatable: Mapping[str, ob
     names = {name for name in (*capacity, *allocatable) if is_extended_resource(name)}
     amounts = allocatable or capacity
     return tuple((name, _count(amounts.get(name))) for name in sorted(names))
+
+
+def has_accelerators(devices: Devices) -> bool:
+    """Whether any of them is an accelerator of the catalogue."""
+    return any(amount > 0 and any(kind.resource == name for kind in CATALOGUE.values()) for name, amount in devices)
 
 
 def _count(quantity: object) -> int:

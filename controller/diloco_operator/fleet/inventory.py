@@ -36,13 +36,11 @@ from diloco_operator.fleet.slices import (
     SliceState,
     UsedHosts,
 )
-from diloco_operator.fleet.use import PodUse, shortage
+from diloco_operator.fleet.use import PodUse, UnitKey, shortage
 
 REASONS = 3
 """How many unusable slices `SliceCounts` explains one by one."""
 
-type UnitKey = tuple[str, str]
-"""Job and unit."""
 type Shares = Mapping[tuple[str, str], Resources]
 """Node and unit -> what the unit takes of the node."""
 
@@ -79,7 +77,7 @@ class Inventory:
         self._odd: dict[str, None] = {}
         """Nodes with accelerators that are of no kind."""
         self._uses: dict[str, tuple[PodUse, ...]] = {}
-        """Node -> the other pods on it. Nodes that the fleet does not have (yet) may be among them."""
+        """Node (the fleet may not have it yet) -> the pods on it, those that a reservation covers among them."""
         self._reserved_by: dict[str, set[str]] = {}
         """Node -> keys of the jobs that have reserved it. Several only when a pod was made by other means than the operator."""
         self._reservations: dict[str, frozenset[str]] = {}
@@ -262,7 +260,7 @@ class Inventory:
 
     def _note_use(self, entry: Entry, node: str) -> None:
         resource = CATALOGUE[entry.kind.accelerator].resource
-        count = sum(_takes(use, resource) for use in self._uses.get(node, ()))
+        count = sum(_takes(use, resource) for use in self.uses(node))
         if count:
             entry.used[node] = count
         else:
@@ -283,17 +281,25 @@ class Inventory:
             else:
                 self._uses.pop(old.node, None)
         for use in (new, old):
-            if use is not None and (entry := self._locations.get(use.node)) is not None:
+            if use is not None and not self._is_covered(use) and (entry := self._locations.get(use.node)) is not None:
                 self._note_use(entry, use.node)
                 self._file(entry)
-        if old is None:
+        if old is None or self._is_covered(old):
             return False
         entry = self._locations.get(old.node)
         return entry is not None and entry.offered
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
-        """The other pods on this node."""
-        return self._uses.get(node, ())
+        """The pods on this node that count: all but those of units that have reserved it."""
+        found = self._uses.get(node, ())
+        return tuple(use for use in found if not self._is_covered(use)) if any(use.unit is not None for use in found) else found
+
+    def _is_covered(self, use: PodUse) -> bool:
+        """Whether its job has reserved the node for its unit, or all of the node."""
+        if use.unit is None or use.unit[0] not in self._reserved_by.get(use.node, ()):
+            return False
+        units = self._units.get(use.node, NONE)
+        return use.unit in units or all(job != use.unit[0] for job, _ in units)
 
     # --- reservations ------------------------------------------------------------------------------------------------
     def set_reservations(self, job: str, nodes: Iterable[str], shared: Shares = NONE) -> bool:
@@ -324,6 +330,8 @@ class Inventory:
             _put(self._units, name, units)
             if (entry := self._locations.get(name)) is not None:
                 entry.reserved += bool(jobs) - was_reserved
+                if any(use.unit is not None for use in self._uses.get(name, ())):
+                    self._note_use(entry, name)
                 self._file(entry)
         return bool(old - new) or any(now.get(key) != part for key, part in before.items())
 
@@ -365,7 +373,7 @@ class Inventory:
         return entry.slice_
 
     def _room(self, node: str) -> Resources:
-        has, uses = self._nodes[node].allocatable, self._uses.get(node)
+        has, uses = self._nodes[node].allocatable, self.uses(node)
         return left(has, (use.requests for use in uses)) if uses else has
 
     # --- divisible hosts -----------------------------------------------------------------------------------------------
@@ -470,7 +478,7 @@ class Inventory:
 
     def shortage(self, slice_: Slice, needs: Resources) -> str:
         nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]
-        return next((why for node in nodes if (why := shortage(node, self._uses.get(node.name, ()), needs))), "")
+        return next((why for node in nodes if (why := shortage(node, self.uses(node.name), needs))), "")
 
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
         counts = self._accelerator_counts if self.divides(shape) else self._slice_counts
@@ -532,7 +540,7 @@ class Inventory:
             taken = Counter(dict.fromkeys(self._reserved_by.get(node, ()), 0))
             for (each, _), part in self._units.get(node, NONE).items():
                 taken[each] += amount_of(part, resource)
-            others = sum(amount_of(use.requests, resource) for use in self._uses.get(node, ()))
+            others = sum(amount_of(use.requests, resource) for use in self.uses(node))
             for each in taken:
                 taken[each] = taken[each] or has  # it has reserved all of the node
             mine, here = taken.pop(job, 0), own.get(node, 0)
@@ -572,7 +580,7 @@ class Inventory:
     def _first_user(self, entry: Entry, node: str = "") -> str:
         """The first of the pods that use the accelerators of this slice, or of one node of it."""
         resource = CATALOGUE[entry.kind.accelerator].resource
-        return min(str(use) for use in self._uses[node or min(entry.used)] if _takes(use, resource))
+        return min(str(use) for use in self.uses(node or min(entry.used)) if _takes(use, resource))
 
     def _used_hosts(self, entry: Entry) -> UsedHosts:
         nodes = heapq.nsmallest(REASONS, entry.used, key=natural_sort_key)
@@ -635,8 +643,9 @@ def _shared_labels(nodes: Sequence[NodeView]) -> Mapping[str, str]:
 
 
 def _takes(use: PodUse, resource: str) -> bool:
-    """Whether no unit may run beside this pod: it uses accelerators of the host, or is a learner of another operator."""
-    return use.learner is not None or (resource != "" and amount_of(use.requests, resource) > 0)
+    """Whether no unit may run beside this pod: it requests accelerators of the host; on a host without any it is a learner of another
+    operator."""
+    return amount_of(use.requests, resource) > 0 if resource else use.learner is not None
 
 
 def _foreign_taints(node: NodeView, kind: SliceKind) -> tuple[Taint, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from diloco_operator.fleet.devices import Devices, is_extended_resource
+from diloco_operator.fleet.devices import Devices, has_accelerators, is_extended_resource
 from diloco_operator.kube.quantities import quantity
 
 UNLISTED = 1 << 62
@@ -29,6 +29,11 @@ class Resources(NamedTuple):
     """Bytes."""
     pods: int = 0
     devices: Devices = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether it is nothing but the pod itself."""
+        return not (self.cpu or self.memory or self.devices)
 
     def fits(self, room: Resources) -> bool:
         """Whether a node with this room has all of it."""
@@ -76,6 +81,11 @@ def resources_of(spec: Mapping[str, Any]) -> Resources:
     requests = pod_requests(spec)
     devices = sorted((name, math.ceil(amount)) for name, amount in requests.items() if amount > 0 and is_extended_resource(name))
     return _shared(thousandths(requests.get("cpu", Fraction(0))), math.ceil(requests.get("memory", 0)), tuple(devices))
+
+
+def takes_accelerators(spec: Mapping[str, Any]) -> bool:
+    """Whether a pod of this spec requests accelerators of the catalogue."""
+    return has_accelerators(resources_of(spec).devices)
 
 
 @functools.lru_cache(maxsize=4096)

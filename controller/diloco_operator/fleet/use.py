@@ -1,6 +1,6 @@
-"""Pods that are not units of this operator and use resources of nodes. Pure.
+"""Pods that use resources of nodes beside what jobs have reserved. Pure.
 
-See docs/decisions/0130-what-others-use.md.
+See docs/decisions/0130-what-others-use.md. See docs/decisions/0205-occupancy.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources, amount_of, lack, left
+
+type UnitKey = tuple[str, str]
+"""Job and unit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +24,10 @@ class PodUse:
     node: str
     requests: Resources
     learner: tuple[float, str] | None = None
-    """Of a learner pod of another operator's job: its creation, seconds since the epoch, and its uid. None: it is another pod."""
+    """Of a learner pod of another operator's job: its creation, seconds since the epoch, and its uid. None: it is another pod, or requests
+    nothing."""
+    unit: UnitKey | None = None
+    """Of a learner pod of this operator: its job and unit. It counts only where these have not reserved the node."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -1,6 +1,6 @@
 """What pods use that are not units of this operator: from the caches into the inventory.
 
-See docs/decisions/0130-what-others-use.md.
+See docs/decisions/0130-what-others-use.md. See docs/decisions/0205-occupancy.md.
 """
 
 from __future__ import annotations
@@ -52,10 +52,23 @@ class OtherPods:
         self._replace(before, after)
 
     def _use(self, pod: PodView, before: PodUse | None) -> PodUse | None:
-        """A unit's slice is reserved as a whole, so its pods are no use. The syncer is: it may be on a node that a unit could have."""
-        if pod.uses is None or (pod.component == names.COMPONENT_LEARNER and not pod.problem and self._caches.is_ours(pod)):
+        """A learner of this operator that requests accelerators reserves its node for its job. One that requests none counts unless its
+        job has reserved the node. The syncer counts: it may be on a node that a unit could have."""
+        if pod.uses is None:
             return None
-        learner = pod.component == names.COMPONENT_LEARNER and self._caches.is_of_other_operator(pod)
-        if before is not None and (before.node, before.requests, before.learner is not None) == (pod.node, pod.uses, learner):
+        unit, learner = None, False
+        if pod.component == names.COMPONENT_LEARNER:
+            if not pod.problem and self._caches.is_ours(pod):
+                if pod.takes_accelerators:
+                    return None
+                unit = (f"{pod.namespace}/{pod.job}/{pod.owner}", pod.unit)
+            else:
+                learner = not pod.uses.empty and self._caches.is_of_other_operator(pod)
+        found = PodUse(pod.namespace, pod.name, pod.node, pod.uses, (pod.created, pod.uid) if learner else None, unit)
+        if before is not None and _counts_as(before) == _counts_as(found):
             return before
-        return PodUse(pod.namespace, pod.name, pod.node, pod.uses, (pod.created, pod.uid) if learner else None)
+        return found
+
+
+def _counts_as(use: PodUse) -> tuple[object, ...]:
+    return use.node, use.requests, use.learner, use.unit

@@ -74,7 +74,7 @@ def project_use(obj: Obj, previous: PodUse | None) -> PodUse:
         return previous
     namespace, name = needed_string(meta, "namespace", "metadata"), needed_string(meta, "name", "metadata")
     labels = fields(meta, "labels", "metadata")
-    if names.LABEL_JOB not in labels or labels.get(names.LABEL_COMPONENT) != names.COMPONENT_LEARNER:
+    if names.LABEL_JOB not in labels or labels.get(names.LABEL_COMPONENT) != names.COMPONENT_LEARNER or requests.empty:
         return PodUse(sys.intern(namespace), name, sys.intern(node), requests)
     learner = (moment(meta, "creationTimestamp", "metadata") or 0.0, string(meta, "uid", "metadata"))
     return PodUse(sys.intern(namespace), name, sys.intern(node), requests, learner)

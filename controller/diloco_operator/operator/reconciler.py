@@ -44,7 +44,7 @@ from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_wr
 from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
-from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, bound_nodes, first_request, reconcile, reservations
+from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, first_request, reconcile, reservations
 from diloco_operator.reconcile.units.quota import counts_on, orphan_releases
 from diloco_operator.telemetry import Endpoint, Telemetry, most_units_of
 from diloco_operator.timeouts import RECONCILE
@@ -158,7 +158,7 @@ class Reconciler:
     async def restore(self) -> None:
         """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
         the slices of the next."""
-        keys = [cached.key for cached in self._caches.jobs]
+        keys = [cached.key for cached in self._caches.jobs if cached.value.bare.managed_by == names.MANAGER]
         for key in keys:
             try:
                 self._restore_reservations(key)
@@ -180,9 +180,7 @@ class Reconciler:
     def _register(self, key: JobKey, job: Job) -> None:
         """A job that the allotment does not know yet."""
         self._registered[key] = job.key
-        request = None
-        if job.managed_by == names.MANAGER:
-            request = first_request(self._observed(key, job), datetime.fromtimestamp(self._now(), tz=UTC))
+        request = first_request(self._observed(key, job), datetime.fromtimestamp(self._now(), tz=UTC))
         self._allotment.update(request or _occupying(job.key, reservations(job, self._caches.pods(key), self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
@@ -193,17 +191,11 @@ class Reconciler:
         """Bring the job `key` closer to its spec."""
         cached = self._caches.jobs.get(*key)
         bare = cached.value.bare if cached is not None else None
-        self._release_deleted_jobs(key, bare)
-        if cached is None or bare is None:
+        ours = bare is not None and bare.managed_by == names.MANAGER
+        self._release_others(key, bare if ours else None)
+        if cached is None or bare is None or not ours:
             self._forget(key)
-            return await self._release_quota(key)
-        if bare.managed_by != names.MANAGER:
-            self._forget(key)
-            nodes = bound_nodes(bare, self._caches.pods(key))
-            self._registered[key] = bare.key
-            self._allotment.update(_occupying(bare.key, nodes))
-            self._set_reservations(key, bare.key, nodes)
-            return ReconcileResult()
+            return await self._release_quota(key) if bare is None else ReconcileResult()
         self._telemetry.follow(key, self._endpoint(key, bare))
         self._words.follow(key, self._caches.pods(key))
         self._listening.setdefault(key, self._now())
@@ -473,9 +465,9 @@ class Reconciler:
         self._ignored.note(key, {})
         self._expectations.forget(key)
 
-    def _release_deleted_jobs(self, key: JobKey, job: Job | None) -> None:
-        """A deleted job of this name holds nothing any more. What its last pods use is not free, like what any other pod uses
-        (`operator.other_pods`); a pod that is not bound to a node uses nothing, whatever owner it names."""
+    def _release_others(self, key: JobKey, job: Job | None) -> None:
+        """No job of this name but `job` holds anything: it was deleted, or another operator runs it. What its pods use is not free, like
+        what any other pod uses (`operator.other_pods`); a pod that is not bound to a node uses nothing, whatever owner it names."""
         registered = self._registered.get(key)
         if registered is not None and (job is None or registered != job.key):
             del self._registered[key]

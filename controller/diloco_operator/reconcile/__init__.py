@@ -15,7 +15,7 @@ The operator calls it like this, with nothing awaited between the lines:
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.engine import first_request, reconcile
 from diloco_operator.reconcile.observe.state import Child, Children, Job, ObservedState, PodView, parse_job, project_child, project_pod
-from diloco_operator.reconcile.units.reservations import bound_nodes, reservations
+from diloco_operator.reconcile.units.reservations import reservations
 
 __all__ = [
     "Child",
@@ -24,7 +24,6 @@ __all__ = [
     "ObservedState",
     "OperatorConfig",
     "PodView",
-    "bound_nodes",
     "first_request",
     "parse_job",
     "project_child",

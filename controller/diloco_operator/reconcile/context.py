@@ -2,6 +2,7 @@
 
 See docs/decisions/0128-layers-and-single-declarations.md.
 See docs/decisions/0200-silence-of-a-syncer.md.
+See docs/decisions/0205-occupancy.md.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from diloco.contract import ENDED_BY_TOKENS
 
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.api.job import Pool, Spec
 from diloco_operator.fleet.health import (
@@ -220,6 +222,10 @@ def own_learners(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitSt
         known = records[pod.unit].attempt if pod.unit in records else 0
         if pod.attempt > known + _ATTEMPTS_AHEAD:
             ignored[pod.name] = f"its attempt {pod.attempt} is far beyond attempt {known}, the last of {pod.unit} on record"
+        elif pod.attempt > known and not pod.takes_accelerators and (resource := _resource(job, pod.pool)):
+            ignored[pod.name] = (
+                f"its attempt {pod.attempt} is not on record, and it requests no {resource}, as the operator's pods of the pool do"
+            )
         else:
             found.setdefault(pod.unit, []).append(pod)
     unknown = sorted(unit for unit in found if unit not in records)
@@ -227,6 +233,12 @@ def own_learners(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitSt
         for pod in found.pop(unit):
             ignored[pod.name] = f"status does not have its unit {unit}, and has room for {MAX_UNITS} units"
     return OwnLearners(found, ignored)
+
+
+def _resource(job: Job, pool: str) -> str:
+    """What each pod of the pool requests for its accelerators; "" if it has none."""
+    shape = job.derived.shapes.get(pool) if job.derived is not None else None
+    return CATALOGUE[shape.accelerator].resource if shape is not None else ""
 
 
 _ATTEMPTS_AHEAD = 1000

@@ -56,8 +56,10 @@ def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place)
 
 def _decide(observed: ObservedState, now: datetime, solver: Solver) -> Plan:
     job = observed.job
-    if job.managed_by != names.MANAGER or (job.deleting and job.spec is None):
-        return Plan(reservations=bound_nodes(job, observed.pods))
+    if job.managed_by != names.MANAGER:
+        return Plan()
+    if job.deleting and job.spec is None:
+        return Plan(reservations=bound_nodes(job, observed.pods, observed.fleet))
     if job.spec is None:
         return _leave_alone(observed, conditions.invalid_spec(job.problems), now.timestamp())
     context = build_context(observed, job.spec, now.timestamp())
@@ -105,7 +107,7 @@ def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | 
     """What a job has and wants by its spec, status and pods, for the allotment before the job's first reconcile. None: it keeps what it
     has and wants nothing."""
     job = observed.job
-    if job.managed_by != names.MANAGER or job.spec is None:
+    if job.spec is None:
         return None
     if job.deleting or finished(job.status) or job.spec.suspend:
         return AllotmentRequest(job.key)
@@ -218,7 +220,7 @@ def _record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
         status=write.apply,
         events=write.events,
         requeue_after=_requeue_after(context, (write.due,)),
-        reservations=bound_nodes(context.observed.job, context.observed.pods),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
         request=AllotmentRequest(context.observed.job.key),
     )
 
@@ -240,7 +242,7 @@ def _clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
             *([delete] if delete is not None else []),
         ),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due, retention.retry_at, write.due)),
-        reservations=bound_nodes(context.observed.job, context.observed.pods),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
         request=AllotmentRequest(context.observed.job.key),
     )
 
@@ -262,7 +264,7 @@ def _start_again(context: ReconcileContext, start: SecondStart) -> Plan:
         deletes=tuple(deletes),
         events=write.events,
         requeue_after=_requeue_after(context, deadlines),
-        reservations=bound_nodes(context.observed.job, context.observed.pods),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
         request=AllotmentRequest(context.observed.job.key),
     )
 
@@ -274,7 +276,7 @@ def _force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
         patches=tuple(release_all(context)),
         deletes=tuple(deletes),
         requeue_after=_earliest(context.now, deadlines),
-        reservations=bound_nodes(context.observed.job, context.observed.pods),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
         request=AllotmentRequest(context.observed.job.key),
     )
 

@@ -21,6 +21,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT, InvalidJob, Spec, load
 from diloco_operator.api.kinds import kind_problems
 from diloco_operator.certificates.view import CertificateSecret
+from diloco_operator.fleet.devices import has_accelerators
 from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slices import Fleet
 from diloco_operator.kube.client import Cause, Obj, Resource
@@ -212,6 +213,8 @@ class PodView:
     """Where it runs, or must run: spec.nodeName, before that the host it is pinned to; "": a delegated pod that is not bound."""
     uses: Resources | None
     """What it takes of its node; None: it is not bound to one, or has ended."""
+    takes_accelerators: bool
+    """Its own containers request some. What its labels say proves nothing: who may create pods writes them."""
     phase: str
     """Pending, Running, Succeeded, Failed, Unknown."""
     reason: str
@@ -275,6 +278,7 @@ def project_pod(obj: Obj) -> PodView:
     unit, pool = intern(string(labels, names.LABEL_UNIT, in_labels)), intern(string(labels, names.LABEL_POOL, in_labels))
     attempt = _number(string(labels, names.LABEL_ATTEMPT, in_labels))
     host = _number(string(labels, names.LABEL_HOST, in_labels))
+    requests = resources_of(spec)
     return PodView(
         namespace=intern(string(meta, "namespace", "metadata") or "default"),
         name=name,
@@ -290,7 +294,8 @@ def project_pod(obj: Obj) -> PodView:
         template_hash=intern(string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT)),
         grantor=Grantor.of_pod(string(annotations, names.ANNOTATION_GRANTOR, in_annotations)),
         node=node or intern(string(annotations, names.ANNOTATION_NODE, in_annotations)),
-        uses=resources_of(spec) if node and phase not in ENDED else None,
+        uses=requests if node and phase not in ENDED else None,
+        takes_accelerators=has_accelerators(requests.devices),
         phase=phase,
         reason=text(status, "reason", in_status),
         message=text(status, "message", in_status),

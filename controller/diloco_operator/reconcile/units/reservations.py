@@ -1,9 +1,10 @@
-"""The nodes that a job has reserved: those of its units by its records, and those to which a pod of it is bound. Pure.
+"""The nodes that a job has reserved: those that its units have by its records, and those whose accelerators its bound pods request. Pure.
 
 Every user with the right to create pods can write a pod with the job's label, owner and annotations. So a pod that is not bound yet
-holds a node only as a part of a unit, and a unit holds no more than its pool's shape.
+holds a node only as a part of a unit, and a unit holds no more than its pool's shape. A bound pod that requests no accelerators holds a
+node only where the records say that its unit has it; elsewhere it counts by its requests, like any other pod.
 
-See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0133-hostile-objects.md. See docs/decisions/0205-occupancy.md.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservation
     """What a job has reserved by its status and its pods: for an operator that has just started (every job, before the first reconcile),
     and for a job of which not all writes of a plan succeeded."""
     if job.spec is None or job.derived is None:
-        return bound_nodes(job, pods)
+        return bound_nodes(job, pods, fleet)
     records = read_units(job.status)
     attempts = itertools.islice(_attempts(records, own_learners(job, pods, records).by_unit), job.spec.learners.max)
-    return _together(job.derived, [*_slice_nodes(attempts, job.derived, fleet), *_bound(job, pods)])
+    return _together(job.derived, [*_slice_nodes(attempts, job.derived, fleet), *_bound(job, pods, records, fleet)])
 
 
 def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Reservations:
@@ -43,12 +44,14 @@ def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     observed = context.observed
     running = ((record.name, record.pool, record.slice) for record in records.values() if record.state not in _WITHOUT_SLICE)
     derived = observed.job.derived
-    return _together(derived, [*_slice_nodes(running, derived, observed.fleet), *_bound(observed.job, observed.pods)])
+    return _together(
+        derived, [*_slice_nodes(running, derived, observed.fleet), *_bound(observed.job, observed.pods, records, observed.fleet)]
+    )
 
 
-def bound_nodes(job: Job, pods: Iterable[PodView]) -> Reservations:
-    """Nodes to which a learner pod of this job is bound and has not ended."""
-    return _together(job.derived, _bound(job, pods))
+def bound_nodes(job: Job, pods: Iterable[PodView], fleet: Fleet) -> Reservations:
+    """Nodes to which a learner pod of this job is bound and has not ended, if it requests accelerators or its unit has them by status."""
+    return _together(job.derived, _bound(job, pods, read_units(job.status), fleet))
 
 
 class _Claim(NamedTuple):
@@ -58,10 +61,20 @@ class _Claim(NamedTuple):
     takes: Resources
 
 
-def _bound(job: Job, pods: Iterable[PodView]) -> Iterator[_Claim]:
+def _bound(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitStatusRecord], fleet: Fleet) -> Iterator[_Claim]:
     for pod in pods:
-        if pod.component == names.COMPONENT_LEARNER and pod.owner == job.uid and pod.uses is not None:
+        if pod.component != names.COMPONENT_LEARNER or pod.owner != job.uid or pod.uses is None:
+            continue
+        if pod.takes_accelerators or _was_granted(job, pod, records.get(pod.unit), fleet):
             yield _Claim(pod.node, pod.unit, pod.pool, pod.uses)
+
+
+def _was_granted(job: Job, pod: PodView, record: UnitStatusRecord | None, fleet: Fleet) -> bool:
+    """Whether the unit of this pod has the pod's node by its record."""
+    shape = job.derived.shapes.get(record.pool) if job.derived is not None and record is not None else None
+    if shape is None or record is None or not record.slice:
+        return False
+    return any(host.node == pod.node for slice_ in fleet.resolve(shape, record.slice) or () for host in slice_.hosts)
 
 
 def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations:

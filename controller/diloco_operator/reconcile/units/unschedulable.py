@@ -14,6 +14,7 @@ from diloco.protocol.backoff import exponential
 
 from diloco_operator.api.job import MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.fleet.devices import has_accelerators
 from diloco_operator.fleet.use import PodUse
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import UnitRestart
@@ -36,7 +37,10 @@ def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequen
     for pod in pods:
         if pod.startup is not None and pod.startup.bound_at is None:
             continue
-        first = min((use for use in context.observed.fleet.uses(pod.node) if use.learner is not None), key=_created, default=None)
+        others = (use for use in context.observed.fleet.uses(pod.node) if use.learner is not None)
+        if pod.takes_accelerators:  # beside these a pod that requests none takes nothing
+            others = (use for use in others if has_accelerators(use.requests.devices))
+        first = min(others, key=_created, default=None)
         if first is not None and _created(first) < (pod.created, pod.uid):
             message = f"{first}, a learner of another operator, was created before {pod.name} and is on its node {pod.node}"
             return NoPlace(UnitReason.NODE_TAKEN, pod.node, message)

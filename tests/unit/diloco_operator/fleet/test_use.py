@@ -201,3 +201,25 @@ def test_room_follows_what_is_allocatable() -> None:
     assert [slice_.room.cpu for slice_ in inventory.free(H100)] == [8000]
     inventory.update_node(project_node(a_gpu_node("a", resources={"cpu": "6"})))
     assert [slice_.room.cpu for slice_ in inventory.free(H100)] == [6000]
+
+
+def test_pod_of_a_unit_counts_once_from_its_grant_to_its_end() -> None:
+    inventory = an_inventory(a_tpu_node("a", resources={"cpu": "8"}))
+    pod = PodUse("ns", "lm-v5p-0-a1-0", "a", Resources(3000, 0, 1), unit=("job", "v5p-0"))
+    inventory.set_reservations("job", ["a"])
+    inventory.replace_use(None, pod)
+    assert (inventory.uses("a"), names(inventory, SINGLE)) == ((), [])
+    inventory.set_reservations("job", [])
+    assert inventory.uses("a") == (pod,)  # it still runs: a slice that is free again has 8 - 3 CPU
+    assert [slice_.room.cpu for slice_ in inventory.free(SINGLE)] == [5000]
+    inventory.replace_use(pod, None)
+    assert [slice_.room.cpu for slice_ in inventory.free(SINGLE)] == [8000]
+
+
+def test_reservation_of_one_unit_covers_no_pod_of_another_on_a_host_that_units_share() -> None:
+    inventory = an_inventory(a_gpu_node("a", resources={"cpu": "8"}))
+    inventory.set_reservations("job", ["a"], {("a", "h100-0"): Resources(1000, 0, 1, (("nvidia.com/gpu", 4),))})
+    mine, other = (PodUse("ns", unit, "a", Resources(2000, 0, 1), unit=("job", unit)) for unit in ("h100-0", "h100-1"))
+    inventory.replace_use(None, mine)
+    inventory.replace_use(None, other)
+    assert inventory.uses("a") == (other,)

@@ -167,6 +167,15 @@ def test_a_name_taken_by_a_foreign_object_is_an_error_that_names_it_and_says_wha
     assert run.unsent == ["a"]
 
 
+def test_a_pod_without_the_accelerators_of_its_unit_is_foreign_whatever_owner_it_names() -> None:
+    container = {"name": "learner", "resources": {"limits": {"google.com/tpu": "4"}}}
+    wanted = Create(PODS, {**pod("a"), "spec": {"containers": [container]}})
+    run = Run(Plan(creates=(wanted,)), {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists"), ("get", "a"): pod("a")})
+    [failure] = run.result.failures
+    assert "does not belong to this job" in str(failure)
+    assert failure.write == wanted
+
+
 def test_a_name_freed_again_meanwhile_is_tried_again_later() -> None:
     run = Run(Plan(creates=(create("a"),)), {("create", "a"): AlreadyExists(409, "AlreadyExists", "exists")})
     assert isinstance(run.result.failures[0].error, NotFound)

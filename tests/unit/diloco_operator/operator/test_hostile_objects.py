@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from builders.cluster_scenes import (
+    TPU,
     a_key_on_an_unsupported_curve,
     a_secret,
     a_strangers_pod,
@@ -364,13 +365,28 @@ def test_pods_that_are_forged_for_a_live_job_hold_no_more_than_the_job_may_have(
 
     async def act(cluster: FakeCluster) -> None:
         owner = await uid_of(cluster, names.DILOCO_JOBS, "lm")
+        tpu = {"name": "learner", "image": "i", "resources": {"limits": {TPU: "4"}}}
         for index, node in enumerate(("np-c-0", "np-d-0")):
-            await cluster.api.create(names.PODS, a_forged_pod(f"v6e-{index + 1}", 1, node, owner))
+            forged_pod = a_forged_pod(f"v6e-{index + 1}", 1, node, owner)
+            await cluster.api.create(names.PODS, with_field(forged_pod, "spec.containers", [tpu]))
         await cluster.settle()
         forged = [pod for pod in cluster.pods((NS, "lm")) if "finalizers" in pod["metadata"]]
         assert len(forged) == 2
         assert all("deletionTimestamp" in pod["metadata"] for pod in forged)
         assert (await plans(cluster, "lm"))[0][0] == ("v6e-0", "np-a-0", "Training", 1)
+
+    among_strangers(act)
+
+
+def test_forged_pods_that_request_no_accelerators_are_named_and_hold_nothing() -> None:
+    async def act(cluster: FakeCluster) -> None:
+        owner = await uid_of(cluster, names.DILOCO_JOBS, "lm")
+        for index, node in enumerate(("np-c-0", "np-d-0")):
+            await cluster.api.create(names.PODS, a_forged_pod(f"v6e-{index + 1}", 1, node, owner))
+        await cluster.settle()
+        assert cluster.free_slices() == ["np-c-0", "np-d-0"]
+        assert (await plans(cluster, "lm"))[0] == [("v6e-0", "np-a-0", "Training", 1)]
+        assert named(cluster, "Pod default/lm-v6e-1-a1-0", "requests no google.com/tpu")
 
     among_strangers(act)
 

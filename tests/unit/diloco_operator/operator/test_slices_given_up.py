@@ -126,6 +126,7 @@ def test_two_operators_whose_pods_both_fit_on_one_host_do_not_stay_on_it_togethe
         await cluster.add([a_node(f"host-{index}", labels={"for": "learners"}, resources={"cpu": "64"}) for index in range(2)])
         pool = cpu_pool(max=1)
         pool["template"]["spec"]["nodeSelector"] = {"for": "learners"}
+        pool["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
         async with cluster.operating(of("team-a")), cluster.operating(of("team-b")):
             for team in TEAMS:
                 await cluster.apply("lm", pool, namespace=team)
@@ -143,6 +144,7 @@ def test_host_with_a_learner_of_another_operator_is_not_chosen() -> None:
         await cluster.add([a_node(f"host-{index}", labels={"for": "learners"}, resources={"cpu": "64"}) for index in range(2)])
         pool = cpu_pool(max=2)
         pool["template"]["spec"]["nodeSelector"] = {"for": "learners"}
+        pool["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
         async with cluster.operating(of("team-a")), cluster.operating(of("team-b")):
             await cluster.apply("lm", {**pool, "learners": {"min": 0, "max": 1}}, namespace="team-a")
             await cluster.trains_on("lm", "host-0", namespace="team-a")
