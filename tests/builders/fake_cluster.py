@@ -36,6 +36,10 @@ START = 0.5
 STOP = 0.5
 STEPS = 2400
 EPOCH = 1_763_672_400.0
+PATIENCE = 300.0
+"""Seconds of the loop's clock without a change of a job after which a test gives up to wait for it."""
+LONGEST_WAIT = 2000.0
+"""The same with changes."""
 NS = "default"
 SLICE = Shape("tpu-v6e", "2x2", chips_per_host=4)
 """What `apply` asks for by default."""
@@ -185,12 +189,22 @@ class FakeCluster:
         return {unit["name"]: (unit.get("slice", ""), unit["state"]) for unit in units}
 
     async def when(self, job: str, holds: Callable[[Obj], bool], namespace: str = NS, what: str = "") -> Obj:
-        """The status of the job, once it holds."""
-        for _ in range(4000):
-            if holds(status := await self.status(job, namespace)):
+        """The status of the job, once it holds. Fails when the job stands still for `PATIENCE`, or has not come to it in `LONGEST_WAIT`."""
+        loop = asyncio.get_running_loop()
+        begun = changed = loop.time()
+        version = ""
+        while True:
+            found = await self.api.get(names.DILOCO_JOBS, namespace, job)
+            status: Obj = found.get("status", {})
+            if holds(status):
                 return status
+            now = loop.time()
+            if found["metadata"]["resourceVersion"] != version:
+                version, changed = found["metadata"]["resourceVersion"], now
+            if now - changed >= PATIENCE or now - begun >= LONGEST_WAIT:
+                still = f"nothing of it changed for {now - changed:.0f} s"
+                raise AssertionError(f"{job} did not come to {what or 'it'} in {now - begun:.0f} s, and {still}: {found}")
             await asyncio.sleep(0.5)
-        raise AssertionError(f"{job} never came to {what or 'it'}: {status}")
 
     async def trains(self, job: str = "lm", units: int = 1, namespace: str = NS) -> list[str]:
         """Waits until so many units train. Returns their slices."""
