@@ -38,6 +38,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "strangers-memory": Benchmark("benchmarks.strangers_memory", ("strangers-memory",)),
     "allotment-stall": Benchmark("benchmarks.allotment_stall", ("allotment-stall",)),
     "competing-classes": Benchmark("benchmarks.competing_classes", ("competing-classes",)),
+    "start-many-jobs": Benchmark("benchmarks.start_many_jobs", ("start-many-jobs", "start-many-jobs-neighbour")),
     "ledger-exact": Benchmark("benchmarks.ledger_exact", ("ledger-exact",)),
     "weight-error": Benchmark("benchmarks.weight_error", ("weight-error",)),
     "guard-false": Benchmark("benchmarks.guard_false", ("guard-false",)),

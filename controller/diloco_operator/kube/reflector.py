@@ -258,7 +258,8 @@ class Reflector[T]:
         return now
 
     async def _list(self) -> None:
-        """List everything. The cache changes only when all pages have arrived."""
+        """List everything. The cache changes only when all pages have arrived, then in slices, so that thousands of objects do not hold
+        the event loop."""
         listed: dict[ObjectKey, CachedObject[T]] = {}
         malformed: dict[ObjectKey, MalformedObject] = {}
         version = ""
@@ -278,8 +279,10 @@ class Reflector[T]:
             self._mended(key)
         for found in malformed.values():
             self._name(found)
-        for held in listed.values():
+        for taken, held in enumerate(listed.values(), start=1):
             self._take_in(held)
+            if taken % PAGE_SIZE == 0:
+                await asyncio.sleep(0)
         self._version = version
         self._fail("")
         was_missing, self.missing = bool(self.missing), ""

@@ -2,9 +2,9 @@
 
 `KeyQueue` has the rules, without a clock and without waiting. `WorkQueue` lets workers wait for keys. The semantics are those of
 Kubernetes' controllers: a key that is added while it is processed is processed once more afterwards, a delayed key keeps its earliest
-time, and each key has its own back-off.
+time, and each key has its own back-off. Unlike those, it is fair: keys of different lanes take turns.
 
-See docs/decisions/0030-controller-loop.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0203-fair-queue.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from typing import Protocol
 
 from diloco.protocol.backoff import ExponentialBackoff
 
+from diloco_operator.kube.fair_queue import FairQueue
+
 
 class KeyQueue[K: Hashable]:
-    """Which key is next. Pure: `now` is an argument, in seconds of a clock that does not go back."""
+    """Which key is next. Pure: `now` is an argument, in seconds of a clock that does not go back. `lane`: keys of different lanes take
+    turns; by default all keys have one lane."""
 
-    def __init__(self) -> None:
-        self._ready: deque[K] = deque()
+    def __init__(self, lane: Callable[[K], Hashable] = lambda _: None) -> None:
+        self._ready: FairQueue[K] = FairQueue(lane)
         self._dirty: set[K] = set()
         """Keys that must be processed: those that are ready, and those that were added again while they were processed."""
         self._processing: set[K] = set()
@@ -77,7 +80,7 @@ class KeyQueue[K: Hashable]:
         self.release_due(now)
         if not self._ready:
             return None
-        key = self._ready.popleft()
+        key = self._ready.pop()
         self._debouncing.pop(key, None)
         self._dirty.discard(key)
         self._processing.add(key)
@@ -161,7 +164,7 @@ class WorkQueue[K: Hashable]:
     """A `KeyQueue` that workers wait on. For one event loop; not thread-safe.
 
     `time` is the clock of the delays, by default the running loop's. The waiting itself always uses the loop's timer.
-    `rng` draws the jitter of the back-off from [0, 1).
+    `rng` draws the jitter of the back-off from [0, 1). Keys of different lanes, by `lane`, take turns.
     """
 
     def __init__(
@@ -171,8 +174,9 @@ class WorkQueue[K: Hashable]:
         *,
         time: Callable[[], float] | None = None,
         observer: QueueObserver | None = None,
+        lane: Callable[[K], Hashable] = lambda _: None,
     ) -> None:
-        self._keys: KeyQueue[K] = KeyQueue()
+        self._keys: KeyQueue[K] = KeyQueue(lane)
         self._backoff = backoff
         self._rng = rng
         self._time = time or (lambda: asyncio.get_running_loop().time())

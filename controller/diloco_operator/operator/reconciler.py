@@ -7,7 +7,7 @@ A plan must reserve its nodes before another job's plan is decided. For most job
 decision for a big job takes a tenth of a second and more and would block everything else. So it is offloaded to a thread, on a copy of the
 fleet, and counts only if no other job reserved one of its nodes meanwhile.
 
-See docs/decisions/0091-fairness-between-jobs.md.
+See docs/decisions/0091-fairness-between-jobs.md. See docs/decisions/0204-start-with-many-jobs.md.
 """
 
 from __future__ import annotations
@@ -141,6 +141,7 @@ class Reconciler:
         self._wake = wake
         self._registered: dict[JobKey, str] = {}
         """Jobs that the allotment knows, with the keys that it knows them by."""
+        self._restoring = False
         self._refresh: asyncio.TimerHandle | None = None
         """Set while the allotment must be refreshed and the jobs that it concerns woken."""
         self._rejected_writes = RejectedWrites()
@@ -159,11 +160,14 @@ class Reconciler:
         """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
         the slices of the next."""
         keys = [cached.key for cached in self._caches.jobs if cached.value.bare.managed_by == names.MANAGER]
+        self._restoring = True
+        keys = [cached.key for cached in self._caches.jobs]
         for key in keys:
             try:
                 self._restore_reservations(key)
             except Exception:  # a defect that shows in one job must not stop the others; its reconciles report it too
                 log.exception("the reservations of job %s/%s cannot be restored: this is a defect, please report it", *key)
+            await asyncio.sleep(0)  # thousands of jobs must not hold the loop
         for key in sorted(keys):
             if (cached := self._caches.jobs.get(*key)) is not None:
                 try:
@@ -171,6 +175,7 @@ class Reconciler:
                 except Exception:  # as above
                     log.exception("job %s/%s cannot be registered for slices: this is a defect, please report it", *key)
                 await asyncio.sleep(0)  # each new requirement is tested against every slice
+        self._restoring = False
 
     def _restore_reservations(self, key: JobKey) -> None:
         job = self._caches.job(key)
@@ -296,8 +301,8 @@ class Reconciler:
         return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys())
 
     def fleet_changed(self) -> None:
-        """Slices came, went, or became free. The jobs that get or give some are woken in a moment."""
-        if self._refresh is None:
+        """Slices came, went, or became free. The jobs that get or give some are woken in a moment; during the start all jobs are due."""
+        if self._refresh is None and not self._restoring:
             self._refresh = asyncio.get_running_loop().call_later(_REFRESH_DELAY, self._refresh_allotment)
 
     def _refresh_allotment(self, deciding: str = "") -> None:

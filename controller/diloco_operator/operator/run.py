@@ -1,6 +1,6 @@
 """The running operator: reflectors fill caches and enqueue keys, workers take keys and reconcile jobs.
 
-See docs/decisions/0030-controller-loop.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0204-start-with-many-jobs.md.
 """
 
 from __future__ import annotations
@@ -126,7 +126,9 @@ class Operator:
             end_annotations=config.end_annotations,
         )
         self.inventory = Inventory(config.disruption_signals)
-        self._queue: WorkQueue[JobKey] = WorkQueue(self._run.backoff, rng, observer=metrics.queue if metrics else None)
+        self._queue: WorkQueue[JobKey] = WorkQueue(
+            self._run.backoff, rng, observer=metrics.queue if metrics else None, lane=lambda key: key[0]
+        )
         self._expectations: Expectations[JobKey] = Expectations(
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
         )
@@ -207,6 +209,7 @@ class Operator:
                         cool_down = await self._reconcile(key)
             finally:
                 self._queue.done(key, cool_down=cool_down)
+            await asyncio.sleep(0)  # a reconcile that writes nothing never waits: without this, thousands of them are one turn of the loop
 
     async def _reconcile(self, key: JobKey) -> float:
         """Returns the cool-down: for so many seconds the job must not be reconciled again, so that other jobs and the API server get their

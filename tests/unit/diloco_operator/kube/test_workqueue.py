@@ -102,6 +102,23 @@ def test_keys_come_in_the_order_in_which_they_were_added() -> None:
     assert [queue.take(0) for _ in range(3)] == ["c", "a", "b"]
 
 
+def test_keys_of_different_lanes_take_turns() -> None:
+    queue: KeyQueue[str] = KeyQueue(lane=lambda key: key[0])
+    for key in ("a1", "a2", "a3", "b1", "b2", "c1"):
+        queue.add(key)
+    assert [queue.take(0) for _ in range(6)] == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_a_key_that_is_added_while_it_is_processed_waits_in_its_own_lane() -> None:
+    queue: KeyQueue[str] = KeyQueue(lane=lambda key: key[0])
+    for key in ("a1", "a2", "b1"):
+        queue.add(key)
+    assert queue.take(0) == "a1"
+    queue.add("a1")
+    queue.done("a1")
+    assert [queue.take(0) for _ in range(3)] == ["b1", "a2", "a1"]
+
+
 def test_done_without_a_worker_is_a_defect() -> None:
     with pytest.raises(ValueError, match="no worker has this key"):
         KeyQueue[str]().done("a")

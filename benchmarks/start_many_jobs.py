@@ -1,0 +1,175 @@
+"""[start-many-jobs] Longest hold of the event loop while an operator starts with 10,000 jobs of one tenant, which want 8 slices.
+
+[start-many-jobs-neighbour] is how long a job of another tenant waits for its first pod meanwhile, from the moment at which the operator
+leads. Its `ratio` is that to the same without the crowd, in the same run; `later_seconds` is that of a second such job, which is created
+while the crowd still waits. The hold is measured as the operator's own metrics do: by the watch of the loop. The API server is in memory
+and on the same loop, so its own work counts as well; each request takes a turn of its own, as on a real one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from builders.jobs import JobBuilder
+from builders.nodes import a_tpu_node
+from builders.operator_run import an_operator
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator.loop_watch import Hold, LoopWatch
+
+from benchmarks.figure import Figure
+from benchmarks.simulated_cluster import InstantKubelet, SimulatedTelemetry, new_api
+
+HOLD_LIMIT_MS = 250.0
+NEIGHBOUR_LIMIT = 5.0
+CROWD, QUIET = "crowd", "quiet"
+WITHIN = 240.0
+"""Seconds after which the benchmark gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    jobs: int
+    slices: int
+
+
+FULL = Size(jobs=10_000, slices=8)
+SMOKE = Size(jobs=30, slices=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of an operator. Seconds."""
+
+    hold: float
+    where: str
+    neighbour: float
+    """From the beginning of the lead to the pod of the job that was there."""
+    later: float
+    """From the creation of another job to its pod."""
+
+
+class TurningApi:
+    """Each request takes a turn of the loop at least. Tells when the first pod of a job was asked for."""
+
+    def __init__(self, api: MemoryApi) -> None:
+        self._api = api
+        self.first_pod: dict[tuple[str, str], float] = {}
+        self.changed = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def list(self, *what: Any, **how: Any) -> Any:
+        await asyncio.sleep(0)
+        return await self._api.list(*what, **how)
+
+    async def patch(self, *what: Any, **how: Any) -> Obj:
+        await asyncio.sleep(0)
+        return await self._api.patch(*what, **how)
+
+    async def create(self, resource: Any, obj: Obj, **how: Any) -> Obj:
+        await asyncio.sleep(0)
+        made = await self._api.create(resource, obj, **how)
+        if resource is names.PODS:
+            meta = obj["metadata"]
+            self.first_pod.setdefault((meta["namespace"], meta["labels"][names.LABEL_JOB]), time.perf_counter())
+            self.changed.set()
+        return made
+
+    async def pod_of(self, namespace: str, job: str) -> float:
+        """When the job's first pod was made, on `time.perf_counter`'s clock."""
+        async with asyncio.timeout(WITHIN):
+            while (namespace, job) not in self.first_pod:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.first_pod[namespace, job]
+
+
+def a_job(name: str, namespace: str, accelerator: str, topology: str) -> Obj:
+    return (
+        JobBuilder(name)
+        .in_namespace(namespace)
+        .with_learners(1, 1)
+        .with_pool("pool", accelerator=accelerator, topology=topology, max=1)
+        .with_training(steps=1000)
+        .build()
+    )
+
+
+async def prepared(crowd: int, slices: int) -> MemoryApi:
+    api = await new_api(slices)
+    for name in (CROWD, QUIET):
+        await api.create(names.NAMESPACES, {"metadata": {"name": name}})
+    for name in ("quiet-0", "quiet-1"):
+        made = a_tpu_node(name)
+        await api.create(names.NODES, made)
+        await api.patch(names.NODES, "", name, {"status": made["status"]}, type=PatchType.MERGE, subresource="status")
+    for index in range(crowd):
+        await api.create(names.DILOCO_JOBS, a_job(f"crowd-{index:05d}", CROWD, "tpu-v6e", "2x2"))
+    await api.create(names.DILOCO_JOBS, a_job("first", QUIET, "tpu-v5p", "2x2x1"))
+    return api
+
+
+def start(crowd: int, slices: int) -> Start:
+    """Start an operator on a cluster with `crowd` jobs."""
+    turns: list[float] = []
+    holds: list[Hold] = []
+    watch = LoopWatch(on_turn=turns.append, on_hold=holds.append)
+
+    async def run() -> tuple[float, float]:
+        api = await prepared(crowd, slices)
+        client = TurningApi(api)
+        telemetry = SimulatedTelemetry()
+        telemetry.kubelet = InstantKubelet(api, telemetry.changed)
+        operator = an_operator(client, telemetry, now=time.time)
+        led: list[float] = []
+
+        async def lead() -> None:
+            led.append(time.perf_counter())
+
+        await asyncio.sleep(0.1)
+        turns.clear()
+        holds.clear()
+        running = asyncio.create_task(operator.run(lead=lead))
+        try:
+            first = await client.pod_of(QUIET, "first") - led[0]
+            begun = time.perf_counter()
+            await client.create(names.DILOCO_JOBS, a_job("second", QUIET, "tpu-v5p", "2x2x1"))
+            return first, await client.pod_of(QUIET, "second") - begun
+        finally:
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+
+    async def looked_at() -> tuple[float, float]:
+        with watch.looking():
+            return await run()
+
+    with asyncio.Runner(loop_factory=watch.new_loop) as runner:
+        first, later = runner.run(looked_at())
+    longest = max(holds, key=lambda hold: hold.seconds, default=None)
+    return Start(max(turns), longest.place.function if longest is not None else "", first, later)
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    size = SMOKE if smoke else FULL
+    alone = start(0, size.slices)
+    beside = start(size.jobs, size.slices)
+    unit = f"ms, {size.jobs} jobs of one namespace, {size.slices} slices"
+    hold = beside.hold * 1e3
+    yield Figure("start-many-jobs", hold, unit, HOLD_LIMIT_MS, hold <= HOLD_LIMIT_MS, 1, {"where": beside.where})
+    worst = max(beside.neighbour, beside.later)
+    details = {
+        "at_start_seconds": beside.neighbour,
+        "later_seconds": beside.later,
+        "alone_seconds": alone.neighbour,
+        "ratio": beside.neighbour / alone.neighbour,
+    }
+    yield Figure("start-many-jobs-neighbour", worst, "s to the first pod", NEIGHBOUR_LIMIT, worst <= NEIGHBOUR_LIMIT, 1, details)
