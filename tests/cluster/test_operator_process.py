@@ -6,6 +6,9 @@ import functools
 import json
 import re
 import signal
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -325,3 +328,28 @@ def test_a_job_of_another_controller_is_left_alone_with_all_that_carries_our_lab
 def test_memory_stays_small_at_rest(scene: Scene) -> None:
     scene.operator.wait_leads()
     assert scene.operator.resident_mib <= 150
+
+
+def test_only_a_service_account_that_may_get_metrics_reads_them(control_plane: ControlPlane, tmp_path: Path) -> None:
+    plane = control_plane
+    plane.install_crd()
+    namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "metrics-"}})["metadata"]["name"]
+    for account in ("reader", "other"):
+        plane.kubectl("create", "serviceaccount", account, "-n", namespace)
+    role = f"{namespace}-reader"
+    plane.kubectl("create", "clusterrole", role, "--verb=get", "--non-resource-url=/metrics")
+    plane.kubectl("create", "clusterrolebinding", role, f"--clusterrole={role}", f"--serviceaccount={namespace}:reader")
+    tokens = {account: plane.kubectl("create", "token", account, "-n", namespace).stdout.strip() for account in ("reader", "other")}
+    options = ("--metrics-auth", "--no-leader-elect", "--watch-namespace", namespace)
+    with replica(tmp_path, "operator", plane.kubeconfig, *options) as operator:
+        address = operator.wait_said(r"^serving /metrics at (\S+)")[1]
+
+        def status(token: str) -> int:
+            request = urllib.request.Request(f"https://{address}/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
+            try:
+                with urllib.request.urlopen(request, timeout=60, context=ssl._create_unverified_context()) as answer:
+                    return int(answer.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert [status(token) for token in ("", "made-up", tokens["other"], tokens["reader"])] == [401, 401, 403, 200]

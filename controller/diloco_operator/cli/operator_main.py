@@ -89,7 +89,13 @@ def version() -> None:
     help="The leader stops this long after its last renewal.",
 )
 @click.option("--retry-period", type=Duration(), default="2s", show_default=True, help="Time between two renewals.")
-@click.option("--metrics-address", type=_Address(), default="0.0.0.0:8080", show_default=True, help="Address of /metrics; 0: none.")
+@click.option("--metrics-address", type=_Address(), default="127.0.0.1:8080", show_default=True, help="Address of /metrics; 0: none.")
+@click.option(
+    "--metrics-auth/--no-metrics-auth",
+    default=False,
+    show_default=True,
+    help="Serve /metrics over TLS, to bearer tokens whose owner may get /metrics.",
+)
 @click.option(
     "--health-address", type=_Address(), default="0.0.0.0:8081", show_default=True, help="Address of /healthz and /readyz; 0: none."
 )
@@ -115,6 +121,7 @@ def run(
     renew_deadline: float,
     retry_period: float,
     metrics_address: Address | None,
+    metrics_auth: bool,
     health_address: Address | None,
     log_format: str,
     log_level: str,
@@ -155,6 +162,7 @@ def run(
         run=dataclasses.replace(run_config, namespaces=namespaces),
         election=election,
         metrics=metrics_address,
+        metrics_auth=metrics_auth,
         health=health_address,
         user_agent=f"diloco-operator/{release}",
     )

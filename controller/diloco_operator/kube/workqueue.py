@@ -160,6 +160,18 @@ class QueueObserver(Protocol):
         ...
 
 
+class _LoopTime:
+    """The time of the event loop that asked first; other threads may ask from then on."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self) -> float:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop.time()
+
+
 class WorkQueue[K: Hashable]:
     """A `KeyQueue` that workers wait on. For one event loop; not thread-safe.
 
@@ -179,7 +191,7 @@ class WorkQueue[K: Hashable]:
         self._keys: KeyQueue[K] = KeyQueue(lane)
         self._backoff = backoff
         self._rng = rng
-        self._time = time or (lambda: asyncio.get_running_loop().time())
+        self._time = time or _LoopTime()
         self._observer = observer
         self._added: dict[K, float] = {}
         """When each queued key was queued."""
@@ -292,8 +304,9 @@ class WorkQueue[K: Hashable]:
     @property
     def running(self) -> list[float]:
         """For each key that is processed: the seconds since it was taken."""
-        now = self._time()
-        return [now - since for since in self._taken.values()]
+        taken = list(self._taken.values())  # a copy: /metrics asks from another thread
+        now = self._time() if taken else 0.0
+        return [now - since for since in taken]
 
     @property
     def idle(self) -> bool:

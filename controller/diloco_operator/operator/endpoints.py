@@ -1,16 +1,23 @@
-"""What the process serves over HTTP: /healthz and /readyz for the kubelet, /metrics for Prometheus."""
+"""What the process serves over HTTP: /healthz and /readyz for the kubelet, /metrics for Prometheus.
+
+See docs/decisions/0201-metrics-access.md.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+
+from diloco_operator.operator.gate import Gate, Limits
+from diloco_operator.operator.metrics_access import Access, MetricsAccess
+from diloco_operator.operator.metrics_page import MetricsPage
 
 log = logging.getLogger(__name__)
 
@@ -69,33 +76,61 @@ def health_app(ready: Ready) -> web.Application:
     return app
 
 
-def metrics_app(registry: CollectorRegistry) -> web.Application:
-    """/metrics, in the format that the scraper requests."""
+def metrics_app(page: MetricsPage, access: MetricsAccess | None = None) -> web.Application:
+    """/metrics, in the format that the scraper requests, for those whom `access` admits. Without `access`: for everyone."""
 
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+        if access is not None:
+            refusal = _REFUSALS.get(await access.check(request.headers.get("Authorization", "")))
+            if refusal is not None:
+                return refusal()
+        body, content_type = await page.get(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
 
     app = web.Application()
     app.router.add_get("/metrics", metrics)
     return app
 
 
+_REFUSALS: dict[Access, Callable[[], web.Response]] = {
+    Access.UNAUTHENTICATED: lambda: web.Response(
+        status=401, headers={"WWW-Authenticate": "Bearer"}, text="send the token of a ServiceAccount as bearer token\n"
+    ),
+    Access.FORBIDDEN: lambda: web.Response(status=403, text='RBAC does not let you "get" the non-resource URL /metrics\n'),
+    Access.UNKNOWN: lambda: web.Response(status=503, text="the API server does not answer whether you may read this; try again\n"),
+}
+
+
 @contextlib.asynccontextmanager
-async def serving(app: web.Application, address: Address | None, what: str) -> AsyncIterator[None]:
+async def serving(
+    app: web.Application, address: Address | None, what: str, *, limits: Limits | None = None, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
     """Serve `app` inside the context. Raises `CannotListen`."""
     if address is None:
         yield
         return
+    gate = Gate(limits or Limits(), tls)
+    app.on_response_prepare.append(_closing)
+    app.middlewares.append(gate.note_request)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
     await runner.setup()
     try:
         try:
-            await web.TCPSite(runner, address.host, address.port).start()
+            listener = socket.create_server((address.host, address.port), family=_family(address), backlog=128)
         except OSError as error:
             raise CannotListen(what, address, error) from error
-        for host, port, *_ in runner.addresses:
-            log.info("serving %s at %s", what, Address(host, port))
-        yield
+        host, port, *_ = listener.getsockname()
+        log.info("serving %s at %s", what, Address(host, port))
+        async with gate.open(listener, runner.server):
+            yield
     finally:
         await runner.cleanup()
+
+
+def _family(address: Address) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address.host else socket.AF_INET
+
+
+async def _closing(_: web.Request, response: web.StreamResponse) -> None:
+    """One request for each connection: then a limit on connections limits requests."""
+    response.force_close()

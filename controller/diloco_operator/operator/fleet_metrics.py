@@ -17,11 +17,16 @@ class FleetMetrics(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._states: Callable[[], Mapping[tuple[SliceKind, SliceState], int]] = dict
         self._sees_other_pods: Callable[[], bool] | None = None
+        self._seen: Mapping[tuple[SliceKind, SliceState], int] | None = None
         registry.register(self)
 
     def follow(self, states: Callable[[], Mapping[tuple[SliceKind, SliceState], int]], sees_other_pods: Callable[[], bool]) -> None:
         """Report these from now on."""
         self._states, self._sees_other_pods = states, sees_other_pods
+
+    def look(self) -> None:
+        """Count the slices for the next `collect`, which may run in another thread while the loop changes the fleet."""
+        self._seen = self._states()
 
     def describe(self) -> Iterable[Metric]:
         return _families()
@@ -29,7 +34,8 @@ class FleetMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         slices, visible = _families()
         counts: dict[tuple[str, str, str], int] = {}
-        for (kind, state), count in self._states().items():
+        seen, self._seen = self._seen, None
+        for (kind, state), count in (self._states() if seen is None else seen).items():
             labels = (kind.accelerator, kind.topology, state.value)
             counts[labels] = counts.get(labels, 0) + count
         for labels, count in sorted(counts.items()):

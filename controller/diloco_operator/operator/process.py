@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,9 +21,12 @@ from diloco_operator.kube.fence import Fence, FencedClient
 from diloco_operator.kube.lease_thread import LeaseThread
 from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
+from diloco_operator.operator.endpoint_tls import self_signed
 from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
 from diloco_operator.operator.loop_watch import Hold, LoopWatch
 from diloco_operator.operator.metrics import Metrics
+from diloco_operator.operator.metrics_access import MetricsAccess
+from diloco_operator.operator.metrics_page import MetricsPage
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry import SyncerWatcher
@@ -64,6 +68,8 @@ class ProcessOptions:
     election: ElectionOptions | None
     """None: this is the only replica, so there is no election."""
     metrics: Address | None
+    metrics_auth: bool
+    """Serve /metrics over TLS, to those whose bearer token may read it."""
     health: Address | None
     user_agent: str
 
@@ -98,7 +104,6 @@ class OperatorProcess:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
             stack.enter_context(self._watch.looking())
-            await stack.enter_async_context(serving(metrics_app(self._metrics.registry), options.metrics, METRICS))
             lease = options.election.timeouts if options.election is not None else None
             client = await stack.enter_async_context(
                 RestClient.connect(
@@ -112,6 +117,7 @@ class OperatorProcess:
                 )
             )
             self._crd = CrdCheck(client)
+            await self._serve_metrics(stack)
             await stack.enter_async_context(serving(health_app(self._problems), options.health, HEALTH))
             log.info("the cluster is that of %s", options.cluster.source)
             if options.election is not None:
@@ -119,6 +125,17 @@ class OperatorProcess:
                 self._lease = found = await stack.enter_async_context(LeaseThread.started(lambda: self._elector(election)))
                 self._metrics.watch_leading(election.name, lambda: found.leads)
             return await self._work(client)
+
+    async def _serve_metrics(self, stack: contextlib.AsyncExitStack) -> None:
+        """With a client of its own for reviews: no fence holds them, since a standby serves metrics too."""
+        access, tls = None, None
+        if self._options.metrics_auth and self._options.metrics is not None:
+            client = await stack.enter_async_context(
+                RestClient.connect(self._options.cluster, on_request=self._metrics.request_done, user_agent=self._options.user_agent)
+            )
+            access, tls = MetricsAccess(client, time.monotonic), self_signed()
+        page = MetricsPage(self._metrics.registry, look=self._metrics.fleet.look, now=time.monotonic, offload=asyncio.to_thread)
+        await stack.enter_async_context(serving(metrics_app(page, access), self._options.metrics, METRICS, tls=tls))
 
     async def _work(self, client: RestClient) -> ExitStatus:
         looking = asyncio.create_task(self._crd.run(), name="crd")

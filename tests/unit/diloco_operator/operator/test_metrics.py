@@ -22,6 +22,7 @@ from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.endpoints import metrics_app
 from diloco_operator.operator.metrics import Metrics, capacity_waits, placement_failures, recoveries
+from diloco_operator.operator.metrics_page import MetricsPage
 from diloco_operator.report import Report
 
 KEY = ("default", "lm")
@@ -64,13 +65,17 @@ class World:
         await self.until(f"{units} units train", lambda status: [u["state"] for u in status.get("units", ())].count("Training") == units)
 
     async def scrape(self) -> Scrape:
-        app = metrics_app(self.metrics.registry)
+        app = metrics_app(MetricsPage(self.metrics.registry, look=self.metrics.fleet.look, now=lambda: 0.0, offload=at_once))
         app.freeze()
         answer = await app._handle(make_mocked_request("GET", "/metrics", app=app))
         assert isinstance(answer, Response)
         assert answer.status == 200
         assert isinstance(answer.body, bytes)
         return Scrape(answer.body.decode())
+
+
+async def at_once(encode: Callable[[], bytes]) -> bytes:
+    return encode()
 
 
 class Scrape:

@@ -1,0 +1,157 @@
+"""Bounds the connections of an endpoint: how many there are, how long each may take to send its request, and how long it may stay.
+
+See docs/decisions/0201-metrics-access.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one endpoint."""
+
+    connections: int = 64
+    """At once. One more takes the place of the oldest that has sent no request yet; if all have sent one, it is closed."""
+    request_seconds: float = 5.0
+    """From the accept, through the TLS handshake, to the end of the request's headers."""
+    connection_seconds: float = 20.0
+    """From the accept to the last byte of the answer."""
+    retry_seconds: float = 0.2
+    """Pause after an accept that failed, for instance because the process has no file descriptor left."""
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    raw: socket.socket
+    opened: float
+    deadline: asyncio.Timeout
+    handler: asyncio.Protocol
+    task: asyncio.Task[None] | None = field(default=None)
+
+
+class Gate:
+    """Accepts the connections of one listener."""
+
+    def __init__(self, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
+        self._limits = limits
+        self._tls = tls
+        self._waiting: dict[asyncio.Protocol, _Connection] = {}
+        """Those that have sent no request yet, the oldest first, by aiohttp's handler."""
+        self._all: set[_Connection] = set()
+
+    @contextlib.asynccontextmanager
+    async def open(self, listener: socket.socket, server: Callable[[], asyncio.Protocol] | None) -> AsyncIterator[None]:
+        """Accept inside the context, which owns `listener`. `server` makes the protocol of a connection."""
+        assert server is not None, "the runner is set up"
+        listener.setblocking(False)
+        accepting = asyncio.create_task(self._accept(listener, server), name="accept")
+        try:
+            yield
+        finally:
+            accepting.cancel()
+            tasks = [accepting, *(each.task for each in self._all if each.task is not None)]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            listener.close()
+
+    @web.middleware
+    async def note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The connection has sent its request: it may now wait for the answer."""
+        found = self._waiting.pop(request.protocol, None)
+        if found is not None:
+            found.deadline.reschedule(found.opened + self._limits.connection_seconds)
+        return await handler(request)
+
+    async def _accept(self, listener: socket.socket, server: Callable[[], asyncio.Protocol]) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                raw, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                log.warning("a connection cannot be accepted: %s", error)
+                await asyncio.sleep(self._limits.retry_seconds)
+                continue
+            if len(self._all) >= self._limits.connections and not self._drop_oldest():
+                raw.close()
+                continue
+            opened = loop.time()
+            connection = _Connection(raw, opened, asyncio.timeout_at(opened + self._limits.request_seconds), server())
+            self._all.add(connection)
+            self._waiting[connection.handler] = connection
+            connection.task = loop.create_task(self._serve(connection))
+            connection.task.add_done_callback(partial(self._end, connection))
+
+    def _drop_oldest(self) -> bool:
+        """Make room. Returns whether there was a connection without a request."""
+        oldest = next(iter(self._waiting.values()), None)
+        if oldest is None:
+            return False
+        self._forget(oldest)
+        if oldest.task is not None:
+            oldest.task.cancel()
+        return True
+
+    def _end(self, connection: _Connection, _: asyncio.Task[None]) -> None:
+        self._forget(connection)
+        connection.raw.close()  # here, since a task that was cancelled before its first step runs no code of its own
+
+    def _forget(self, connection: _Connection) -> None:
+        self._all.discard(connection)
+        self._waiting.pop(connection.handler, None)
+
+    async def _serve(self, connection: _Connection) -> None:
+        loop = asyncio.get_running_loop()
+        link = _Link(connection.handler, loop.create_future())
+        transport: asyncio.Transport | None = None
+        try:
+            async with connection.deadline:
+                transport, _ = await loop.connect_accepted_socket(lambda: link, connection.raw, ssl=self._tls)
+                await link.lost
+        except (TimeoutError, OSError):  # too slow, or it does not speak TLS: nothing to answer
+            pass
+        finally:
+            if transport is not None:
+                transport.abort()
+
+
+class _Link(asyncio.Protocol):
+    """Passes a connection to aiohttp's handler, and tells when it is lost."""
+
+    def __init__(self, handler: asyncio.Protocol, lost: asyncio.Future[None]) -> None:
+        self._handler = handler
+        self.lost = lost
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._handler.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._handler.eof_received()
+
+    def pause_writing(self) -> None:
+        self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._handler.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._handler.connection_lost(exc)
+        if not self.lost.done():
+            self.lost.set_result(None)
