@@ -159,9 +159,8 @@ class Reconciler:
     async def restore(self) -> None:
         """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
         the slices of the next."""
-        keys = [cached.key for cached in self._caches.jobs if cached.value.bare.managed_by == names.MANAGER]
         self._restoring = True
-        keys = [cached.key for cached in self._caches.jobs]
+        keys = [cached.key for cached in self._caches.jobs if cached.value.bare.managed_by == names.MANAGER]
         for key in keys:
             try:
                 self._restore_reservations(key)
