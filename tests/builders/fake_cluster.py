@@ -36,7 +36,7 @@ START = 0.5
 STOP = 0.5
 STEPS = 2400
 EPOCH = 1_763_672_400.0
-PATIENCE = 300.0
+PATIENCE = 1000.0
 """Seconds of the loop's clock without a change of a job after which a test gives up to wait for it."""
 LONGEST_WAIT = 2000.0
 """The same with changes."""

@@ -10,6 +10,7 @@ One object can harm only itself: one that its projection or a handler cannot tak
 named by `MalformedObjects`. A later good version is taken as a new object.
 
 See docs/decisions/0030-controller-loop.md. See docs/decisions/0133-hostile-objects.md. See docs/decisions/0173-provisioning-requests.md.
+See docs/decisions/0204-start-with-many-jobs.md.
 """
 
 from __future__ import annotations

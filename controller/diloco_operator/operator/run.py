@@ -1,6 +1,7 @@
 """The running operator: reflectors fill caches and enqueue keys, workers take keys and reconcile jobs.
 
 See docs/decisions/0030-controller-loop.md. See docs/decisions/0204-start-with-many-jobs.md.
+See docs/decisions/0203-fair-queue.md.
 """
 
 from __future__ import annotations

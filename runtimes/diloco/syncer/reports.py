@@ -19,6 +19,8 @@ from diloco.wording import plural
 
 RESULT_BYTES = 4096
 """A kubelet keeps this much of a termination message."""
+_UNIT_MESSAGE = 512
+"""Characters of what is said of one unit: the operator expects no more than 1 KiB of a report for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,7 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         contributions=contributed.contributions if contributed else 0,
         seconds_since_heard=now - one.heard_at if one.heard_at is not None else 0.0,
         refused=one.refused,
-        message=one.message,
+        message=one.message[:_UNIT_MESSAGE],
         local_step=one.local_step,
         step_seconds=one.step_seconds,
         recover_seconds=one.recover_seconds,
