@@ -15,6 +15,8 @@ from diloco.algorithm.events import Merged, Skipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytestmark = pytest.mark.slow
+
 H = 24
 
 
