@@ -19,7 +19,7 @@ from typing import Any
 
 from diloco_operator.api.job import ModelStatus
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
-from diloco_operator.cli.view import View
+from diloco_operator.cli.view import UntilClosed, View
 from diloco_operator.cli.view_model import JobView, Line, Speeds, changes, event_line, failed_attempts, remember, with_speeds
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
@@ -69,7 +69,7 @@ class Run:
 
     def __init__(self, options: UpOptions, view: View) -> None:
         self._options = options
-        self._view = view
+        self._view = UntilClosed(view, self._interrupt)
         self._known: dict[tuple[str, str], JobView] = {}
         self._changed = asyncio.Event()
         self._interrupts = 0
@@ -192,13 +192,17 @@ class Run:
         text = f"fault: SIG{fired.fault.signal} to {fired.fault.unit} (pod {fired.pod}) at outer step {fired.step}"
         self._view.line(Line("fault", fired.job, text, warning=True, unit=fired.fault.unit))
 
+    def _interrupt(self) -> None:
+        """End orderly, as after the first Ctrl-C; also where what the run shows has no reader any more."""
+        self._interrupted.set()
+
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
 
         def interrupt() -> None:
             self._interrupts += 1
-            self._interrupted.set()
+            self._interrupt()
             if self._interrupts > 1:
                 self._killed.set()
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -46,6 +47,43 @@ class View(Protocol):
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
         """The result: `closing` for JSON, `messages` as text. Also restores the terminal."""
         ...
+
+
+class UntilClosed:
+    """Another view, until standard output has no reader any more, as after a Ctrl-C that ended `| tee`. Then `closed` is called, once, and
+    nothing is shown from then on."""
+
+    def __init__(self, view: View, closed: Callable[[], None]) -> None:
+        self._view = view
+        self._closed: Callable[[], None] | None = closed
+
+    def start(self) -> None:
+        self._show(self._view.start)
+
+    def line(self, line: Line) -> None:
+        self._show(self._view.line, line)
+
+    def event(self, line: Line) -> None:
+        self._show(self._view.event, line)
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        self._show(self._view.jobs, views)
+
+    def note(self, text: str) -> None:
+        self._show(self._view.note, text)
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        self._show(self._view.end, views, closing, messages)
+
+    def _show[**P](self, show: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._closed is None:
+            return
+        try:
+            show(*args, **kwargs)
+        except BrokenPipeError:
+            closed, self._closed = self._closed, None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush at the exit fails as well
+            closed()
 
 
 class PlainView:

@@ -130,6 +130,11 @@ class Up:
                     return self.lines[-1]
         raise AssertionError(f"it ended before; its last lines: {self.lines[-3:]}")
 
+    def close_output(self) -> None:
+        """Read no more, as a program does that ends."""
+        pipe = self.process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+        pipe.close()
+
     async def end(self) -> tuple[int, Obj]:
         """Exit status and the final object."""
         final = await self.until(lambda line: line["type"] == "result")
@@ -179,6 +184,19 @@ async def test_interrupt_drains_and_says_how_to_go_on(sleeping: str, tmp_path: P
     assert "To continue from the last snapshot: diloco up" in final["message"]
     suspended = {c["type"]: c["status"] for c in final["jobs"][0]["conditions"]}["Suspended"]
     assert suspended == "True"
+
+
+@pytest.mark.slow
+async def test_a_run_whose_output_has_no_reader_any_more_drains(sleeping: str, tmp_path: Path) -> None:
+    """As after a Ctrl-C that ended `tee` first."""
+    running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))
+    await running.until(joining)
+    started = below(running.process.pid)
+    running.close_output()
+    running.process.send_signal(signal.SIGINT)  # what follows is shown to no reader
+    async with asyncio.timeout(WAIT_SECONDS):
+        assert await running.process.wait() == 130
+    assert not {p.pid for p in processes() if p.alive} & started
 
 
 @pytest.mark.slow
