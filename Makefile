@@ -45,7 +45,7 @@ hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lint
 mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE=60 JOBS=2
 	@$(BIN)/python hack/mutants.py --seed $(or $(SEED),1) --sample $(or $(SAMPLE),60) --jobs $(or $(JOBS),2)
 
-bench: setup  ## measure the operator and the exchange, as JSON lines; 5 minutes
+bench: setup  ## measure the operator and the exchange, as JSON lines; 13 minutes
 	@$(BIN)/python -m benchmarks
 
 bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes
