@@ -1,5 +1,6 @@
 """What the core knows of the units."""
 
+import pytest
 from diloco.algorithm.events import Metadata
 from diloco.algorithm.members import Member, Members
 from hypothesis import given
@@ -53,6 +54,7 @@ def test_a_process_that_is_alive_keeps_its_unit_for_an_hour_after_its_last_step_
     assert member.lost_at == 3650.0 + 3600.0
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_whose_report_is_expected_is_known_whoever_reports_pauses_leaves_or_comes(data: st.DataObject) -> None:
     """The members keep a heap; here all are looked at anew after each event."""
