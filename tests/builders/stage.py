@@ -43,6 +43,8 @@ from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, Wri
 from diloco_operator.report import Report, ReportFault, UnitPhase
 
 START = parse_timestamp("2026-11-20T12:00:00Z")
+_KNOWN = {(reason.subject, reason.value) for reason in all_reasons()}
+_REPORTED = {reason.value for reason in all_reasons() if reason.severity}
 _CHILDREN = {"ConfigMap": "config_map", "Service": "service", "PersistentVolumeClaim": "volume_claim"}
 
 
@@ -52,9 +54,8 @@ def unknown_reasons(plan: Plan) -> list[tuple[str, str]]:
     written = [(each["type"], each["reason"]) for each in status.get("conditions", ())]
     written += [("Unit", each["reason"]) for each in status.get("units", ()) if each["reason"]]
     written += [("Pool", each["reason"]) for each in status.get("pools", ()) if each["reason"]]
-    known = {(reason.subject, reason.value) for reason in all_reasons()}
-    reported = {reason.value for reason in all_reasons() if reason.severity}
-    return [*(each for each in written if each not in known), *(("Event", e.reason) for e in plan.events if e.reason not in reported)]
+    events = (("Event", event.reason) for event in plan.events if event.reason not in _REPORTED)
+    return [*(each for each in written if each not in _KNOWN), *events]
 
 
 class Stage:
@@ -141,7 +142,7 @@ class Stage:
     def step(self, crash_after: int | None = None) -> Plan:
         """One reconcile, carried out; with `crash_after` only its first writes."""
         plan = self.reconcile_only()
-        self.inventory.set_reservations(self.observed().job.key, *plan.reservations)
+        self.inventory.set_reservations(parse_job(self.job, self._parsed).key, *plan.reservations)
         secrets = certificate_writes(self.issuer, plan.certificates)  # a pod comes after the Secret with its certificate
         changes = sorted([*secrets, *plan.creates], key=lambda write: write.wave)
         writes: list[Any] = [*plan.patches, *changes, *([plan.status] if plan.status else []), *plan.deletes]
@@ -160,7 +161,7 @@ class Stage:
         """One reconcile of which the API server rejects some creates: `rejects` says why, "" accepts one. As the executor does it,
         the rest of that wave is made, and nothing after it."""
         plan = self.reconcile_only()
-        self.inventory.set_reservations(self.observed().job.key, *plan.reservations)
+        self.inventory.set_reservations(parse_job(self.job, self._parsed).key, *plan.reservations)
         for wave in sorted({create.wave for create in plan.creates}):
             rejected = {}
             for create in (each for each in plan.creates if each.wave == wave):
