@@ -32,7 +32,7 @@ SMOKE = Size(runs=1, warm_up_steps=3, window=1.0)
 
 
 def ratio(directory: Path, size: Size) -> tuple[float, dict[str, dict[str, float]]]:
-    """Of one run, with the processor time of each program."""
+    """Measure one run, with the processor time of each program."""
     with ExchangeRig(directory, WORKLOAD) as rig:
         rig.start_syncer()
         rig.start_program("with", "benchmarks.trainer_learner")

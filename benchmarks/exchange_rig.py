@@ -146,8 +146,8 @@ class ExchangeRig:
         return with_ / without
 
     def processor_ms(self, unit: str) -> dict[str, float]:
-        """What a step of a program that notes `processor_times` costs, a mean over the second half of its steps: in the thread that trains,
-        and in all others of its process."""
+        """Say what a step of a program that notes `processor_times` costs, in ms: in the thread that trains, and in all others of its
+        process. A mean over the second half of its steps."""
         noted = [[float(field) for field in fields] for fields in self.noted(unit)]
         half = noted[len(noted) // 2 :]
         thread, process = (1e3 * (half[-1][column] - half[0][column]) / (len(half) - 1) for column in (1, 2))

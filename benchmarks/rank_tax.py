@@ -34,7 +34,7 @@ SMOKE = Size(Workload(mebibytes=4, step_seconds=0.1), 2, runs=1, warm_up_steps=5
 
 
 def ratio(directory: Path, size: Size) -> tuple[float, dict[str, dict[str, float]]]:
-    """Of one run, with the processor time of each program."""
+    """Measure one run, with the processor time of each program."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         rig.start_ranks("with", size.ranks)

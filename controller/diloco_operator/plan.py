@@ -11,6 +11,8 @@ The stages run in this order, and every action may be repeated:
 3. `deletes`, concurrently, each with the uid that the decision was made for. An object that is gone or has another uid is success. A pod is
    deleted only after its end is recorded in status: a crash between the two leaves the pod, and no end is lost.
 4. `events`, best effort, in the background.
+
+See docs/decisions/0205-occupancy.md.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diloco_operator.allotment import AllotmentRequest
+from diloco_operator.api.names import PODS
 from diloco_operator.api.reasons import ConditionReason, EventReason
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.fleet.inventory import Reservations
+from diloco_operator.fleet.resources import takes_accelerators
 from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.kube.fields import fields
 
 WAVE_CONFIGURATION, WAVE_CERTIFICATES, WAVE_SYNCER, WAVE_LEARNERS = range(4)
 """The authority belongs to the configuration wave: it must be stored before it signs anything."""
@@ -39,6 +44,13 @@ class Create:
     """Also created after the Secret of this name, if that is among the plan's certificates."""
     fresh: bool = False
     """Its content was made for this plan alone. If the job already has an object of this name, the job must be reconciled again."""
+
+    def may_have_made(self, there: Obj, job_uid: str) -> bool:
+        """Whether an earlier write of this plan for the job can have made `there`, which has the name. A pod that requests no accelerators
+        in the place of one that does was made by other means: in its name a unit would have accelerators that no quota counts."""
+        if not any(owner.get("uid") == job_uid for owner in there["metadata"].get("ownerReferences", ())):
+            return False
+        return self.resource != PODS or takes_accelerators(fields(there, "spec")) or not takes_accelerators(fields(self.obj, "spec"))
 
 
 @dataclass(frozen=True, slots=True)

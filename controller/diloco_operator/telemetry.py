@@ -283,7 +283,7 @@ class SyncerWatcher:
             notify(key)
 
 
-_WATCH = "/diloco.v1.Syncer/Watch"
+_WATCH = f"/{diloco_pb2.DESCRIPTOR.services_by_name['Syncer'].full_name}/Watch"
 _GOOD_REPORTS = 10
 """After so many reports in a row that can be read, an unreadable one counts as the first again."""
 

@@ -3,7 +3,7 @@
 A time-out that waits for another must be the longer one, or the inner error is never seen. Each class checks its own order when it is
 made, and the errors name the two that are in the wrong order. `check_together` holds what must be true between the classes.
 
-See docs/decisions/0128-layers-and-single-declarations.md.
+See docs/decisions/0128-layers-and-single-declarations.md. See docs/decisions/0200-silence-of-a-syncer.md.
 """
 
 from __future__ import annotations
@@ -152,8 +152,31 @@ class TelemetryTimeouts:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointTimeouts:
+    """What the process serves over HTTP. One connection carries one request."""
+
+    request: float = 5.0
+    """From the accept, through the TLS handshake, to the end of the request's headers."""
+    connection: float = 20.0
+    """From the accept to the last byte of the answer."""
+    accept_retry: float = 0.2
+    """Pause after an accept that failed, for instance because the process has no file descriptor left."""
+    page: float = 1.0
+    """A text of /metrics is handed out for so long."""
+    access: float = 10.0
+    """An answer of the API server on who may read /metrics counts for so long, also after a token or a right was taken away."""
+
+    def __post_init__(self) -> None:
+        check_order("an endpoint", _ZERO, ("request", self.request), ("connection", self.connection))
+
+
+@dataclass(frozen=True, slots=True)
 class ReconcileTimeouts:
     """The loop around reconcile."""
+
+    syncer_answer: float = 20.0
+    """A syncer that has not reported for so long does not answer. It reports every 2 s, and its stream is opened anew after 15 s without a
+    report: a busy machine has that, and some seconds for the first report of the new stream."""
 
     postpone_status: float = 2.0
     """The status of a big job may be left to the next reconcile for so long."""
@@ -215,6 +238,7 @@ def check_together(requests: RequestTimeouts, *, expectation: float, stop: float
 
 REQUESTS = RequestTimeouts()
 CREDENTIALS = CredentialTimeouts()
+ENDPOINTS = EndpointTimeouts()
 RECONCILE = ReconcileTimeouts()
 EXPORT = ExportTimeouts()
 

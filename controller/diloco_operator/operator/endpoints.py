@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from diloco_operator.operator.gate import Gate, Limits
+from diloco_operator.operator.gate import CONNECTIONS, Gate
 from diloco_operator.operator.metrics_access import Access, MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
+from diloco_operator.timeouts import ENDPOINTS, EndpointTimeouts
 
 log = logging.getLogger(__name__)
 
@@ -103,13 +104,19 @@ _REFUSALS: dict[Access, Callable[[], web.Response]] = {
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: web.Application, address: Address | None, what: str, *, limits: Limits | None = None, tls: ssl.SSLContext | None = None
+    app: web.Application,
+    address: Address | None,
+    what: str,
+    *,
+    connections: int = CONNECTIONS,
+    timeouts: EndpointTimeouts = ENDPOINTS,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
     """Serve `app` inside the context. Raises `CannotListen`."""
     if address is None:
         yield
         return
-    gate = Gate(limits or Limits(), tls)
+    gate = Gate(connections, timeouts, tls)
     app.on_response_prepare.append(_closing)
     app.middlewares.append(gate.note_request)
     runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)

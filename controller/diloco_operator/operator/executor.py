@@ -1,6 +1,6 @@
 """Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing.
 
-See docs/decisions/0121-write-cost.md. See docs/decisions/0205-occupancy.md.
+See docs/decisions/0121-write-cost.md.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from dataclasses import dataclass, field
 
 from diloco_operator.api import names
-from diloco_operator.fleet.resources import takes_accelerators
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
-from diloco_operator.kube.fields import fields
 from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import ApplyStatus, Create, Delete, IssueCertificates, Patch, Plan
@@ -220,11 +218,7 @@ class Executor:
             unsent(create.resource, namespace, name)
             return False
         kept_for = (there["metadata"].get("annotations") or {}).get(names.ANNOTATION_JOB_UID)
-        ours = any(owner.get("uid") == job.uid for owner in there["metadata"].get("ownerReferences", ()))
-        wanted, found = (takes_accelerators(fields(each, "spec")) for each in (create.obj, there))
-        if create.resource == names.PODS and wanted and not found:
-            ours = False  # the operator did not make it: in its name a unit would have accelerators that no quota counts
-        if ours or (create.resource == names.VOLUME_CLAIMS and kept_for == job.uid):
+        if create.may_have_made(there, job.uid) or (create.resource == names.VOLUME_CLAIMS and kept_for == job.uid):
             if create.fresh:
                 result.failures.append(
                     Failure(action, Conflict(409, "Conflict", "an earlier object with this name exists; the job is reconciled again"))

@@ -17,21 +17,13 @@ from functools import partial
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from diloco_operator.timeouts import EndpointTimeouts
+
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Of one endpoint."""
-
-    connections: int = 64
-    """At once. One more takes the place of the oldest that has sent no request yet; if all have sent one, it is closed."""
-    request_seconds: float = 5.0
-    """From the accept, through the TLS handshake, to the end of the request's headers."""
-    connection_seconds: float = 20.0
-    """From the accept to the last byte of the answer."""
-    retry_seconds: float = 0.2
-    """Pause after an accept that failed, for instance because the process has no file descriptor left."""
+CONNECTIONS = 64
+"""Of one endpoint, at once. One more takes the place of the oldest that has sent no request yet; if all have sent one, it is closed."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,8 +38,9 @@ class _Connection:
 class Gate:
     """Accepts the connections of one listener."""
 
-    def __init__(self, limits: Limits, tls: ssl.SSLContext | None = None) -> None:
-        self._limits = limits
+    def __init__(self, connections: int, timeouts: EndpointTimeouts, tls: ssl.SSLContext | None = None) -> None:
+        self._connections = connections
+        self._timeouts = timeouts
         self._tls = tls
         self._waiting: dict[asyncio.Protocol, _Connection] = {}
         """Those that have sent no request yet, the oldest first, by aiohttp's handler."""
@@ -74,7 +67,7 @@ class Gate:
         """The connection has sent its request: it may now wait for the answer."""
         found = self._waiting.pop(request.protocol, None)
         if found is not None:
-            found.deadline.reschedule(found.opened + self._limits.connection_seconds)
+            found.deadline.reschedule(found.opened + self._timeouts.connection)
         return await handler(request)
 
     async def _accept(self, listener: socket.socket, server: Callable[[], asyncio.Protocol]) -> None:
@@ -84,13 +77,13 @@ class Gate:
                 raw, _ = await loop.sock_accept(listener)
             except OSError as error:
                 log.warning("a connection cannot be accepted: %s", error)
-                await asyncio.sleep(self._limits.retry_seconds)
+                await asyncio.sleep(self._timeouts.accept_retry)
                 continue
-            if len(self._all) >= self._limits.connections and not self._drop_oldest():
+            if len(self._all) >= self._connections and not self._drop_oldest():
                 raw.close()
                 continue
             opened = loop.time()
-            connection = _Connection(raw, opened, asyncio.timeout_at(opened + self._limits.request_seconds), server())
+            connection = _Connection(raw, opened, asyncio.timeout_at(opened + self._timeouts.request), server())
             self._all.add(connection)
             self._waiting[connection.handler] = connection
             connection.task = loop.create_task(self._serve(connection))

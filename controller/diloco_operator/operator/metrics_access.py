@@ -14,11 +14,10 @@ from typing import Protocol
 
 from diloco_operator.api.names import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from diloco_operator.kube.client import ApiError, Obj, Resource
+from diloco_operator.timeouts import ENDPOINTS
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 10.0
-"""How long an answer of the API server counts, so long also after a token or a right was taken away."""
 MOST_ANSWERS = 256
 MOST_REVIEWS = 4
 """That run at once."""
@@ -76,7 +75,7 @@ class MetricsAccess:
         self._answers.pop(key, None)
         while len(self._answers) >= MOST_ANSWERS:
             del self._answers[next(iter(self._answers))]
-        self._answers[key] = (self._now() + ANSWER_SECONDS, answer)
+        self._answers[key] = (self._now() + ENDPOINTS.access, answer)
 
     async def _ask(self, token: str) -> Access:
         review = await self._reviews.create(TOKEN_REVIEWS, {"metadata": {}, "spec": {"token": token}})

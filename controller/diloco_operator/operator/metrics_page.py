@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-PAGE_SECONDS = 1.0
-"""How long a text is handed out."""
+from diloco_operator.timeouts import ENDPOINTS
 
 type Offload = Callable[[Callable[[], bytes]], Awaitable[bytes]]
 """Runs a function beside the event loop, such as `asyncio.to_thread`."""
@@ -45,7 +44,7 @@ class MetricsPage:
         """Text and content type for a request with this Accept header."""
         encode, content_type = choose_encoder(accept)
         held = self._held.get(content_type)
-        if held is None or (held.made_at is not None and self._now() - held.made_at >= PAGE_SECONDS):
+        if held is None or (held.made_at is not None and self._now() - held.made_at >= ENDPOINTS.page):
             making = asyncio.create_task(self._make(content_type, lambda: encode(self._registry)))
             held = self._held[content_type] = _Held(making)
         # The scraper that came first may go; the others wait for the same text.

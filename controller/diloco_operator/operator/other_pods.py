@@ -12,6 +12,7 @@ from diloco_operator.fleet import Inventory, PodUse
 from diloco_operator.kube.cache import CachedObject, ObjectKey
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.reconcile import PodView
+from diloco_operator.reconcile.observe.state import job_key
 
 
 class OtherPods:
@@ -61,7 +62,7 @@ class OtherPods:
             if not pod.problem and self._caches.is_ours(pod):
                 if pod.takes_accelerators:
                     return None
-                unit = (f"{pod.namespace}/{pod.job}/{pod.owner}", pod.unit)
+                unit = (job_key(pod.namespace, pod.job, pod.owner), pod.unit)
             else:
                 learner = not pod.uses.empty and self._caches.is_of_other_operator(pod)
         found = PodUse(pod.namespace, pod.name, pod.node, pod.uses, (pod.created, pod.uid) if learner else None, unit)

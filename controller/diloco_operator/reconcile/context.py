@@ -33,6 +33,7 @@ from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain,
 from diloco_operator.reconcile.observe.state import Job, ObservedState, PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 from diloco_operator.report import Report, UnitReport
+from diloco_operator.timeouts import RECONCILE
 
 
 class NodeHealth(NamedTuple):
@@ -54,12 +55,6 @@ class Rejection(NamedTuple):
     @property
     def text(self) -> str:
         return f"{self.key[0]} {self.key[1]} cannot be made: {self.message}"
-
-
-ANSWER_WITHIN = 20.0
-"""A syncer that has not reported for so long, in seconds, does not answer. It reports every 2 s, and after 15 s without a report its stream
-is opened anew: a busy machine has that, and some seconds for the first report of the new stream. Until the report is older than
-`report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +158,9 @@ class ReconcileContext:
 
     @property
     def answer_due(self) -> float | None:
-        """Until when the last report says that the syncer answers; None: there is no report that counts."""
-        return self.report.received_at + ANSWER_WITHIN if self.report is not None else None
+        """Until when the last report says that the syncer answers; None: there is no report that counts. Until the report is older than
+        `report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence."""
+        return self.report.received_at + RECONCILE.syncer_answer if self.report is not None else None
 
     @property
     def syncer_since(self) -> float:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.reconcile.context import ANSWER_WITHIN
 from diloco_operator.timeouts import (
     RECONCILE,
     REQUESTS,
@@ -86,4 +85,4 @@ def test_the_charts_pod_lives_until_writes_have_ended_and_the_lease_is_released(
 
 def test_a_silent_syncer_is_noticed_before_its_last_report_counts_as_stale() -> None:
     assert TelemetryTimeouts().read < OperatorConfig().report_stale_after
-    assert TelemetryTimeouts().interval + TelemetryTimeouts().read < ANSWER_WITHIN < OperatorConfig().report_stale_after
+    assert TelemetryTimeouts().interval + TelemetryTimeouts().read < RECONCILE.syncer_answer < OperatorConfig().report_stale_after

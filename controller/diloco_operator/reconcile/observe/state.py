@@ -53,6 +53,11 @@ from diloco_operator.report import Report, ReportFault
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------
+def job_key(namespace: str, name: str, uid: str) -> str:
+    """Name a job for `Inventory.set_reservations`; another object of the same name is another job."""
+    return f"{namespace}/{name}/{uid}"
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """A DiLoCoJob, its spec parsed, its status raw."""
@@ -78,8 +83,8 @@ class Job:
 
     @property
     def key(self) -> str:
-        """For `Inventory.set_reservations`; another object of the same name is another job."""
-        return f"{self.namespace}/{self.name}/{self.uid}"
+        """See `job_key`."""
+        return job_key(self.namespace, self.name, self.uid)
 
 
 def parse_job(obj: Obj, previous: Job | None = None) -> Job:

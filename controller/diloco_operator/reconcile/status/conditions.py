@@ -29,7 +29,7 @@ from diloco_operator.api.reasons import (
 )
 from diloco_operator.kube.client import Cause
 from diloco_operator.placement.explain import WAITS
-from diloco_operator.reconcile.context import ANSWER_WITHIN, ReconcileContext, Rejection
+from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.ending import JobEnd
@@ -41,6 +41,7 @@ from diloco_operator.reconcile.units.quota import without_kueue
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 from diloco_operator.report import UnitPhase
+from diloco_operator.timeouts import RECONCILE
 
 _NAMED = 4
 """Units that a message names one by one."""
@@ -265,7 +266,8 @@ def _training(
         text = f"the operator has had no report from the syncer for {limit:.0f} s; check its pod and network"
         return Statement(TrainingReason.SYNCER_UNREACHABLE, text)
     if context.answer_due is not None and context.now > context.answer_due:
-        text = f"the syncer has not answered the operator for {ANSWER_WITHIN:.0f} s, though its pod runs; check its pod, log and network"
+        silence = f"the syncer has not answered the operator for {RECONCILE.syncer_answer:.0f} s"
+        text = f"{silence}, though its pod runs; check its pod, log and network"
         return Statement(TrainingReason.SYNCER_UNREACHABLE, text)
     if context.finishing:
         return Statement(TrainingReason.FINISHING, "the last outer step is done; the syncer writes the final snapshot")

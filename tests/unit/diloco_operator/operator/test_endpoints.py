@@ -18,16 +18,17 @@ from diloco_operator.api.names import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS
 from diloco_operator.kube.client import Obj, Resource, Unavailable
 from diloco_operator.operator.endpoint_tls import self_signed
 from diloco_operator.operator.endpoints import Address, health_app, metrics_app, serving
-from diloco_operator.operator.gate import Limits
-from diloco_operator.operator.metrics_access import ANSWER_SECONDS, MOST_ANSWERS, Access, MetricsAccess
-from diloco_operator.operator.metrics_page import PAGE_SECONDS, MetricsPage
+from diloco_operator.operator.metrics_access import MOST_ANSWERS, Access, MetricsAccess
+from diloco_operator.operator.metrics_page import MetricsPage
+from diloco_operator.timeouts import ENDPOINTS, EndpointTimeouts
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-PROMPT = Limits(connections=4, request_seconds=0.05, connection_seconds=0.1)
+CONNECTIONS = 4
+PROMPT = EndpointTimeouts(request=0.05, connection=0.1)
 """Time-outs that end a test soon. What a test expects does not depend on their length."""
-PATIENT = Limits(connections=4, request_seconds=300.0, connection_seconds=300.0)
+PATIENT = EndpointTimeouts(request=300.0, connection=600.0)
 """Time-outs that no test reaches."""
 
 
@@ -87,11 +88,16 @@ def page(counting: Counting, clock: Callable[[], float]) -> MetricsPage:
 
 @contextlib.asynccontextmanager
 async def served(
-    caplog: pytest.LogCaptureFixture, app: aiohttp.web.Application, limits: Limits, tls: ssl.SSLContext | None = None
+    caplog: pytest.LogCaptureFixture,
+    app: aiohttp.web.Application,
+    timeouts: EndpointTimeouts,
+    tls: ssl.SSLContext | None = None,
+    *,
+    connections: int = CONNECTIONS,
 ) -> AsyncIterator[int]:
     """The port of the endpoint."""
     with caplog.at_level(logging.INFO):
-        async with serving(app, Address("127.0.0.1", 0), "a test", limits=limits, tls=tls):
+        async with serving(app, Address("127.0.0.1", 0), "a test", connections=connections, timeouts=timeouts, tls=tls):
             found = re.search(r"serving a test at 127\.0\.0\.1:(\d+)", caplog.text)
             assert found is not None
             yield int(found[1])
@@ -127,7 +133,7 @@ async def test_an_answer_of_the_api_server_counts_for_a_while() -> None:
     access = MetricsAccess(reviewer, clock)
     assert [await access.check("Bearer reader") for _ in range(3)] == [Access.GRANTED] * 3
     assert reviewer.asked == ["TokenReview", "SubjectAccessReview"]
-    clock.now += ANSWER_SECONDS
+    clock.now += ENDPOINTS.access
     assert await access.check("Bearer reader") is Access.GRANTED
     assert reviewer.asked == ["TokenReview", "SubjectAccessReview"] * 2
 
@@ -152,16 +158,16 @@ async def test_a_silent_api_server_admits_no_one_and_is_asked_again() -> None:
 async def test_scrapes_at_once_share_one_encoding_off_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     counting, clock = Counting(), Clock()
     counting.go.clear()
-    async with served(caplog, metrics_app(page(counting, clock)), Limits(connections=20)) as port:
+    async with served(caplog, metrics_app(page(counting, clock)), ENDPOINTS, connections=20) as port:
         scrapes = [asyncio.create_task(get(port, "/metrics")) for _ in range(16)]
         await asyncio.to_thread(counting.began.wait)  # the loop runs while the encoding waits
         counting.go.set()
         assert {text.splitlines()[-1] for _, text in await asyncio.gather(*scrapes)} == {"collections 1.0"}
         assert counting.threads[0] != threading.get_ident()
-        clock.now += 0.9 * PAGE_SECONDS
+        clock.now += 0.9 * ENDPOINTS.page
         await get(port, "/metrics")
         assert len(counting.threads) == 1
-        clock.now += 0.1 * PAGE_SECONDS
+        clock.now += 0.1 * ENDPOINTS.page
         await get(port, "/metrics")
         assert len(counting.threads) == 2
 
@@ -195,7 +201,7 @@ async def test_headers_without_end_are_refused(caplog: pytest.LogCaptureFixture)
 
 async def test_half_open_connections_keep_no_probe_out(caplog: pytest.LogCaptureFixture) -> None:
     async with served(caplog, health_app(list), PATIENT) as port:
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10 * PATIENT.connections)]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10 * CONNECTIONS)]
         assert await get(port, "/healthz") == (200, "ok\n")
         ends = [asyncio.create_task(reader.read()) for reader, _ in held]
         # 4 connections at most: 40 were opened and the probe took a place, so that at least 37 were closed; these end.
@@ -212,7 +218,7 @@ async def test_requests_that_wait_for_their_answer_take_all_places_and_no_more(c
     counting = Counting()
     counting.go.clear()
     async with served(caplog, metrics_app(page(counting, Clock())), PATIENT) as port:
-        scrapes = [asyncio.create_task(get(port, "/metrics")) for _ in range(PATIENT.connections + 3)]
+        scrapes = [asyncio.create_task(get(port, "/metrics")) for _ in range(CONNECTIONS + 3)]
         try:
             done, pending = set[asyncio.Task[tuple[int, str]]](), set(scrapes)
             while len(done) < 3:
@@ -221,7 +227,7 @@ async def test_requests_that_wait_for_their_answer_take_all_places_and_no_more(c
         finally:
             counting.go.set()
         assert all(isinstance(each.exception(), aiohttp.ClientError) for each in done), done
-        assert [status for status, _ in await asyncio.gather(*pending)] == [200] * PATIENT.connections
+        assert [status for status, _ in await asyncio.gather(*pending)] == [200] * CONNECTIONS
 
 
 async def test_a_connection_carries_one_request(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,8 +7,8 @@ from builders.jobs import a_job
 from builders.nodes import a_node, a_tpu_node
 from builders.pods import exits, starts
 from builders.stage import Stage
-from diloco_operator.reconcile.context import ANSWER_WITHIN
 from diloco_operator.report import FaultKind, ReportFault, UnitPhase
+from diloco_operator.timeouts import RECONCILE
 
 
 def trained() -> Stage:
@@ -217,7 +217,7 @@ def test_lost_object_of_a_running_job_is_created_again_and_no_pod_is_disturbed(k
 def test_a_frozen_syncer_is_named_within_seconds_and_its_learners_are_left_alone() -> None:
     stage = trained()
     stage.advance(0)
-    stage.now += ANSWER_WITHIN  # its pod runs, and no report comes
+    stage.now += RECONCILE.syncer_answer  # its pod runs, and no report comes
     assert stage.step().requeue_after is not None
     assert stage.condition("Training")["reason"] == "QuorumContributing", "a busy machine is no frozen syncer"
     stage.now += 1
@@ -236,7 +236,7 @@ def test_a_job_whose_syncer_falls_silent_is_looked_at_again_by_the_time_it_must_
     stage.advance(0)
     plan = stage.reconcile_only()
     assert plan.requeue_after is not None
-    assert plan.requeue_after <= ANSWER_WITHIN + 0.001
+    assert plan.requeue_after <= RECONCILE.syncer_answer + 0.001
 
 
 def test_a_syncer_whose_reports_are_refused_is_named_and_the_rest_of_the_status_stays() -> None:
