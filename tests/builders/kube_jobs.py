@@ -186,13 +186,25 @@ class KubeCluster(Cluster):
         return self.nodes.log(pod)
 
 
+def _at_failure(control: ControlPlane, nodes: NodesCommand) -> str:
+    """The jobs, pods and events, and the last lines of each container: what explains a wait that was in vain."""
+    listed = [control.kubectl(*args, check=False).stdout for args in (("get", "dlj,pods", "-o", "wide"), ("get", "events"))]
+    logs = sorted((nodes.folder / "state/logs/default").glob("*/*.log"))
+    ends = ["\n".join([f"--- {log.parent.name}/{log.name}", *log.read_text(errors="replace").splitlines()[-15:]]) for log in logs]
+    return "\n".join([*listed, *ends])
+
+
 @contextlib.asynccontextmanager
 async def kube_cluster(control: ControlPlane, folder: Path, fleet: Sequence[Obj], *options: str) -> AsyncIterator[KubeCluster]:
     """Simulated nodes on a control plane; jobs are deleted at the end. `options` go to `diloco local nodes`."""
     try:
         with nodes_command(folder, control.kubeconfig, fleet, *options) as nodes:
             async with RestClient.connect(load_config(control.kubeconfig)) as client:
-                yield KubeCluster(control, client, nodes)
+                try:
+                    yield KubeCluster(control, client, nodes)
+                except BaseException:
+                    print(_at_failure(control, nodes))  # with the test's captured output
+                    raise
     finally:  # also of a test that failed: the next one begins with an empty cluster
         control.kubectl("delete", "dlj,pods,configmaps,secrets,services,pvc", "--all", "--wait=false")
         control.kubectl("delete", "nodes,storageclasses", "-l", LABEL_SERVER, "--wait=false")

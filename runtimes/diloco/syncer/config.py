@@ -21,8 +21,9 @@ class Timeouts:
     """How long a session without stream may resume with its leases. Longer than a learner's longest delay before a reconnect."""
     farewell: float = 60.0
     """How long to wait after the last step for the learners' evaluations and Byes."""
-    linger: float = 3.0
-    """How long the syncer of a finished job waits for learners that are away. Longer than their longest delay before a reconnect."""
+    linger: float = 10.0
+    """How long the syncer of a finished job waits for learners that are away, and that of a continued one after its start. Longer than
+    their longest delay before a reconnect, by what TLS takes on a busy machine."""
     final_retry: float = 5.0
     """Between two attempts to make the final snapshot durable."""
     hello: float = 60.0

@@ -114,7 +114,10 @@ class Engine:
         self._history = History(state.losses, state.evaluations, state.ledger, state.unit_stats, events)
         self._stopping = asyncio.Event()
         found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.ledger.tokens)
-        self.farewell = Farewell(config.timeouts, self._peers, self._sessions, state.unit_stats, began_finished=found_over)
+        continued_at = None if state.core is None else clock()
+        self.farewell = Farewell(
+            config.timeouts, self._peers, self._sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
+        )
         self._snapshot_due = False
         self._complete = False
 

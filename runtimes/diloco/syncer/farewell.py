@@ -5,31 +5,46 @@ from __future__ import annotations
 from diloco.syncer.config import Timeouts
 from diloco.syncer.peer import Peers
 from diloco.syncer.sessions import SessionRegistry
-from diloco.syncer.unit_stats import UnitStatsTable
+from diloco.syncer.unit_stats import Phase, UnitStatsTable
 
 
 class Farewell:
     """Times in seconds on the clock of the unit statistics."""
 
     def __init__(
-        self, timeouts: Timeouts, peers: Peers, sessions: SessionRegistry, unit_stats: UnitStatsTable, *, began_finished: bool
+        self,
+        timeouts: Timeouts,
+        peers: Peers,
+        sessions: SessionRegistry,
+        unit_stats: UnitStatsTable,
+        *,
+        continued_at: float | None,
+        began_finished: bool,
     ) -> None:
-        """`began_finished`: the process found a finished job."""
+        """`continued_at`: when this process began with the state of one before it; None: it began a new job. `began_finished`: that state
+        was the end of the job."""
         self._timeouts = timeouts
         self._peers = peers
         self._sessions = sessions
         self._unit_stats = unit_stats
+        self._continued_at = continued_at
         self.began_finished = began_finished
         self.finished_at: float | None = None
         """When the job reached its end; None: it has not."""
 
     @property
     def until(self) -> float | None:
-        """When to end: once no learner is connected that still may evaluate and say Bye. One that pauses has its time. None: not yet."""
+        """When to end: once no learner is connected that still may evaluate and say Bye, or may be on its way back. One that pauses has its
+        time. None: not yet."""
         if self.finished_at is None:
             return None
         if self._peers.joined() or self._peers.joining():
             paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._peers.joined())
             return max([self.finished_at, *filter(None, paused)]) + self._timeouts.farewell
+        linger = self._timeouts.linger
         away = self._sessions.wake_at() is not None
-        return self.finished_at + (self._timeouts.linger if away or self.began_finished else 0.0)
+        until = self.finished_at + (linger if away or self.began_finished else 0.0)
+        # The others may have brought the job to its end before all units have found this process.
+        if self._continued_at is not None and any(unit.phase is Phase.DISCONNECTED for unit in self._unit_stats.all()):
+            until = max(until, self._continued_at + linger)
+        return until

@@ -431,6 +431,24 @@ def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_comp
     assert all(late.arrays[name].tobytes() == array.tobytes() for name, array in other.arrays.items())
 
 
+def test_a_unit_that_finds_a_restarted_syncer_after_another_has_brought_the_job_to_its_end_hears_of_it(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    with LocalSyncer(place) as syncer:
+        units = [LocalLearner(place, syncer.address, unit).start() for unit in ("u", "v")]
+        until(lambda: syncer.report().t >= 5 and all(learner.steps for learner in units), "outer steps of both")
+        for learner in units:
+            learner.drain()
+            learner.wait()
+        syncer.stop()
+        place.job = place_for(tmp_path, steps=syncer.syncer.engine.report().t + 2).job
+    with LocalSyncer(place, LINGERING) as syncer:
+        first = LocalLearner(place, syncer.address, "u", attempt=2).start().wait()
+        second = LocalLearner(place, syncer.address, "v", attempt=2).start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE, "both have come and gone"
+    assert (first.left, second.left, second.steps) == (None, None, 0)
+    assert all(second.arrays[name].tobytes() == array.tobytes() for name, array in first.arrays.items())
+
+
 def test_what_is_wrong_with_the_environment_is_said_with_the_contracts_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([], {}) == Exit.BAD_CONTRACT
     assert "DILOCO_JOB_FILE is not set" in capsys.readouterr().err

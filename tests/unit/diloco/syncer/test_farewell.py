@@ -1,0 +1,80 @@
+from diloco.syncer.config import Timeouts
+from diloco.syncer.farewell import Farewell
+from diloco.syncer.peer import Peers
+from diloco.syncer.sessions import JoinRequest, SessionRegistry
+from diloco.syncer.unit_stats import UnitStatsTable
+
+JOB = "job-uid"
+TIMEOUTS = Timeouts(farewell=60.0, linger=10.0, reconnect_window=5.0)
+
+
+class AtTheEnd:
+    """A syncer whose job reached its end at second 100, with what it knows of its units."""
+
+    def __init__(self, *units: str, continued_at: float | None = None, began_finished: bool = False) -> None:
+        """`units`: of the state that this process began with, at `continued_at`."""
+        self.peers = Peers()
+        self.sessions = SessionRegistry(JOB, {}, TIMEOUTS.reconnect_window)
+        self.units = UnitStatsTable({unit: {"attempt": 1, "refused": {}} for unit in units})
+        self.farewell = Farewell(TIMEOUTS, self.peers, self.sessions, self.units, continued_at=continued_at, began_finished=began_finished)
+        self.farewell.finished_at = 100.0
+
+    def comes(self, unit: str) -> None:
+        """It joins, hears of the end, and is connected."""
+        self.units.of(unit).joined(1, 100.0)
+        peer = self.peers.open()
+        self.sessions.join(JoinRequest(JOB, unit, 1, unit.encode()), peer.stream)
+        peer.session = self.sessions.session(unit)
+
+    def says_bye(self, unit: str) -> None:
+        self.units.of(unit).finished(101.0)
+        for peer, session in list(self.peers.joined()):
+            if session.unit == unit:
+                self.sessions.leave(unit, peer.stream)
+                peer.session = None
+
+
+def test_a_job_that_has_not_ended_has_no_farewell() -> None:
+    syncer = AtTheEnd()
+    syncer.farewell.finished_at = None
+    assert syncer.farewell.until is None
+
+
+def test_it_waits_for_the_units_that_are_connected_and_ends_with_their_byes() -> None:
+    syncer = AtTheEnd()
+    syncer.comes("a")
+    assert syncer.farewell.until == 160.0
+    syncer.says_bye("a")
+    assert syncer.farewell.until == 100.0
+
+
+def test_it_waits_for_a_unit_whose_stream_broke() -> None:
+    syncer = AtTheEnd()
+    syncer.comes("a")
+    ((peer, _),) = syncer.peers.joined()
+    syncer.sessions.stream_lost("a", peer.stream, 100.0)
+    peer.session = None
+    assert syncer.farewell.until == 110.0
+
+
+def test_a_process_that_was_started_again_shortly_before_the_end_waits_until_its_units_have_found_it() -> None:
+    syncer = AtTheEnd("a", "b", continued_at=97.0)
+    syncer.comes("a")
+    syncer.says_bye("a")
+    assert syncer.farewell.until == 107.0, "b is still on its way back: 10 s from the start of the process"
+    syncer.comes("b")
+    syncer.says_bye("b")
+    assert syncer.farewell.until == 100.0
+
+
+def test_a_process_that_was_started_again_long_before_the_end_does_not_wait_for_units_that_never_came_back() -> None:
+    syncer = AtTheEnd("a", "gone", continued_at=20.0)
+    syncer.comes("a")
+    syncer.says_bye("a")
+    until = syncer.farewell.until
+    assert until is not None
+    assert until <= 100.0
+
+
+def test_a_process_that_found_a_finished_job_waits_for_units_that_it_does_not_know() -> None:
+    assert AtTheEnd(continued_at=100.0, began_finished=True).farewell.until == 110.0
