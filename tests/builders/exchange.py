@@ -211,13 +211,13 @@ class LocalLearner:
         arrays: dict[str, np.ndarray] | None = None,
         store: ParameterStore | None = None,
         goal: float | None = 1.0,
-        step_seconds: float = 0.002,
+        step_seconds: float | Callable[[int], float] = 0.002,
         batch: int = 2,
         spoil: Callable[[int, dict[str, np.ndarray]], None] | None = None,
         embeddings: Collection[str] = ("w0",),
         **environment: str,
     ) -> None:
-        """`store`: of other parameters than arrays. `goal`: None trains nothing."""
+        """`store`: of other parameters than arrays. `goal`: None trains nothing. `step_seconds`: of each step, or by its number from 1."""
         self.unit = unit
         self.arrays = arrays if arrays is not None else weights()
         self._store = store or ArrayStore(self.arrays, embeddings=embeddings)
@@ -269,7 +269,8 @@ class LocalLearner:
                 self._train_step()
                 if self._spoil is not None:
                     self._spoil(session.step_count + 1, self.arrays)
-                self._pause.wait(self._step_seconds)
+                seconds = self._step_seconds
+                self._pause.wait(seconds(session.step_count + 1) if callable(seconds) else seconds)
                 session.step(tokens=8 * len(numbers), loss=self._loss())
                 self.numbers.extend(numbers.tolist())
                 if self._drain.is_set():
