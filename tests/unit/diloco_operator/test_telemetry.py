@@ -5,7 +5,7 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -465,27 +465,33 @@ def of_many_refusals(count: int) -> pb.Report:
     return pb.Report(t=1, units=[pb.UnitReport(unit="u", attempt=1, state=pb.UnitReport.CONTRIBUTING, refused=refused)])
 
 
-HOSTILE: dict[str, tuple[Any, FaultKind, str]] = {
-    "a report of 10 MiB": (pb.Report(message="m" * (10 << 20)), FaultKind.TOO_LARGE, "larger than 1280 KiB, the most for 1024 units"),
-    "a map of 9 MiB": (of_many_refusals(400_000), FaultKind.TOO_LARGE, "larger than 1280 KiB"),
-    "more reasons than there are": (of_many_refusals(33), FaultKind.TOO_MANY_FIELDS, "more than 32 reasons for refusals of a unit"),
+HOSTILE: dict[str, tuple[Callable[[], pb.Report | bytes], FaultKind, str]] = {
+    "a report of 10 MiB": (
+        lambda: pb.Report(message="m" * (10 << 20)),
+        FaultKind.TOO_LARGE,
+        "larger than 1280 KiB, the most for 1024 units",
+    ),
+    "a map of 9 MiB": (lambda: of_many_refusals(400_000), FaultKind.TOO_LARGE, "larger than 1280 KiB"),
+    "more reasons than there are": (lambda: of_many_refusals(33), FaultKind.TOO_MANY_FIELDS, "more than 32 reasons for refusals of a unit"),
     "more units than the job can have": (
-        pb.Report(units=[pb.UnitReport(unit=f"u-{n}", state=pb.UnitReport.DONE) for n in range(1025)]),
+        lambda: pb.Report(units=[pb.UnitReport(unit=f"u-{n}", state=pb.UnitReport.DONE) for n in range(1025)]),
         FaultKind.TOO_MANY_FIELDS,
         "more than 1024 units",
     ),
     "more points than are kept": (
-        pb.Report(losses=[pb.LossPoint(t=t, loss=1) for t in range(4097)]),
+        lambda: pb.Report(losses=[pb.LossPoint(t=t, loss=1) for t in range(4097)]),
         FaultKind.TOO_MANY_FIELDS,
         "more than 4096 points of a loss history",
     ),
-    "what is no report": (b"\xff" * 100, FaultKind.MALFORMED, "what is no report"),
+    "what is no report": (lambda: b"\xff" * 100, FaultKind.MALFORMED, "what is no report"),
 }
+"""What the syncer sends, made by the test that needs it: every process collects this file."""
 
 
 @pytest.mark.parametrize("attack", HOSTILE)
 async def test_a_hostile_syncer_is_named_and_left_alone_while_the_job_beside_it_keeps_its_readings(attack: str) -> None:
-    sent, kind, text = HOSTILE[attack]
+    make, kind, text = HOSTILE[attack]
+    sent = make()
     hostile = Raw(sent if isinstance(sent, bytes) else sent.SerializeToString())
     healthy = FakeSyncer()
     watched = Watched(replace(FAST, unreadable=ExponentialBackoff(initial=3600.0, ceiling=3600.0)))
