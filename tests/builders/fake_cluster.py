@@ -374,7 +374,10 @@ class FakeCluster:
         node = pod["spec"].get("nodeName")
         while self._scheduler is not None and not node:
             await asyncio.sleep(START)
-            pod = await self.api.get(names.PODS, namespace, name)
+            held = self._pods.cache.get(namespace, name)  # to ask the API server costs a copy of the whole pod each time
+            if held is None:
+                return
+            pod = held.value
             node = pod["spec"].get("nodeName")
         if not node:
             node = pod["metadata"].get("annotations", {}).get(names.ANNOTATION_NODE) or await self._any_node()
