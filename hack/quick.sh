@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fast checks and the unit tests that are not marked slow: no cluster, no training, no framework. A new unit test belongs to it without being
-# told; what imports torch or JAX is below tests/frameworks and runs in `make test`.
+# told; one that takes more than 100 ms of a core is marked slow, and hack/cpu_times.py says which do. What imports torch or JAX is below
+# tests/frameworks. See docs/decisions/0190-fast-tests.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
@@ -11,6 +12,7 @@ unset PYTHONDONTWRITEBYTECODE  # see hack/test-runs.sh
 cores=$(env -u OMP_NUM_THREADS nproc)
 # Modules that are slow as a whole are not even imported.
 slow=$(grep -rlE '^pytestmark = \[?pytest\.mark\.slow\b' tests/unit --include='test_*.py')
-# One process more than cores: some tests wait for a connection or a process.
+# One process for each core: each collects all tests, for 7 s of a core. Tests of properties draw fewer examples; `make test` draws all.
 # shellcheck disable=SC2086 # one word for each module
-OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses=$((cores + 1)) --dist=loadgroup -q "$@"
+OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses="$cores" --dist=loadgroup \
+  --hypothesis-profile=quick -q "$@"

@@ -1,6 +1,6 @@
 """Settings and fixtures of every test.
 
-See docs/decisions/0179-runs-of-tests.md.
+See docs/decisions/0179-runs-of-tests.md. See docs/decisions/0190-fast-tests.md.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_program
 from hypothesis import settings
 from rewritten_tests import rewrite_tests
 
-CLUSTER, FRAMEWORKS = (Path(__file__).parent / folder for folder in ("cluster", "frameworks"))
+CLUSTER, FRAMEWORKS, GROWTH = (f"{Path(__file__).parent / folder}/" for folder in ("cluster", "frameworks", "cluster/growth"))
+"""Beginnings of the paths of their tests. To compare paths as such would cost every process a second for the 6,000 unit tests."""
 
 # Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
 settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("diloco")
+# For `make quick`: a tenth of the examples where a test does not say how many it needs.
+settings.register_profile("quick", settings.get_profile("diloco"), max_examples=10)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark every test below tests/cluster: `make test-cluster` runs it, `make test` does not. One process runs those that share a control
     plane: each would start its own, and nodes of one test would get the pods of another that ran beside it."""
-    if item.path.is_relative_to(CLUSTER):
+    if str(item.path).startswith(CLUSTER):
         item.add_marker("cluster")
     if "control_plane" in getattr(item, "fixturenames", ()):
         item.add_marker(pytest.mark.xdist_group("control-plane"))
@@ -54,7 +57,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     not look at it again."""
     gc.freeze()
     frameworks = {"torch", "jax", "transformers", "lightning", "datasets"} & sys.modules.keys()
-    if frameworks and not any(item.path.is_relative_to(FRAMEWORKS) for item in session.items):
+    if frameworks and not any(str(item.path).startswith(FRAMEWORKS) for item in session.items):
         raise pytest.UsageError(
             f"{', '.join(sorted(frameworks))} was imported to collect tests outside tests/frameworks. Every process would pay for it: "
             "move the test that imports it there, or import it within the test (`python -X importtime` says who does)"
@@ -62,7 +65,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
     if getattr(session.config.option, "loadgroup", False) and not all("@" in item.nodeid for item in grouped):
         raise pytest.UsageError("pytest-xdist does not see the groups of tests, so each worker would start every control plane")
-    growing = any(item.path.is_relative_to(CLUSTER / "growth") for item in session.items)
+    growing = any(str(item.path).startswith(GROWTH) for item in session.items)
     wanted = (*PLANE, *CLIENTS, *(("karpenter", "kueue") if growing else ()))
     if any(item.get_closest_marker("cluster") for item in session.items) and missing_programs(wanted):
         capture = session.config.pluginmanager.get_plugin("capturemanager")

@@ -118,6 +118,7 @@ def test_a_superseded_record_and_its_successor_name_each_other() -> None:
         assert status == (f"superseded by {successors[number]}" if number in successors else "accepted"), number
 
 
+@pytest.mark.slow
 def test_the_index_has_every_record() -> None:
     rows = [tuple(row) for row in _ROW.findall((DECISIONS / "README.md").read_text(encoding="utf-8"))]
     expected = [
@@ -127,6 +128,7 @@ def test_the_index_has_every_record() -> None:
     assert [tuple(cell.strip() for cell in row) for row in rows] == expected
 
 
+@pytest.mark.slow
 def test_every_link_to_a_record_points_to_a_file() -> None:
     numbers = {record.number for record in RECORDS.values()}
     allowed = {*RECORDS, "README.md", "template.md", "NNNN-name.md"}
@@ -152,6 +154,7 @@ def test_the_modules_that_a_record_explains_refer_to_it(record: Record) -> None:
         assert record.name in _SEE.findall(text), f"{module} must say 'See docs/decisions/{record.name}.'"
 
 
+@pytest.mark.slow
 def test_a_record_names_the_modules_that_refer_to_it() -> None:
     explained = {(record.name, _resolve(module)) for record in RECORDS.values() for module in record.explains}
     seen = {(name, path) for path, text in _texts() if path.suffix != ".md" for name in _SEE.findall(text)}

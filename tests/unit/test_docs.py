@@ -59,6 +59,7 @@ def test_paths_in_documents_exist(document: Path) -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_the_journey_passes_functions_that_exist() -> None:
     rows = _ROW.findall((ROOT / "docs/journey.md").read_text())
     assert len(rows) > 30

@@ -49,6 +49,7 @@ def test_blocks_are_fenced(page: str) -> None:
             assert re.match(r"[-*] |\d+\. ", inside), f"{page}: {line.strip()!r} is an indented block; fence it with ```{SHELL}"
 
 
+@pytest.mark.slow
 def test_a_scenario_types_every_block_or_says_why_not() -> None:
     typed = {name for name, block in shell_blocks().items() if not all(map(not_typed, block.commands))}
     assert sorted(typed - set(ASSIGNED)) == [], "add these to SCENARIOS of tests/builders/documents.py, and type them there"

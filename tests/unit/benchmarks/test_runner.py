@@ -78,6 +78,7 @@ def test_an_unknown_name_lists_the_names_there_are(capsys: pytest.CaptureFixture
     assert "the names are reconcile-pass, slice-flip" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reconcile-pass", "weight-error", "pods-512-hosts", "failure-to-replacement", "units-per-second"])
 def test_a_benchmark_without_processes_prints_its_figures_in_small_size(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(name, ALL[name], smoke=True, commit="abc")

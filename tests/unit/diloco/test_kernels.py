@@ -158,6 +158,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 4096, -4096, -1])
 def test_a_library_that_was_cut_short_is_not_loaded(folder: Path, left: int) -> None:
     library = folder / "kernels" / kernels.LIBRARY.name
@@ -165,12 +166,14 @@ def test_a_library_that_was_cut_short_is_not_loaded(folder: Path, left: int) -> 
     assert "libkernels.so is not as it was built: it is damaged, or from another build" in imported(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [kernels.LIBRARY.name, kernels.DIGEST.name])
 def test_a_library_or_digest_that_is_not_there_is_named(folder: Path, name: str) -> None:
     (folder / "kernels" / name).unlink()
     assert f"No such file or directory: '{folder / 'kernels' / name}'" in imported(folder)
 
 
+@pytest.mark.slow
 def test_a_library_without_the_functions_is_named_with_the_one_that_it_lacks(folder: Path) -> None:
     library = folder / "kernels" / kernels.LIBRARY.name
     other = Path(_another_library.__file__ or "").read_bytes()

@@ -60,6 +60,7 @@ def run(program: str, message: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program], env=dict(of_rank(message, 2)), capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_an_exception_that_ends_a_process_is_its_last_words_and_its_log_has_it_too(message: Path) -> None:
     program = "from diloco.last_words import report_exceptions; report_exceptions(); report_exceptions(); raise ValueError('bad\\nbatch')"
     ended = run(program, message)
@@ -68,6 +69,7 @@ def test_an_exception_that_ends_a_process_is_its_last_words_and_its_log_has_it_t
     assert message.read_text() == "diloco: exit 1, rank 2: ValueError: bad batch\n"
 
 
+@pytest.mark.slow
 def test_a_child_that_was_forked_does_not_speak_for_the_process(message: Path) -> None:
     program = """
 import os, sys

@@ -77,6 +77,7 @@ def test_node_with_the_labels_of_a_row_becomes_a_slice_and_then_a_pod_that_fits_
         assert_fits(place_on(nodes, **pool_of(kind, topology, per_host)), nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TPUS, ids=lambda kind: kind.name)
 def test_every_host_size_of_a_tpu_topology_becomes_a_slice_and_then_pods_that_fit_it(kind: Accelerator) -> None:
     for topology in [each for each in kind.topologies if chip_count(each) <= 32]:
@@ -127,6 +128,7 @@ def test_every_dialect_has_a_source_and_every_row_its_own() -> None:
     assert all(kind.sources for kind in CATALOGUE.values() if kind.name != CPU)
 
 
+@pytest.mark.slow
 def test_no_other_file_names_the_resources_and_labels_of_accelerators() -> None:
     """A fact that stands twice is changed once. Tests and examples may write nodes out."""
     facts = {kind.resource for kind in CATALOGUE.values() if kind.resource}

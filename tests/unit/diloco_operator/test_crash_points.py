@@ -242,6 +242,7 @@ def undisturbed() -> tuple[dict[str, Any], list[str]]:
     return end, scene.clients[0].writes
 
 
+@pytest.mark.slow
 def test_the_scenario_ends_as_intended(undisturbed: tuple[dict[str, Any], list[str]]) -> None:
     end, _ = undisturbed
     assert end["conditions"]["Complete"] == ("True", "StepsReached")

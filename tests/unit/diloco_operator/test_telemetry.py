@@ -488,6 +488,7 @@ HOSTILE: dict[str, tuple[Callable[[], pb.Report | bytes], FaultKind, str]] = {
 """What the syncer sends, made by the test that needs it: every process collects this file."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", HOSTILE)
 async def test_a_hostile_syncer_is_named_and_left_alone_while_the_job_beside_it_keeps_its_readings(attack: str) -> None:
     make, kind, text = HOSTILE[attack]

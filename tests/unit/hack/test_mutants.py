@@ -32,6 +32,7 @@ def places(drawn: list[tuple[str, object]]) -> list[tuple[int, int]]:
     return [mutation.start_pos for _, mutation in drawn]  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_seed_draws_the_same_places_each_once(mutants: ModuleType) -> None:
     assert mutants._draw(["package"], 1, 4) == mutants._draw(["package"], 1, 4)
     everything = places(mutants._draw(["package"], 1, 1000))
@@ -39,6 +40,7 @@ def test_a_seed_draws_the_same_places_each_once(mutants: ModuleType) -> None:
     assert set(places(mutants._draw(["package"], 2, 4))) < set(everything)
 
 
+@pytest.mark.slow
 def test_types_are_not_changed(mutants: ModuleType) -> None:
     assert {line for line, _ in places(mutants._draw(["package"], 1, 1000))} == {7, 8}
     columns = [column for line, column in places(mutants._draw(["package"], 1, 1000)) if line == 7]

@@ -13,6 +13,7 @@ from rewritten_tests import rewrite_tests
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHON"))}
 
 
+@pytest.mark.slow
 def test_pytest_takes_what_was_rewritten_ahead(tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     monkeypatch.setattr(sys, "pycache_prefix", None)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SETUP = Path(__file__).parents[3] / "hack" / "setup.sh"
 
 UV_WITHOUT_PYTHON = """#!/bin/sh
@@ -32,6 +34,7 @@ def run_setup(tmp_path: Path, pyenv_root: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(["bash", str(SETUP)], env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_only_pyenvs_folder_holds_is_found_and_handed_to_uv(tmp_path: Path) -> None:
     python = executable(tmp_path / "pyenv/versions/3.12.1/bin/python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     done = run_setup(tmp_path, tmp_path / "pyenv")
@@ -39,6 +42,7 @@ def test_an_interpreter_that_only_pyenvs_folder_holds_is_found_and_handed_to_uv(
     assert f"synced with {python}" in done.stdout
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     executable(tmp_path / "pyenv/versions/3.13.0/bin/python3", "#!/bin/sh\nexit 127\n")
     python = executable(tmp_path / "pyenv/versions/3.12.1/bin/python3", f'#!/bin/sh\nexec {sys.executable} "$@"\n')

@@ -77,6 +77,7 @@ def a_run(training: Training, durations: Sequence[float], seconds: float = 60) -
     return SlowSimulation(a_seeded_core(training, a_layout(4, 300)), learners, durations).run(until=seconds)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0, 4), min_size=1, max_size=12), st.integers(0, 3))
 def test_anchor_stays_until_its_contributions_are_merged_however_long_the_arithmetic_takes(durations: list[float], overlap: int) -> None:

@@ -21,6 +21,7 @@ def spacing(learner: SimulatedLearner) -> float:
     return np.mean([n for counts in learner.adopted_after.values() for n in counts[1:]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fragments", "interval"), [(4, 4), (2, 8), (1, 24)])
 def test_effective_interval_does_not_collapse_with_a_quorum_of_one_on_a_fast_network(fragments: int, interval: int) -> None:
     # The trap: 4 unaligned learners report 4 times a step, and K = 1 needs one report for a step of the clock.
@@ -34,6 +35,7 @@ def test_effective_interval_does_not_collapse_with_a_quorum_of_one_on_a_fast_net
     assert not sim.refused
 
 
+@pytest.mark.slow
 def test_clock_takes_one_step_per_mean_learner_step_however_mixed_the_speeds() -> None:
     learners = [SimulatedLearner(f"u{i}", seconds) for i, seconds in enumerate((1.0, 1.0, 2.0, 4.0))]
     sim = simulation(*learners).run(until=400)
@@ -47,6 +49,7 @@ def one_fast_seven_slow(**changes: Any) -> list[SimulatedLearner]:
     return [SimulatedLearner("fast", 1.0, **changes), *(SimulatedLearner(f"slow{i}", 10.0, 0.37 * i, **changes) for i in range(7))]
 
 
+@pytest.mark.slow
 def test_a_learner_far_faster_than_the_mean_takes_one_and_a_half_intervals_between_adoptions() -> None:
     learners = one_fast_seven_slow()
     sim = simulation(*learners, sync_interval=24, fragments=4, overlap_steps=2).run(until=600)
@@ -61,12 +64,14 @@ def test_a_learner_far_faster_than_the_mean_takes_one_and_a_half_intervals_betwe
     assert sim.core.contributions_of("fast").share == pytest.approx(36 / (36 + 7 * 3.6), rel=0.1)
 
 
+@pytest.mark.slow
 def test_one_fast_learner_alone_does_not_drive_the_clock_at_its_own_rate() -> None:
     """The trap with K = 1: the clock follows the fastest learner's reports, but no closer than 1.5 of its steps for one of its own."""
     sim = simulation(*one_fast_seven_slow(), quorum=1).run(until=300)
     assert sim.core.t <= 300 / 1.5 + 1
 
 
+@pytest.mark.slow
 def test_answers_between_long_steps_are_waited_for_as_long_as_the_fast_learner_stays_within_its_allowance() -> None:
     # A slow learner answers up to ten seconds after a pull, at the end of its step. With one fragment there is time for that.
     learners = one_fast_seven_slow(between_steps=True)
@@ -76,6 +81,7 @@ def test_answers_between_long_steps_are_waited_for_as_long_as_the_fast_learner_s
     assert spacing(learners[0]) == pytest.approx(36, rel=0.05)
 
 
+@pytest.mark.slow
 def test_answers_that_take_longer_than_the_overlap_do_not_lift_the_cap() -> None:
     # Here an exchange begins every 1.5 s and must be merged three outer steps later: 4.5 s, of which a slow answer takes up to 10.
     learners = one_fast_seven_slow(between_steps=True)
@@ -132,6 +138,7 @@ def test_learners_whose_quorum_is_lost_wait_for_its_return_and_then_go_on_as_bef
     assert {m.units for m in sim.all(Merged)[-20:]} == {("goes", "stays")}
 
 
+@pytest.mark.slow
 def test_with_a_quorum_of_all_the_fast_learner_keeps_within_its_allowance_and_the_slow_one_never_rests() -> None:
     fast, slow = SimulatedLearner("fast", 1.0), SimulatedLearner("slow", 10.0, start=0.3)
     sim = simulation(fast, slow, sync_interval=24, fragments=4, overlap_steps=2, quorum=2).run(until=2000)
@@ -142,6 +149,7 @@ def test_with_a_quorum_of_all_the_fast_learner_keeps_within_its_allowance_and_th
     assert {rest.unit for rest in sim.all(Rest)} == {"fast"}
 
 
+@pytest.mark.slow
 def test_learners_of_like_speed_with_a_quorum_of_all_never_rest() -> None:
     learners = [SimulatedLearner(f"u{i}", 1.0 + 0.06 * i, 0.31 * i, between_steps=True) for i in range(4)]
     sim = simulation(*learners, sync_interval=24, fragments=4, overlap_steps=2, quorum=4).run(until=600)
@@ -149,12 +157,14 @@ def test_learners_of_like_speed_with_a_quorum_of_all_never_rest() -> None:
     assert sim.core.t == pytest.approx(600 / 1.18, rel=0.02)
 
 
+@pytest.mark.slow
 def test_twice_as_fast_at_the_same_batch_weighs_twice() -> None:
     sim = simulation(SimulatedLearner("fast", 1.0), SimulatedLearner("slow", 2.0), sync_interval=24, fragments=4).run(until=1000)
     fast, slow = sim.core.contributions_of("fast").share, sim.core.contributions_of("slow").share
     assert fast / slow == pytest.approx(2, rel=0.1)  # counters are whole steps: 32 +- 1 against 16 +- 1
 
 
+@pytest.mark.slow
 def test_one_late_answer_is_enough_to_wait_long_enough_for_the_next_ones() -> None:
     """As when a machine or a network becomes much slower all at once: every exchange that closes without answers trains nothing."""
     learners = [SimulatedLearner(f"u{i}", 1.0, start=0.2 * i) for i in range(3)]
@@ -169,6 +179,7 @@ def test_one_late_answer_is_enough_to_wait_long_enough_for_the_next_ones() -> No
     assert len([when for when in sim.times(Merged) if when > 107]) > 50
 
 
+@pytest.mark.slow
 def test_silent_learner_slows_the_clock_by_its_share_and_no_longer_than_until_it_is_lost() -> None:
     learners = [SimulatedLearner(f"u{i}", 1.0, start=0.1 * i) for i in range(4)]
     sim = simulation(*learners).run(until=100)
@@ -195,6 +206,7 @@ def test_silent_learner_is_asked_until_it_is_lost_and_delays_a_merge_by_no_more_
     assert max(late) <= 2 * 2 + 1
 
 
+@pytest.mark.slow
 def test_silent_learner_is_asked_again_when_it_comes_back() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5)]
     sim = simulation(*learners).run(until=50)
@@ -207,6 +219,7 @@ def test_silent_learner_is_asked_again_when_it_comes_back() -> None:
     assert sim.core.t == pytest.approx(50 + 60 / 1.5 + 90 + 50, abs=6)
 
 
+@pytest.mark.slow
 def test_learner_that_trains_and_never_answers_is_left_out_within_the_grace() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.5, mute=True)]
     sim = simulation(*learners).run(until=200)
@@ -214,6 +227,7 @@ def test_learner_that_trains_and_never_answers_is_left_out_within_the_grace() ->
     assert {m.units for m in sim.all(Merged)} == {("a",)}
 
 
+@pytest.mark.slow
 def test_quorum_of_two_waits_longer_for_the_second_answer_but_not_for_ever() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, mute=True)]
     sim = simulation(*learners, quorum=2).run(until=200)
@@ -223,6 +237,7 @@ def test_quorum_of_two_waits_longer_for_the_second_answer_but_not_for_ever() -> 
     assert sim.core.t >= 160
 
 
+@pytest.mark.slow
 def test_learner_that_answers_again_is_waited_for_again() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, answer_seconds=2.5, mute=True)]
     sim = simulation(*learners, quorum=2).run(until=100)
@@ -234,6 +249,7 @@ def test_learner_that_answers_again_is_waited_for_again() -> None:
     assert [m.units for m in sim.all(Merged)[-20:]] == [("a", "b")] * 20
 
 
+@pytest.mark.slow
 def test_slow_network_stretches_the_interval_but_every_learner_stays_in() -> None:
     learners = [SimulatedLearner(f"u{i}", 1.0, answer_seconds=5.0 + 0.3 * i) for i in range(3)]
     sim = simulation(*learners, overlap_steps=1).run(until=300)
@@ -246,6 +262,7 @@ def test_slow_network_stretches_the_interval_but_every_learner_stays_in() -> Non
     assert sim.core.outer_step_seconds == pytest.approx(5.6 / 2, rel=0.1)
 
 
+@pytest.mark.slow
 def test_one_slow_link_does_not_slow_the_others() -> None:
     learners = [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.0, start=0.3), SimulatedLearner("far", 1.0, answer_seconds=30.0)]
     sim = simulation(*learners).run(until=300)
@@ -253,6 +270,7 @@ def test_one_slow_link_does_not_slow_the_others() -> None:
     assert all(m.units == ("a", "b") for m in sim.all(Merged)[4:])
 
 
+@pytest.mark.slow
 def test_members_may_come_and_go() -> None:
     core = a_seeded_core()
     learners = [SimulatedLearner(f"u{i}", 1.0, start=40.0 * i) for i in range(3)]
@@ -268,6 +286,7 @@ def test_members_may_come_and_go() -> None:
     assert core.t == pytest.approx(160, abs=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.lists(st.tuples(st.floats(0.2, 5), st.floats(0, 3), st.floats(0.001, 8), st.booleans()), min_size=1, max_size=5),
@@ -290,6 +309,7 @@ def test_whatever_the_speeds_the_clock_neither_races_nor_stops(
     assert len(sim.all(Merged)) + len(sim.all(Skipped)) <= sim.core.t
 
 
+@pytest.mark.slow
 def test_equal_events_give_equal_bytes() -> None:
     def run() -> tuple[list[bytes], int]:
         job = a_job(compression="Int4", merge={"method": "RDA"}, outer_optimizer={"learning_rate": 0.7, "momentum": 0.9}, overlap_steps=2)

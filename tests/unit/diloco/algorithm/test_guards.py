@@ -310,6 +310,7 @@ def test_a_malformed_state_is_an_error(change: dict[str, Any]) -> None:
         a_guard().restore(stored)
 
 
+@pytest.mark.slow
 @generated(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.data())
 def test_the_median_of_the_others_is_that_of_a_list_without_the_one(values: list[int], data: st.DataObject) -> None:
     own = data.draw(st.sampled_from(values))

@@ -48,6 +48,7 @@ deltas_of_20 = st.lists(nps.arrays(np.float32, 20, elements=st.floats(-100, 100,
 weights_of = st.floats(0.01, 100)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("level")
 @settings(max_examples=40)
 @given(deltas_of_20, st.data())
@@ -62,6 +63,7 @@ def test_rda_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObje
     assert np.allclose(merged, expected, rtol=1e-3, atol=1e-4 * np.linalg.norm(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("level")
 @settings(max_examples=40)
 @given(deltas_of_20, st.data())
@@ -77,6 +79,7 @@ def test_one_learner_is_the_identity(delta: NDArray[np.float32], w: float, metho
     assert merge(fragment_of(12, 8), [delta], [w], method, method).tobytes() == delta.tobytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(deltas_of_20, st.data())
 def test_equal_norms_in_give_that_norm_out(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
@@ -88,6 +91,7 @@ def test_equal_norms_in_give_that_norm_out(deltas: list[NDArray[np.float32]], da
     assert np.linalg.norm(merge(fragment_of(20), deltas, weights, "RDA", "Average")) == pytest.approx(radius, rel=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(deltas_of_20, st.data(), st.sampled_from(get_args(MergeMethod)))
 def test_only_ratios_of_weights_count(deltas: list[NDArray[np.float32]], data: st.DataObject, method: MergeMethod) -> None:

@@ -59,6 +59,7 @@ def test_a_missing_piece_is_a_gap(cover: tuple[Layout, list[list[Piece]]], data:
         check_cover(layout, owned)
 
 
+@pytest.mark.slow
 @given(covers(), st.data())
 def test_an_element_with_two_owners_is_an_overlap(cover: tuple[Layout, list[list[Piece]]], data: st.DataObject) -> None:
     layout, owned = cover
@@ -89,6 +90,7 @@ def test_the_first_defect_is_named(pieces: list[list[Piece]], message: str) -> N
         check_cover(Layout([TensorSpec("w", (4, 6))]), pieces)
 
 
+@pytest.mark.slow
 def test_pieces_of_a_whole_cluster_are_checked_at_once_and_hostile_ones_are_given_up() -> None:
     check_cover(Layout([TensorSpec("w", (4096, 64))]), [[Piece("w", (row, 0), (1, 64))] for row in range(4096)])
     # Each of n steps of a staircase has its own end: n cuts, and 2 n pieces are looked at for each. 2 n^2 is four times MOST_VISITS.

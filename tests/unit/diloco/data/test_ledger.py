@@ -246,5 +246,5 @@ class AnyHistory(RuleBasedStateMachine):
         assert summary.tokens == self.tokens == TOKENS * summary.committed
 
 
-TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory = pytest.mark.slow(AnyHistory.TestCase)
 TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

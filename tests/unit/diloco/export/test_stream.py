@@ -79,6 +79,7 @@ def test_a_stream_of_a_later_format_says_so(sent: tuple[bytes, bytes]) -> None:
         Received().take(later, 64)
 
 
+@pytest.mark.slow
 def test_the_sender_stays_until_the_reader_has_everything(tmp_path: Path, sent: tuple[bytes, bytes]) -> None:
     process = subprocess.Popen([sys.executable, "-m", "diloco.export", str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
@@ -92,6 +93,7 @@ def test_the_sender_stays_until_the_reader_has_everything(tmp_path: Path, sent: 
     assert bytes(received.file) == sent[1]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_ends_with_1_and_the_reason(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "diloco.export", str(tmp_path)], stdin=subprocess.DEVNULL, capture_output=True, check=False

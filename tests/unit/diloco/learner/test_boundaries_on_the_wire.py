@@ -16,6 +16,7 @@ from diloco.protocol.framing import Transfer
 # --- between two steps --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_broadcast_is_adopted_after_a_step_and_resets_the_counters_of_its_fragment_only(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
 ) -> None:
@@ -188,6 +189,7 @@ def test_a_pull_of_a_fragment_that_the_model_does_not_have_ends_the_stream_only(
     assert any("the syncer pulls fragment 2 of 2" in str(record.exc_info) for record in caplog.records)
 
 
+@pytest.mark.slow
 def test_a_syncer_that_cuts_the_model_otherwise_is_not_joined(learner: Learner, syncer: ScriptedSyncer) -> None:
     odd = syncer.accept()
     odd.fragments = odd.fragments[:1]

@@ -52,6 +52,7 @@ def test_a_data_set_without_samples_is_refused() -> None:
         sampler(4, samples=0)
 
 
+@pytest.mark.slow
 @given(count=st.integers(1, 40), epoch=st.integers(0, 5), seed=st.integers(0, 3))
 def test_every_epoch_has_each_shard_once(count: int, epoch: int, seed: int) -> None:
     shards = [shard_of(number, count, seed) for number in range(epoch * count, (epoch + 1) * count)]

@@ -13,6 +13,7 @@ UNEVEN_STEPS = Noise(steps=0.1)
 BUSY = Noise(stall_seconds=0.3, stall_every=5.0, steps=0.15, transfers=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [QUIET, SHORT_STALLS, LONG_STALLS, UNEVEN_STEPS, BUSY])
 @pytest.mark.parametrize("phase", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9])
 def test_a_link_a_little_too_slow_carries_nearly_what_it_can_on_a_busy_machine(noise: Noise, phase: float) -> None:

@@ -25,6 +25,7 @@ def test_any_other_end_of_a_stream_is_followed_by_the_next_stream(
     assert syncer.accept().hello.session == stream.hello.session
 
 
+@pytest.mark.slow
 def test_the_delay_grows_with_each_failed_attempt_and_starts_anew_after_a_welcome(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +73,7 @@ def test_back_in_time_it_says_what_it_holds_and_goes_on_where_it_stopped(
     assert (header.base, header.samples_done, header.steps_done) == (6, 7 * BATCH, 7)
 
 
+@pytest.mark.slow
 def test_back_in_time_leases_that_come_are_added_to_those_that_it_has(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
 ) -> None:

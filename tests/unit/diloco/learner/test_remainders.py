@@ -203,6 +203,7 @@ def test_a_broken_stream_loses_no_remainder(learner: Learner, syncer: ScriptedSy
     assert others(answer(learner, syncer, again, 9)) == {1.0}
 
 
+@pytest.mark.slow
 def test_a_learner_that_takes_all_parameters_anew_begins_without_remainders(
     learner: Learner, syncer: ScriptedSyncer, stream: ScriptedStream
 ) -> None:
@@ -247,6 +248,7 @@ def test_only_int4_needs_memory_for_remainders(tmp_path: Path) -> None:
         learner.end()
 
 
+@pytest.mark.slow
 def test_small_steady_changes_beside_large_ones_reach_the_job(tmp_path: Path) -> None:
     # One value of each tensor grows by 7 a step, all others by 1/16: less than the fourteenth of it that is half a level, in every push.
     outer = {"learning_rate": 1.0, "momentum": 0.0}

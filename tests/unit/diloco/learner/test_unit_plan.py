@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from diloco.contract import Exit
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.store import Ready
@@ -387,6 +388,7 @@ def run(story: Sequence[tuple[bool, Sequence[InboxEvent]]], most: int) -> list[t
     return lived
 
 
+@pytest.mark.slow
 @given(boundaries, st.sampled_from([1, 25, 1000]))
 def test_a_boundary_moves_no_more_than_it_may(story: list[tuple[bool, list[InboxEvent]]], most: int) -> None:
     for before, plan, _ in run(story, most):
@@ -428,6 +430,7 @@ def test_what_was_read_was_trained_and_belongs_to_the_present_generation(story: 
         assert all((read.fragment, read.t) in asked for read in plan.reads)
 
 
+@pytest.mark.slow
 @given(boundaries, st.sampled_from([1, 25, 1000]))
 def test_every_fragment_ends_with_the_version_that_came_last(story: list[tuple[bool, list[InboxEvent]]], most: int) -> None:
     last = {event.fragment: event.t for _, came in story for event in came if isinstance(event, Received)}

@@ -182,6 +182,7 @@ def test_bytes_of_a_stranger_end_only_its_connection(unit: Unit) -> None:
     assert meeting.result(WAIT_TIMEOUT).session == b"session"
 
 
+@pytest.mark.slow
 def test_ranks_meet_beside_two_hundred_silent_connections_while_more_keep_coming(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "_HANDSHAKE_TIMEOUT", 10 * WAIT_TIMEOUT)  # no connection goes by itself
     before = open_descriptors()

@@ -34,6 +34,7 @@ units = st.builds(
 chances = st.integers(0, 1 << 32).map(Random)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(units, chances, st.sets(st.integers(0, 400), max_size=3))
 def test_all_ranks_do_the_same_at_the_same_steps_and_none_waits_for_ever(unit: SimulatedUnit, chance: Random, restarts: set[int]) -> None:
@@ -54,6 +55,7 @@ def test_all_ranks_do_the_same_at_the_same_steps_and_none_waits_for_ever(unit: S
         assert rank.received == {fragment: unit.newest[fragment] for fragment in owned}, "it finishes with the last version of each"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(units, chances)
 def test_a_push_counts_the_tokens_of_all_ranks_since_the_adoption(unit: SimulatedUnit, chance: Random) -> None:
@@ -74,6 +76,7 @@ def test_a_push_counts_the_tokens_of_all_ranks_since_the_adoption(unit: Simulate
     assert found == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(units, chances, st.integers(0, 400), st.integers(0, 3))
 def test_a_rank_that_is_told_to_drain_drains_all_at_one_step(unit: SimulatedUnit, chance: Random, when: int, who: int) -> None:

@@ -61,6 +61,7 @@ def unit(syncer: LocalSyncer, name: str) -> UnitReport:
     return syncer.unit(name) or UnitReport()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["decode", "compute"])
 def test_reports_leases_joins_and_the_clock_go_on_beside_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, LARGE, unit="first") as first:
@@ -81,6 +82,7 @@ def test_reports_leases_joins_and_the_clock_go_on_beside_arithmetic(tmp_path: Pa
         until(lambda: unit(syncer, "first").contributions == 1, "the merge")
 
 
+@pytest.mark.slow
 def test_answer_that_was_not_asked_for_is_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalSyncer(place_for(tmp_path)) as syncer, ScriptedLearner(syncer, LARGE) as learner:
         seeded(syncer, learner)
@@ -106,6 +108,7 @@ def test_what_follows_an_answer_on_the_stream_stays_behind_it(tmp_path: Path, mo
         until(lambda: unit(syncer, "u-0").contributions == 1, "the merge of what came before Bye")
 
 
+@pytest.mark.slow
 def test_unit_that_is_lost_while_its_answer_is_decoded_holds_up_no_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = place_for(tmp_path, quorum=2)
     with (

@@ -187,6 +187,7 @@ def test_all_tokens_count_where_most_units_feed_themselves_and_of_a_job_that_has
     assert work.countable_tokens(an_offer(0, 10**6)) == 1000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("samples", "tokens", "share"),
     [
@@ -243,6 +244,7 @@ def test_the_tokens_of_a_job_never_exceed_what_the_wire_carries() -> None:
     assert Ledger.from_json(stored).tokens == MOST_WORK
 
 
+@pytest.mark.slow
 def test_a_job_goes_on_from_a_state_with_a_count_beyond_all_bounds(tmp_path: Path) -> None:
     """As a hostile learner may have had it stored."""
     place = a_place(tmp_path)

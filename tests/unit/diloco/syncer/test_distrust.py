@@ -31,6 +31,7 @@ def largest(syncer: LocalSyncer) -> float:
     return max(float(np.abs(core.value(fragment.index)).max()) for fragment in core.fragments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
 def test_a_learner_takes_the_jobs_parameters_anew_after_a_poisoned_contribution(
     tmp_path: Path, learners: list[LocalLearner], compression: str
@@ -76,6 +77,7 @@ def test_what_a_former_process_of_the_unit_sent_harms_its_successor_nothing(tmp_
             assert next_attempt.welcomed().steps == LONG
 
 
+@pytest.mark.slow
 def test_a_learner_that_poisons_again_and_again_is_quarantined_and_its_next_attempt_may_join(
     tmp_path: Path, learners: list[LocalLearner]
 ) -> None:

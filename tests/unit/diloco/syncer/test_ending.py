@@ -29,6 +29,7 @@ def place_for(path: Path, steps: int = LONG, every: int = 5, **changes: object) 
 # --- what a program says ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_one_program_ends_the_job_for_all_units(tmp_path: Path) -> None:
     place = place_for(tmp_path, quorum=2)
     with LocalSyncer(place) as syncer:
@@ -53,6 +54,7 @@ def test_one_program_ends_the_job_for_all_units(tmp_path: Path) -> None:
     assert result.held_out_loss == 0.5
 
 
+@pytest.mark.slow
 def test_a_program_that_leaves_its_loop_after_it_has_ended_the_job_gets_the_final_parameters(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -78,6 +80,7 @@ def test_a_program_that_leaves_its_loop_after_it_has_ended_the_job_gets_the_fina
         assert syncer.syncer.engine.result().units[0].contributions > 0
 
 
+@pytest.mark.slow
 def test_the_end_survives_the_syncers_process(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, every=1000), held_port()
     with LocalSyncer(place, port=port) as syncer, ScriptedLearner(syncer, unit="u") as learner:
@@ -183,6 +186,7 @@ def test_a_job_ends_once_its_token_budget_is_committed(tmp_path: Path) -> None:
     assert more.result.tokens >= 6_000
 
 
+@pytest.mark.slow
 def test_the_steps_end_a_job_that_has_tokens_left(tmp_path: Path) -> None:
     place = place_for(tmp_path, steps=20, tokens=10**12)
     with LocalSyncer(place) as syncer:
@@ -192,6 +196,7 @@ def test_the_steps_end_a_job_that_has_tokens_left(tmp_path: Path) -> None:
     assert (place.result.step, place.result.ended_by) == (20, "")
 
 
+@pytest.mark.slow
 def test_progress_follows_the_budget_where_that_is_further(tmp_path: Path) -> None:
     place = place_for(tmp_path, tokens=2_000)
     seen: list[float] = []
@@ -217,6 +222,7 @@ def test_a_state_is_the_end_by_its_steps_its_tokens_or_a_word(t: int, tokens: in
 # --- leaving early ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_program_that_leaves_its_loop_early_is_said_to_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:

@@ -46,6 +46,7 @@ class Writer(EventWriter):
 
 
 # --- one process ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 async def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.offer(1, {"loss": 5.5, "tokens": 0})
@@ -82,6 +83,7 @@ def test_a_long_job_has_a_bounded_number_of_points_and_its_last_one(tmp_path: Pa
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 async def test_what_a_roll_back_trains_again_stands_there_once(tmp_path: Path) -> None:
     first = Writer(tmp_path)
     await first.written(*range(1, 11))
@@ -201,6 +203,7 @@ def place_for(path: Path, steps: int = LONG) -> Place:
     return Place(path, job_file(training(steps, checkpoint={"every_steps": 5, "keep": 2})))
 
 
+@pytest.mark.slow
 def test_a_syncer_leaves_the_curves_of_the_whole_job_beside_its_snapshots(tmp_path: Path) -> None:
     place = place_for(tmp_path, steps=40)
     with LocalSyncer(place) as syncer:
@@ -218,6 +221,7 @@ def test_a_syncer_leaves_the_curves_of_the_whole_job_beside_its_snapshots(tmp_pa
     assert max(value for _, value in found["tokens_per_second"]) > 0
 
 
+@pytest.mark.slow
 def test_no_step_stands_twice_after_syncers_that_went_on_from_older_snapshots(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path, steps=MOST_POINTS)  # every step is written
     reached = 0
@@ -239,6 +243,7 @@ def test_no_step_stands_twice_after_syncers_that_went_on_from_older_snapshots(tm
     assert len(event_files(place.state / "tensorboard")) == 3
 
 
+@pytest.mark.slow
 def test_a_finished_job_that_is_evaluated_again_has_one_held_out_loss(tmp_path: Path) -> None:
     place = place_for(tmp_path, steps=10)
     with LocalSyncer(place) as syncer:
@@ -253,6 +258,7 @@ def test_a_finished_job_that_is_evaluated_again_has_one_held_out_loss(tmp_path: 
     assert second["loss"] == first["loss"]
 
 
+@pytest.mark.slow
 def test_a_syncer_that_cannot_write_event_files_says_so_and_trains_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     place.state.mkdir()

@@ -49,6 +49,7 @@ def state(syncer: LocalSyncer, unit: str) -> Callable[[UnitReport.State], bool]:
     return is_in
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
 def test_a_job_completes_and_every_learner_ends_with_the_syncers_very_bytes(
     tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
@@ -71,6 +72,7 @@ def test_a_job_completes_and_every_learner_ends_with_the_syncers_very_bytes(
     assert 0.1 < units[0].arrays["w1"].min() <= units[0].arrays["w1"].max() < 1.001
 
 
+@pytest.mark.slow
 def test_tokens_are_counted_once_and_numbers_are_trained_by_one_unit_only(tmp_path: Path) -> None:
     place = place_for(tmp_path, steps=60, quorum=3)
     with LocalSyncer(place) as syncer:
@@ -88,6 +90,7 @@ def test_tokens_are_counted_once_and_numbers_are_trained_by_one_unit_only(tmp_pa
     assert {number for start, end in ledger.committed() for number in range(start, end)} <= set(taken)
 
 
+@pytest.mark.slow
 def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole(tmp_path: Path) -> None:
     # 2 fragments of 307,200 values: 1.2 MiB whole, 0.6 MiB as a delta
     place = place_for(tmp_path, steps=12, quorum=2)
@@ -112,6 +115,7 @@ def test_a_change_of_membership_is_reported_without_waiting_for_the_interval(tmp
             assert any(report.units for report in reports)
 
 
+@pytest.mark.slow
 def test_a_late_joiner_has_the_current_parameters_before_its_first_step(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -150,6 +154,7 @@ def test_another_learner_seeds_when_the_first_one_dies_before_it_has(tmp_path: P
         until(lambda: syncer.report().seeded, "the seed")
 
 
+@pytest.mark.slow
 def test_a_learner_whose_seed_was_not_taken_gets_the_one_that_was(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, weights(-1.0), unit="second") as second:
@@ -170,6 +175,7 @@ def test_a_learner_whose_seed_was_not_taken_gets_the_one_that_was(tmp_path: Path
             assert again.hello(incarnation=incarnation, versions=[0, 0]).leave() == ["welcome"]
 
 
+@pytest.mark.slow
 def test_a_drained_learner_hands_its_work_back_and_the_others_go_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -191,6 +197,7 @@ def test_a_drained_learner_hands_its_work_back_and_the_others_go_on(tmp_path: Pa
         until(lambda: stays.steps > before + 10, "the other to train on")
 
 
+@pytest.mark.slow
 def test_a_cut_learner_reconnects_and_keeps_its_leases(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -240,6 +247,7 @@ def test_a_session_that_stayed_away_too_long_starts_anew(tmp_path: Path) -> None
             assert (work.start, work.end) == (0, 5), "the same work, which is not done"
 
 
+@pytest.mark.slow
 def test_a_second_process_with_the_same_identity_is_refused_and_the_first_trains_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -258,6 +266,7 @@ def test_a_second_process_with_the_same_identity_is_refused_and_the_first_trains
         assert dict(unit.refused)["DuplicateIdentity"] == 1
 
 
+@pytest.mark.slow
 def test_a_newer_attempt_takes_over_and_the_older_one_is_fenced(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -278,6 +287,7 @@ def test_a_newer_attempt_takes_over_and_the_older_one_is_fenced(tmp_path: Path, 
         until(lambda: (syncer.unit("u") or UnitReport()).recover_seconds > 0, "the time to recover")
 
 
+@pytest.mark.slow
 def test_another_layout_is_refused_with_the_differences_and_the_job_goes_on(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -298,6 +308,7 @@ def test_another_layout_is_refused_with_the_differences_and_the_job_goes_on(tmp_
         until(lambda: good.steps > before + 5, "the good one to train on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", ["None", "BFloat16", "Int4"])
 def test_nan_parameters_are_refused_and_counted_and_never_merged(tmp_path: Path, learners: list[LocalLearner], compression: str) -> None:
     def spoil(step: int, arrays: dict[str, np.ndarray]) -> None:
@@ -319,6 +330,7 @@ def test_nan_parameters_are_refused_and_counted_and_never_merged(tmp_path: Path,
         assert all(np.isfinite(array).all() for array in syncer.call(whole, syncer).values())
 
 
+@pytest.mark.slow
 def test_a_nan_seed_is_refused_and_the_next_learner_seeds(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:

@@ -109,6 +109,7 @@ def test_disk_that_refuses_the_fences_keeps_no_learner_away(tmp_path: Path, capl
     assert "the fences could not be written" in caplog.text
 
 
+@pytest.mark.slow
 def test_snapshot_with_an_older_attempt_does_not_lower_a_durable_fence(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as learner:
@@ -119,6 +120,7 @@ def test_snapshot_with_an_older_attempt_does_not_lower_a_durable_fence(tmp_path:
         assert "attempt 2 of unit u is fenced: attempt 3 has joined since" in old.hello().hear("refused").refused.message
 
 
+@pytest.mark.slow
 def test_snapshot_with_a_newer_attempt_than_the_file_raises_the_fence(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer, ScriptedLearner(syncer, unit="u", attempt=2) as learner:

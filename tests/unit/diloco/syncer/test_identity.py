@@ -79,6 +79,7 @@ def test_a_learner_with_the_files_of_another_unit_ends_at_once(place: Place) -> 
         assert not syncer.report().units
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uid", [JOB_UID, "other"])
 def test_a_learner_of_another_job_gives_up_after_a_while(
     place: Place, tmp_path: Path, uid: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -94,6 +95,7 @@ def test_a_learner_of_another_job_gives_up_after_a_while(
     assert sum("belongs to another job" in record.message for record in caplog.records) == 1
 
 
+@pytest.mark.slow
 def test_a_learner_that_the_syncer_does_not_trust_reports_it(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "TLS_FAILURE_TIMEOUT", 0.3)
     stranger = JobCertificates(tmp_path / "stranger", place.job)
@@ -106,6 +108,7 @@ def test_a_learner_that_the_syncer_does_not_trust_reports_it(place: Place, tmp_p
         assert "refuses this unit's certificate" in learner.left.message
 
 
+@pytest.mark.slow
 def test_a_learner_waits_for_a_certificate_that_is_not_there_yet(place: Place, draining: list[LocalLearner]) -> None:
     with LocalSyncer(place) as syncer:
         missing = place.certificates.folder / "u-a1"
@@ -117,6 +120,7 @@ def test_a_learner_waits_for_a_certificate_that_is_not_there_yet(place: Place, d
         until(lambda: learner.steps > 3, "the learner to train")
 
 
+@pytest.mark.slow
 def test_both_ends_continue_with_renewed_certificates(place: Place, draining: list[LocalLearner]) -> None:
     """A connection that breaks after the certificates ran out, on both sides."""
     with LocalSyncer(place) as syncer:
@@ -204,6 +208,7 @@ def expired(files: TlsFiles, unit: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_unit(place: Place, draining: list[LocalLearner]) -> None:
     with LocalSyncer(place) as syncer:
         draining.append(learner := LocalLearner(place, syncer.address, "u").start())
@@ -219,6 +224,7 @@ def test_a_hello_of_another_unit_that_is_sent_again_changes_nothing_for_that_uni
         assert link._call is call, "its stream is the one that it was"
 
 
+@pytest.mark.slow
 def test_a_hello_that_is_sent_again_with_the_units_own_certificate_costs_it_a_reconnect_and_no_sample(
     place: Place, draining: list[LocalLearner]
 ) -> None:

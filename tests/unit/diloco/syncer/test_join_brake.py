@@ -58,6 +58,7 @@ def is_held_up(raw: ScriptedLearner) -> None:
     assert f"unit u was sent the whole model {AT_ONCE} times in a row; it may join again in" in raw.ending()
 
 
+@pytest.mark.slow
 def test_a_unit_that_joins_anew_again_and_again_is_told_when_it_may_and_the_others_are_not(syncer: LocalSyncer) -> None:
     for attempt in range(1, AT_ONCE + 1):
         with ScriptedLearner(syncer, unit="u", attempt=attempt) as raw:
@@ -68,6 +69,7 @@ def test_a_unit_that_joins_anew_again_and_again_is_told_when_it_may_and_the_othe
         other.hello().hear("welcome")
 
 
+@pytest.mark.slow
 def test_a_unit_that_resumes_and_says_that_it_holds_nothing_is_held_up_as_well(syncer: LocalSyncer) -> None:
     with ScriptedLearner(syncer, unit="u") as raw:
         incarnation = raw.welcomed().incarnation
@@ -78,6 +80,7 @@ def test_a_unit_that_resumes_and_says_that_it_holds_nothing_is_held_up_as_well(s
         is_held_up(raw.hello(incarnation=incarnation, versions=[]))
 
 
+@pytest.mark.slow
 def test_a_unit_that_resumes_with_what_it_holds_is_never_held_up(syncer: LocalSyncer) -> None:
     with ScriptedLearner(syncer, unit="u") as raw:
         incarnation = raw.welcomed().incarnation
@@ -86,6 +89,7 @@ def test_a_unit_that_resumes_with_what_it_holds_is_never_held_up(syncer: LocalSy
             assert raw.welcomed(incarnation=incarnation, versions=[0] * len(raw.fragments)).resumed
 
 
+@pytest.mark.slow
 def test_ranks_take_their_portions_and_one_that_takes_its_own_again_and_again_is_held_up(syncer: LocalSyncer) -> None:
     """Two ranks with half of the rows each: their joins are one model, and each further join of the follower is half of one."""
     with ScriptedLearner(syncer, unit="u", sharding=rows(2)) as unit:

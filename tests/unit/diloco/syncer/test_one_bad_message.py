@@ -71,6 +71,7 @@ def test_a_last_chunk_that_differs_from_the_first_ends_its_sender_only(tmp_path:
             trains(syncer, other)
 
 
+@pytest.mark.slow
 def test_a_first_chunk_of_an_unknown_coding_or_kind_ends_its_sender_only(tmp_path: Path) -> None:
     with LocalSyncer(a_place(tmp_path)) as syncer, ScriptedLearner(syncer, unit="first") as first:
         seeded(first)
@@ -108,6 +109,7 @@ def test_the_time_of_a_step_has_bounds(seconds: float, usable: bool) -> None:
     assert usable_step_seconds(seconds) == usable
 
 
+@pytest.mark.slow
 def test_two_answers_of_ranks_with_contradicting_totals_end_their_unit_only(tmp_path: Path) -> None:
     """Both are whole before the first one is in the merge, so each alone was possible when it came."""
     place = a_place(tmp_path, overlap_steps=1, quorum=1)
@@ -144,6 +146,7 @@ class _Defect:
         return self._function(*arguments, **named)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "say", "what"),
     [
@@ -190,6 +193,7 @@ def seeded_job(syncer: LocalSyncer, first: ScriptedLearner, bad: ScriptedLearner
     bad.join().adopt(len(bad.fragments))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["work.contradiction_of", "core.decode_portions"])
 def test_an_exception_in_an_answer_of_ranks_refuses_their_unit_and_its_exchange_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, where: str
@@ -217,6 +221,7 @@ def test_an_exception_in_an_answer_of_ranks_refuses_their_unit_and_its_exchange_
             again.join().want(1).hear("work")
 
 
+@pytest.mark.slow
 def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -252,6 +257,7 @@ def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
         until(lambda: (syncer.unit("first") or UnitReport()).contributions == 1, "the merge without the unit")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["_sessions.stream_lost", "exchanges.leave"])
 def test_an_exception_at_the_loss_of_a_stream_ends_that_stream_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str

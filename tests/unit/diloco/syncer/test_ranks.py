@@ -57,6 +57,7 @@ def merged(syncer: LocalSyncer) -> list[bytes]:
     return [core.value(fragment.index).tobytes() for fragment in core.fragments]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_units_of_every_sharding_train_one_job_and_hold_the_same_bytes(tmp_path: Path, compression: str) -> None:
     with a_job(tmp_path, list(SHARDINGS.values()), compression) as (syncer, units):
@@ -71,6 +72,7 @@ def test_units_of_every_sharding_train_one_job_and_hold_the_same_bytes(tmp_path:
         assert all(one.state == UnitReport.CONTRIBUTING for one in report.values())
 
 
+@pytest.mark.slow
 def test_the_merge_of_sharded_units_is_that_of_units_of_one_process(tmp_path: Path) -> None:
     values = []
     for name, shardings in (("whole", [None, None, None]), ("sharded", [grid, rows(3), columns(4)])):
@@ -81,6 +83,7 @@ def test_the_merge_of_sharded_units_is_that_of_units_of_one_process(tmp_path: Pa
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_a_unit_of_many_ranks_moves_as_many_bytes_as_one_process(tmp_path: Path, compression: str) -> None:
     with LocalSyncer(place_for(tmp_path, 3, compression)) as syncer, contextlib.ExitStack() as streams:
@@ -100,6 +103,7 @@ def test_a_unit_of_many_ranks_moves_as_many_bytes_as_one_process(tmp_path: Path,
     assert units[0].pushed > 0
 
 
+@pytest.mark.slow
 def test_large_portions_are_cut_and_decoded_beside_the_event_loop(tmp_path: Path) -> None:
     with LocalSyncer(place_for(tmp_path, 2)) as syncer, contextlib.ExitStack() as streams:
         arrays = {name: np.zeros((700, 512), np.float32) for name in ("w0", "w1")}  # 1.4 MiB each
@@ -114,6 +118,7 @@ def test_large_portions_are_cut_and_decoded_beside_the_event_loop(tmp_path: Path
             assert [unit.value(pull.fragment).tobytes() for unit in units] == [merged(syncer)[pull.fragment]] * 2
 
 
+@pytest.mark.slow
 def test_a_contribution_counts_when_the_portions_of_all_ranks_are_there(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, grid], "BFloat16") as (syncer, units):
         one, four = units
@@ -129,6 +134,7 @@ def test_a_contribution_counts_when_the_portions_of_all_ranks_are_there(tmp_path
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 1)
 
 
+@pytest.mark.slow
 def test_each_rank_is_told_which_merge_had_its_units_contribution_last(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)], "Int4") as (_, units):
         one, two = units
@@ -168,6 +174,7 @@ def test_streams_that_end_with_their_leaders_leave_no_traceback(tmp_path: Path, 
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
+@pytest.mark.slow
 def test_a_rank_that_goes_at_the_end_of_the_job_before_its_leader_says_bye_is_no_loss(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -206,6 +213,7 @@ def state(syncer: LocalSyncer, unit: str) -> UnitReport.State | None:
     return found.state if found is not None else None
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_lost_sends_its_portion_again_and_the_contribution_counts(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, grid]) as (syncer, units):
         one, four = units
@@ -292,6 +300,7 @@ def one_more_step(unit: ScriptedLearner) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_rank_that_comes_back_gets_only_what_it_lacks(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (syncer, units):
         pull = a_round(units, 1)
@@ -332,6 +341,7 @@ def test_the_leader_says_bye_for_all_ranks(tmp_path: Path) -> None:
         until(lambda: state(syncer, "u-0") == UnitReport.DISCONNECTED, "the end")
 
 
+@pytest.mark.slow
 def test_the_seed_moves_on_when_a_rank_of_the_seeder_is_lost(tmp_path: Path) -> None:
     with (
         LocalSyncer(place_for(tmp_path, 2)) as syncer,
@@ -389,6 +399,7 @@ def test_a_refused_first_learner_leaves_no_layout(tmp_path: Path) -> None:
             until(lambda: syncer.report().seeded, "the seed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
@@ -424,6 +435,7 @@ def test_a_rank_of_a_unit_of_one_process_is_refused(tmp_path: Path) -> None:
         a_round(units, 1)
 
 
+@pytest.mark.slow
 def test_the_same_process_may_open_another_stream_before_the_break_was_noticed(tmp_path: Path) -> None:
     with a_job(tmp_path, [rows(2)]) as (syncer, units):
         two = units[0]
@@ -434,6 +446,7 @@ def test_the_same_process_may_open_another_stream_before_the_break_was_noticed(t
         a_round(units, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
@@ -470,6 +483,7 @@ def refused(syncer: LocalSyncer, unit: str) -> dict[str, int]:
     return dict((syncer.unit(unit) or UnitReport()).refused)
 
 
+@pytest.mark.slow
 def test_ranks_that_disagree_on_the_counters_end_their_unit(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (_, units):
         pull, two = a_pull(units), units[1]
@@ -480,6 +494,7 @@ def test_ranks_that_disagree_on_the_counters_end_their_unit(tmp_path: Path) -> N
         assert "the ranks disagree on fragment" in said.message
 
 
+@pytest.mark.slow
 def test_a_portion_with_nan_spoils_the_whole_contribution_and_ends_the_unit(tmp_path: Path) -> None:
     with a_job(tmp_path, [None, rows(2)]) as (syncer, units):
         pull, (one, two) = a_pull(units), units
@@ -492,6 +507,7 @@ def test_a_portion_with_nan_spoils_the_whole_contribution_and_ends_the_unit(tmp_
         assert (contributions(syncer, "u-0"), contributions(syncer, "u-1")) == (1, 0)
 
 
+@pytest.mark.slow
 def test_portions_that_were_not_asked_for_or_come_twice_or_too_late_are_one_refusal_each(tmp_path: Path) -> None:
     with a_job(tmp_path, [grid]) as (syncer, units):
         (four,) = units
@@ -512,6 +528,7 @@ def test_portions_that_were_not_asked_for_or_come_twice_or_too_late_are_one_refu
         assert four.pulled().t == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("overlap_steps", "most"), [(0, 2), (1, 2), (3, 4)])
 def test_a_unit_has_no_more_under_way_than_one_process_could(tmp_path: Path, overlap_steps: int, most: int) -> None:
     """As many fragments as exchanges may be open at a time, and as a stream may have transfers."""

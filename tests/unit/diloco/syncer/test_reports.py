@@ -86,6 +86,7 @@ def test_a_result_counts_what_was_refused_for_what_it_is_and_not_what_came_late(
     assert make_report(facts(), core(), Ledger(), unit_stats, 0.0).work_refused == 3
 
 
+@pytest.mark.slow
 def test_a_report_tells_outer_steps_by_all_that_they_wait_for() -> None:
     # Answers take 5.6 local steps of a second, and two exchanges go on at a time.
     learners = [SimulatedLearner(f"u{i}", 1.0, answer_seconds=5.0 + 0.3 * i) for i in range(3)]

@@ -49,6 +49,7 @@ def train_until(place: Place, t: int) -> None:
         assert syncer.stop() is RunOutcome.DRAINED
 
 
+@pytest.mark.slow
 def test_sigterm_leaves_the_current_step_and_the_next_process_goes_on_from_it(tmp_path: Path) -> None:
     place = place_for(tmp_path, every=1000)
     with LocalSyncer(place) as syncer:
@@ -87,6 +88,7 @@ def test_learners_reconnect_by_themselves_and_the_job_completes(tmp_path: Path) 
     assert [learner.session and connection_of(learner.session)._generation for learner in units] == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path, learners: list[LocalLearner]) -> None:
     place = place_for(tmp_path)
     train_until(place, 10)
@@ -104,6 +106,7 @@ def test_a_corrupt_newest_snapshot_is_passed_over_and_it_is_said(tmp_path: Path,
         until(lambda: syncer.report().t > report.t + 5, "training to go on")
 
 
+@pytest.mark.slow
 def test_the_loss_history_goes_on_after_a_restart_and_forgets_what_is_not_trained_any_more(
     tmp_path: Path, learners: list[LocalLearner]
 ) -> None:
@@ -128,6 +131,7 @@ def test_the_loss_history_goes_on_after_a_restart_and_forgets_what_is_not_traine
     assert steps == sorted(set(steps))
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_does_not_say_its_loss_history_is_refused(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 5)
@@ -138,6 +142,7 @@ def test_a_snapshot_that_does_not_say_its_loss_history_is_refused(tmp_path: Path
         pass
 
 
+@pytest.mark.slow
 def test_a_truncated_only_snapshot_is_not_taken_for_a_fresh_start(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 10)
@@ -147,12 +152,14 @@ def test_a_truncated_only_snapshot_is_not_taken_for_a_fresh_start(tmp_path: Path
         pass
 
 
+@pytest.mark.slow
 def test_state_that_is_cut_into_another_number_of_fragments_is_refused(tmp_path: Path) -> None:
     train_until(place_for(tmp_path), 5)
     with pytest.raises(BadState, match=r"2 fragments, the job into 1: training\.fragments cannot change"):
         LocalSyncer(place_for(tmp_path, fragments=1)).__enter__()
 
 
+@pytest.mark.slow
 def test_a_learner_of_another_model_is_refused_by_a_restored_job(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 5)
@@ -162,6 +169,7 @@ def test_a_learner_of_another_model_is_refused_by_a_restored_job(tmp_path: Path)
         assert learner.left.code == Exit.REFUSED_LAYOUT
 
 
+@pytest.mark.slow
 def test_a_restored_syncer_never_asks_for_a_seed(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 5)
@@ -180,6 +188,7 @@ def test_fences_hold_over_a_restart_although_no_snapshot_was_taken_since(tmp_pat
         assert "attempt 1 of unit u is fenced: attempt 2 has joined" in refused.message
 
 
+@pytest.mark.slow
 def test_another_job_on_the_same_volume_starts_with_its_own_fences(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     with LocalSyncer(place) as syncer:
@@ -196,6 +205,7 @@ def test_another_job_on_the_same_volume_starts_with_its_own_fences(tmp_path: Pat
         learner.wait()
 
 
+@pytest.mark.slow
 def test_a_snapshot_whose_tensors_lie_in_the_order_of_their_names_is_read(tmp_path: Path) -> None:
     """Releases before this one wrote them so, as the safetensors library does."""
     place = place_for(tmp_path)
@@ -215,6 +225,7 @@ def test_a_snapshot_whose_tensors_lie_in_the_order_of_their_names_is_read(tmp_pa
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_a_snapshot_that_is_due_during_a_write_holds_the_state_at_the_end_of_the_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
 ) -> None:
@@ -242,6 +253,7 @@ def test_a_snapshot_that_is_due_during_a_write_holds_the_state_at_the_end_of_the
     assert min(snapshots.step_of(name) or 0 for name in names if (snapshots.generation_of(name) or 0) >= 3) >= t
 
 
+@pytest.mark.slow
 def test_a_full_disk_does_not_stop_training_and_heals(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
 ) -> None:
@@ -265,6 +277,7 @@ def test_a_full_disk_does_not_stop_training_and_heals(
         assert report.snapshot_error == ""
 
 
+@pytest.mark.slow
 def test_a_job_is_not_complete_before_its_final_snapshot_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write, full = write_tensors, True
 
@@ -285,6 +298,7 @@ def test_a_job_is_not_complete_before_its_final_snapshot_is_durable(tmp_path: Pa
     assert stored(place).paths()[0].name.endswith("-t10")
 
 
+@pytest.mark.slow
 def test_a_syncer_that_starts_on_a_finished_job_completes_at_once(tmp_path: Path) -> None:
     place = place_for(tmp_path, steps=10)
     with LocalSyncer(place) as syncer:
@@ -303,6 +317,7 @@ def final_snapshots(place: Place, t: int) -> list[str]:
     return [path.name for path in stored(place).paths() if path.name.endswith(f"-t{t}")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [5, 7], ids=["the last step is a periodic one", "the last step is none"])
 def test_the_last_step_has_one_snapshot_and_the_result_names_it(tmp_path: Path, every: int) -> None:
     place = place_for(tmp_path, steps=10, every=every)
@@ -339,6 +354,7 @@ def test_a_restart_after_the_end_and_another_evaluation_leave_one_snapshot_of_th
     assert loaded.meta["evaluations"].keys() == {"u", "late"}
 
 
+@pytest.mark.slow
 def test_a_restart_removes_what_a_crash_left_of_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = place_for(tmp_path, steps=10)
     with LocalSyncer(place) as syncer:
@@ -355,6 +371,7 @@ def test_a_restart_removes_what_a_crash_left_of_the_last_step(tmp_path: Path, mo
     assert len(final_snapshots(place, 10)) == 1
 
 
+@pytest.mark.slow
 def test_a_syncer_that_stops_again_and_again_at_one_step_keeps_the_snapshots_before_it(tmp_path: Path) -> None:
     place = place_for(tmp_path)
     train_until(place, 10)
@@ -365,6 +382,7 @@ def test_a_syncer_that_stops_again_and_again_at_one_step_keeps_the_snapshots_bef
     assert [path.name for path in stored(place).paths()] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heals", [True, False], ids=["it heals", "it does not"])
 def test_the_copy_of_the_final_snapshot_is_tried_again_and_the_result_says_whether_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heals: bool
@@ -391,6 +409,7 @@ def test_the_copy_of_the_final_snapshot_is_tried_again_and_the_result_says_wheth
     assert [path.name for path in (tmp_path / "elsewhere").glob("*/*-t10")] == ([name] if heals else [])
 
 
+@pytest.mark.slow
 def test_a_complete_job_goes_on_with_more_steps_from_its_final_parameters(tmp_path: Path) -> None:
     place = place_for(tmp_path, steps=20)
     with LocalSyncer(place) as syncer:

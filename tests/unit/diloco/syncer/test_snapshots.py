@@ -278,6 +278,7 @@ def crash_points(tmp_path: Path) -> Iterator[tuple[int, bool]]:
         yield at, True
 
 
+@pytest.mark.slow
 def test_crash_between_any_two_steps_leaves_the_last_or_the_new_snapshot(tmp_path: Path) -> None:
     outcomes = set()
     for at, after in crash_points(tmp_path):
@@ -302,6 +303,7 @@ def test_crash_between_any_two_steps_leaves_the_last_or_the_new_snapshot(tmp_pat
     assert outcomes == {2, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same", [True, False], ids=["same tensors", "other tensors"])
 def test_crash_during_a_second_save_of_a_step_leaves_the_old_or_the_new_and_a_start_leaves_one(tmp_path: Path, same: bool) -> None:
     outcomes = set()

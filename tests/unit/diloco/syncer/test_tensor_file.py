@@ -32,11 +32,13 @@ def assert_same(read: dict[str, np.ndarray], tensors: dict[str, np.ndarray]) -> 
         assert read[name].tobytes() == tensor.tobytes()
 
 
+@pytest.mark.slow
 @given(STATES)
 def test_the_library_reads_what_we_write(tensors: dict[str, np.ndarray]) -> None:
     assert_same(safetensors.numpy.load(file_of(tensors)), tensors)
 
 
+@pytest.mark.slow
 @given(STATES)
 def test_we_read_what_the_library_writes(tensors: dict[str, np.ndarray]) -> None:
     data = safetensors.numpy.save(tensors, {"format": "np"})
@@ -85,6 +87,7 @@ def test_a_header_longer_than_the_file_reserves_no_memory() -> None:
     assert "header would have" in read_tensors(io.BytesIO(data), len(data)).wrong
 
 
+@pytest.mark.slow
 @given(STATES)
 def test_the_checksum_lets_go_of_nothing(tensors: dict[str, np.ndarray]) -> None:
     parts = TensorParts([{name: tensor} for name, tensor in tensors.items()])

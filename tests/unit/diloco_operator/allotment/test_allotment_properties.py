@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders.allotted_jobs import SimplePool, World
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
@@ -112,6 +113,7 @@ def play(world: World, data: st.DataObject, pools: st.SearchStrategy[SimplePool]
         check_no_slice_twice(world)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(tpu_nodes(), st.data())
 def test_slices_of_one_host(nodes: list[Obj], data: st.DataObject) -> None:
@@ -127,6 +129,7 @@ def test_slices_of_one_host(nodes: list[Obj], data: st.DataObject) -> None:
     assert not any(world.allotment.of(name).nodes or world.allotment.of(name).revoked for name in world.jobs), "something is left to do"
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(st.integers(0, 7), st.data())
 def test_units_of_one_and_two_hosts(hosts: int, data: st.DataObject) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from builders.allotted_jobs import SimplePool, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import GPU, a_gpu_node
@@ -203,6 +204,7 @@ def check_nothing_idle(world: World) -> None:
                 assert not want.suits(slice_), f"{job.name} waits for {pool.shape} beside {slice_}"
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 4), st.data())
 def test_any_jobs_on_shared_hosts(hosts: int, data: st.DataObject) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from diloco_operator.accelerators import ACCELERATOR_NAMES
 from diloco_operator.api.crd import CRD_FILE, Schema, build_crd, crd_yaml, job_schema, unused_rules
@@ -32,6 +33,7 @@ def test_crd_in_the_repository_is_up_to_date() -> None:
     assert (ROOT / "crds" / CRD_FILE).read_text() == crd_yaml(), "run `make crds`"
 
 
+@pytest.mark.slow
 def test_yaml_says_what_the_object_says() -> None:
     assert yaml.safe_load(crd_yaml()) == build_crd()
 

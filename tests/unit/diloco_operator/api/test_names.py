@@ -48,6 +48,7 @@ def literals(file: Path) -> Iterator[str]:
             yield node.value
 
 
+@pytest.mark.slow
 def test_no_other_module_writes_a_name_out() -> None:
     found = {
         (str(file.relative_to(ROOT)), text)

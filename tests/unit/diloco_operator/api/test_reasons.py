@@ -56,11 +56,13 @@ def used() -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 def test_every_reason_in_the_table_is_used() -> None:
     table = {(name, member) for name, group in GROUPS.items() for member in group.__members__}
     assert table - used() == set()
 
 
+@pytest.mark.slow
 def test_no_reason_is_written_as_a_literal() -> None:
     reasons = {reason.value for reason in all_reasons()}
     literals = [
@@ -72,6 +74,7 @@ def test_no_reason_is_written_as_a_literal() -> None:
     assert literals == []
 
 
+@pytest.mark.slow
 def test_whatever_is_written_as_a_reason_comes_from_the_table() -> None:
     """A reason is a member of the table, "" or a variable that holds one: never another literal."""
     literals = [

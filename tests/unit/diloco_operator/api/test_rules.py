@@ -48,6 +48,7 @@ def test_immutable_field_cannot_change(path: str, value: Any, words: str) -> Non
     assert all(path.startswith(cause.field) for cause in causes), causes
 
 
+@pytest.mark.slow
 def test_every_rule_refuses_one_of_the_cases() -> None:
     """So that an API server that passes the cases has every rule."""
     causes = [cause for obj, _, _ in REFUSED.values() for cause in refusals(obj)]

@@ -133,6 +133,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 # --- what comes -------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 async def test_the_model_comes_through_a_pod_that_is_deleted_afterwards(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert await desk.export() == ""
     assert load_file(desk.file)["scale"] == 2
@@ -144,12 +145,14 @@ async def test_the_model_comes_through_a_pod_that_is_deleted_afterwards(desk: De
     assert "reading claim quad-syncer through pod quad-syncer-export-" in said.err
 
 
+@pytest.mark.slow
 async def test_step_and_type_are_chosen_in_the_pod(desk: Desk) -> None:
     await desk.export(step=10, dtype="float16")
     assert load_file(desk.file)["scale"] == 1
     assert load_file(desk.file)["scale"].dtype == np.float16
 
 
+@pytest.mark.slow
 async def test_a_claim_without_a_job_is_exported(desk: Desk) -> None:
     desk.cluster.job = None
     await desk.export(job="", claim="kept")
@@ -157,6 +160,7 @@ async def test_a_claim_without_a_job_is_exported(desk: Desk) -> None:
     assert mounts(desk.cluster.created[0], "kept")
 
 
+@pytest.mark.slow
 async def test_of_a_running_job_the_pod_runs_on_the_syncers_node(desk: Desk) -> None:
     desk.cluster.pods["quad-syncer"] = a_syncer("n7")
     await desk.export()
@@ -165,12 +169,14 @@ async def test_of_a_running_job_the_pod_runs_on_the_syncers_node(desk: Desk) -> 
     assert desk.cluster.pods.keys() == {"quad-syncer"}
 
 
+@pytest.mark.slow
 async def test_of_an_ended_job_the_pod_may_run_anywhere(desk: Desk) -> None:
     desk.cluster.pods["quad-syncer"] = a_syncer(phase="Succeeded")
     await desk.export()
     assert "affinity" not in desk.cluster.created[0]["spec"]
 
 
+@pytest.mark.slow
 async def test_pods_that_earlier_exports_left_are_removed(desk: Desk) -> None:
     for name, phase in (("ended", "Failed"), ("other", "Running")):
         old = a_syncer(phase=phase)
@@ -316,6 +322,7 @@ async def test_an_interrupted_export_leaves_no_file_and_no_pod(desk: Desk) -> No
     desk.assert_nothing_stays()
 
 
+@pytest.mark.slow
 async def test_what_the_program_in_the_pod_says_reaches_the_user(desk: Desk) -> None:
     with pytest.raises(CommandError, match=r"there is no snapshot of outer step 30 in .*There are those of outer steps 20, 10\."):
         await desk.export(step=30)

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from diloco_operator.cli.main import main
 
 
+@pytest.mark.slow
 def test_launch_starts_as_many_ranks_as_asked_for_and_leaves_the_programs_options_alone() -> None:
     program = str(Path(sys.executable).parent / "diloco")
     command = [

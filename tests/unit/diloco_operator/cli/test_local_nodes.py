@@ -65,6 +65,7 @@ def test_a_fleet_that_cannot_be_is_refused_with_its_file(tmp_path: Path, text: s
     assert message in said
 
 
+@pytest.mark.slow
 def test_an_api_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound and not listening: no answer, and no other process gets the port
         taken.bind(("127.0.0.1", 0))

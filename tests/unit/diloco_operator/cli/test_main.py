@@ -10,6 +10,7 @@ from diloco_operator.cli import kubectl
 from diloco_operator.cli.main import main
 
 
+@pytest.mark.slow
 def test_crd_is_printed_as_yaml() -> None:
     result = CliRunner().invoke(main, ["crd"])
     assert result.exit_code == 0

@@ -130,6 +130,7 @@ def installed(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.slow
 def test_the_installed_program_shows_its_version() -> None:
     shown = installed("--version")
     assert (shown.returncode, shown.stderr) == (0, "")

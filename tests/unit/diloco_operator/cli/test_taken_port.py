@@ -36,6 +36,7 @@ def only_network(tmp_path: Path) -> Iterator[Path]:
     network.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("up", str(EXAMPLES / "cpu.yaml")), ("local", "nodes", "--kubeconfig", "kubeconfig")], ids=["up", "nodes"]
 )

@@ -217,6 +217,7 @@ def test_json_of_valid_jobs_names_them(tmp_path: Path) -> None:
     assert answer == {"valid": True, "jobs": [{"file": str(file), "document": 1, "name": "bytes-lm"}], "problems": []}
 
 
+@pytest.mark.slow
 def test_shipped_examples_are_valid() -> None:
     examples = sorted((Path(__file__).parents[4] / "examples").glob("**/*.yaml"))
     jobs = [manifest for manifest in load_manifests(examples, kinds=("DiLoCoJob", "Node")) if manifest.obj["kind"] == "DiLoCoJob"]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, an_inventory
 from diloco_operator.fleet import Inventory, PodUse, Resources, Shape, SliceCounts, project_node
 from diloco_operator.kube.client import Obj
@@ -94,6 +95,7 @@ def counts_once(inventory: Inventory, shape: Shape, own: Sequence[str]) -> Slice
     return replace(counts, unusable=())
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.lists(steps, min_size=4, max_size=16))
 def test_a_fleet_that_changed_is_one_that_was_made_anew(happened: list[tuple[str, Any]]) -> None:

@@ -130,6 +130,7 @@ async def a_leader_and_a_standby(world: World) -> tuple[Replica, Replica]:
     return first, second
 
 
+@pytest.mark.slow
 def test_of_several_replicas_one_leads_and_goes_on_leading() -> None:
     async def scenario(world: World) -> None:
         replicas = [world.start(f"replica-{i}") for i in range(5)]

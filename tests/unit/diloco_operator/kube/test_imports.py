@@ -51,6 +51,7 @@ def test_a_package_that_is_not_installed_is_named() -> None:
     assert "not_installed" not in sys.modules
 
 
+@pytest.mark.slow
 def test_commands_start_without_the_libraries_that_they_do_not_use() -> None:
     program = """
 import sys

@@ -118,6 +118,7 @@ def test_a_watch_goes_on_after_the_last_bookmark() -> None:
     assert api.watched_from == ["10", "40"]
 
 
+@pytest.mark.slow
 def test_a_silent_watch_is_dropped_and_resumed_where_it_was() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[bookmark(20), SILENCE], [SILENCE]])
     timeouts = WatchTimeouts(read=90)
@@ -186,6 +187,7 @@ def test_watches_that_end_at_once_are_not_repeated_in_a_tight_loop() -> None:
     assert took == pytest.approx(0.5 + 1 + 2, abs=0.02)
 
 
+@pytest.mark.slow
 def test_an_idle_watch_that_the_server_ends_is_resumed_at_once() -> None:
     api = ScriptedApi(lists=pages("a"), watches=[[60.0], [60.0], [SILENCE]])
     took = follow(lambda: Followed(api), lambda it: len(api.watched_from) == 3, within=200)

@@ -88,7 +88,7 @@ class KeyQueueMachine(RuleBasedStateMachine):
 
 
 KeyQueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestKeyQueue = KeyQueueMachine.TestCase
+TestKeyQueue = pytest.mark.slow(KeyQueueMachine.TestCase)
 
 
 def a_queue() -> WorkQueue[str]:

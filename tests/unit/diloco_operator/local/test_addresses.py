@@ -23,6 +23,7 @@ def test_owner_keeps_its_address_until_it_is_released_and_then_it_is_used_last()
     assert addresses.of_owner("b") != first
 
 
+@pytest.mark.slow
 def test_released_addresses_come_round_again_when_the_network_is_used_up() -> None:
     addresses = Addresses(77)
     for number in range(0xFFFE - 2 + 1):

@@ -44,6 +44,7 @@ async def serving(client: MemoryApi, state_dir: Path, *fleet: Obj, server: str =
     assert not failures, failures
 
 
+@pytest.mark.slow
 async def test_a_node_that_was_marked_not_ready_posts_its_status_again(tmp_path: Path) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path):
@@ -59,6 +60,7 @@ async def test_a_node_that_was_marked_not_ready_posts_its_status_again(tmp_path:
         )  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_nodes_of_another_state_directory_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     client = MemoryApi()
     await client.create(NODES, registration(a_fleet_node("two"), "another"))
@@ -69,6 +71,7 @@ async def test_nodes_of_another_state_directory_are_refused_before_anything_is_w
         await client.get(NODES, "", "one")
 
 
+@pytest.mark.slow
 async def test_an_earlier_runs_node_is_taken_up_with_what_the_fleet_says_now(tmp_path: Path) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path, a_fleet_node("one", labels={"zone": "a"})):
@@ -80,6 +83,7 @@ async def test_an_earlier_runs_node_is_taken_up_with_what_the_fleet_says_now(tmp
         assert node["status"]["allocatable"]["google.com/tpu"] == "4"
 
 
+@pytest.mark.slow
 async def test_a_deleted_node_stays_away_until_the_next_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path, a_fleet_node("one"), a_fleet_node("two")) as nodes:
@@ -94,6 +98,7 @@ async def test_a_deleted_node_stays_away_until_the_next_start(tmp_path: Path, ca
             await client.get(NODES, "", "two")
 
 
+@pytest.mark.slow
 async def test_leaving_ends_pods_and_says_that_their_node_went(tmp_path: Path) -> None:
     client = MemoryApi()
     async with serving(client, tmp_path) as nodes:
@@ -108,6 +113,7 @@ async def test_leaving_ends_pods_and_says_that_their_node_went(tmp_path: Path) -
     assert await client.get(PODS, "default", "over") == over, "what was over before stays as it was"
 
 
+@pytest.mark.slow
 async def test_an_unknown_simulated_failure_leaves_the_node_healthy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     client = MemoryApi()
     odd = a_fleet_node("one")

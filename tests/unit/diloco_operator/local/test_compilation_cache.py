@@ -45,6 +45,7 @@ async def test_a_later_pod_compiles_nothing_again_and_computes_the_same(
     assert second == [value, compiled, "0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [{}, {"JAX_COMPILATION_CACHE_DIR": "/chosen"}])
 async def test_the_folder_of_the_users_shell_wins_and_a_chosen_one_wins_over_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, str]
@@ -55,6 +56,7 @@ async def test_the_folder_of_the_users_shell_wins_and_a_chosen_one_wins_over_it(
         assert local.log("pod") == f"{chosen.get('JAX_COMPILATION_CACHE_DIR', '/of-the-shell')} 0\n"
 
 
+@pytest.mark.slow
 async def test_every_compiler_has_a_folder_of_its_own_in_the_state_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in CACHE_VARIABLES:
         monkeypatch.delenv(variable, raising=False)

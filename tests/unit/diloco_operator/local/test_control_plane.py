@@ -28,6 +28,7 @@ def in_state(state: str, attempt: int = 1) -> Callable[[Obj], bool]:
     return lambda unit: (unit.get("state"), unit.get("attempt")) == (state, attempt)
 
 
+@pytest.mark.slow
 async def test_killed_learner_is_started_again(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_fleet_node("a"), a_fleet_node("b")]) as cluster:
         await cluster.apply(sleeping())
@@ -37,6 +38,7 @@ async def test_killed_learner_is_started_again(tmp_path: Path) -> None:
     assert unit["restarts"] == 1
 
 
+@pytest.mark.slow
 async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path) -> None:
     home = {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": "home"}}}}  # of the syncer, which is never force-deleted
     prompt = OperatorConfig(unheard_tolerance=0.2)
@@ -49,6 +51,7 @@ async def test_unit_of_a_dead_node_moves_to_another(tmp_path: Path) -> None:
     assert unit["slice"] == "b"
 
 
+@pytest.mark.slow
 async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them(tmp_path: Path) -> None:
     """Placement and scheduler read it the same way, or the unit would wait for ever on a node that its pod may not have."""
     slow = {"key": "disk", "operator": "NotIn", "values": ["slow"]}
@@ -75,6 +78,7 @@ async def test_units_go_only_where_the_node_affinity_of_their_template_lets_them
         assert placed.endswith("3 free, but not fitting: the pool asks for the node affinity of its template")
 
 
+@pytest.mark.slow
 async def test_node_with_unknown_devices_runs_only_units_whose_template_requests_them(tmp_path: Path) -> None:
     devices: dict[str, Any] = {"example.com/npu": 4}
     async with local_control_plane(tmp_path, [a_fleet_node("npu-node", **devices)]) as cluster:
@@ -88,6 +92,7 @@ async def test_node_with_unknown_devices_runs_only_units_whose_template_requests
         assert await cluster.node_of("npu", "cpu-0") == "npu-node"
 
 
+@pytest.mark.slow
 async def test_programs_of_a_slice_read_the_names_of_all_its_hosts(tmp_path: Path) -> None:
     slice_ = [a_fleet_node(f"tpu-{host}", labels={**_TPU_LABELS, "cloud.google.com/gke-nodepool": "np"}, tpu=4) for host in range(2)]
     wanted = sleeping("lm", backoff="1h")
@@ -103,6 +108,7 @@ async def test_programs_of_a_slice_read_the_names_of_all_its_hosts(tmp_path: Pat
     assert f"{','.join(hosts)} {','.join(f'{host}:8476' for host in hosts)}" in unit["message"]
 
 
+@pytest.mark.slow
 async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_fleet_node("cpu"), a_fleet_tpu_node("tpu")]) as cluster:
         await cluster.remove_node("tpu")
@@ -113,6 +119,7 @@ async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: P
         await cluster.job("waits", is_true("Placed"))
 
 
+@pytest.mark.slow
 async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_fleet_node("a")]) as cluster:
         await cluster.apply(sleeping())
@@ -126,6 +133,7 @@ async def test_suspended_job_runs_nothing_and_deleted_one_leaves_nothing(tmp_pat
         assert await cluster.pods("sleeps") == []
 
 
+@pytest.mark.slow
 async def test_fault_fires_once_and_is_remembered(tmp_path: Path) -> None:
     fault = Fault("cpu-0", 0)
     on_fired: list[Any] = []
@@ -138,6 +146,7 @@ async def test_fault_fires_once_and_is_remembered(tmp_path: Path) -> None:
     assert on_fired == injector.fired
 
 
+@pytest.mark.slow
 async def test_second_control_plane_on_a_state_directory_is_refused(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, [a_fleet_node("a")]):
         with pytest.raises(StateDirBusy):

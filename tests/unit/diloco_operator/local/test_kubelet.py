@@ -70,6 +70,7 @@ def command_line(pid: int) -> str:
         return ""
 
 
+@pytest.mark.slow
 async def test_pod_that_ends_well_succeeds(local: LocalNodes) -> None:
     pod = await local.run(sh("echo hello"))
     assert pod["status"]["phase"] == "Succeeded"
@@ -87,12 +88,14 @@ async def test_pod_that_ends_badly_fails_with_its_exit_status(local: LocalNodes,
     assert (ended(pod)["exitCode"], ended(pod)["reason"], ended(pod).get("signal")) == (code, "Error", number)
 
 
+@pytest.mark.slow
 async def test_program_that_does_not_exist_is_a_start_error(local: LocalNodes) -> None:
     pod = await local.run(a_pod("pod", "no-such-program"))
     assert (ended(pod)["exitCode"], ended(pod)["reason"]) == (128, "StartError")
     assert "no-such-program" in ended(pod)["message"]
 
 
+@pytest.mark.slow
 async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNodes) -> None:
     for name in ("one", "two"):
         await local.create(PODS, sh("exec sleep 100", name))
@@ -105,6 +108,7 @@ async def test_running_pod_is_ready_and_has_an_address_of_its_own(local: LocalNo
     assert all(address.startswith("127.") and not address.startswith("127.0.") for address in addresses)
 
 
+@pytest.mark.slow
 async def test_two_pods_listen_on_the_same_port(local: LocalNodes) -> None:
     script = (
         "import os, socket, time\n"
@@ -129,6 +133,7 @@ async def test_two_pods_listen_on_the_same_port(local: LocalNodes) -> None:
         assert (await local.pod(name, has_phase("Succeeded", "Failed")))["status"]["phase"] == "Succeeded"
 
 
+@pytest.mark.slow
 async def test_environment_config_and_volumes_arrive(local: LocalNodes) -> None:
     meta = {"namespace": "default"}
     await local.create(CONFIG_MAPS, {"metadata": {"name": "job", **meta}, "data": {"job.json": "{}", "level": "high"}})
@@ -167,11 +172,13 @@ async def test_environment_config_and_volumes_arrive(local: LocalNodes) -> None:
     assert (local.context.state_dir / "volumes/default/state/result").read_text() == "done\n"
 
 
+@pytest.mark.slow
 async def test_termination_message_is_cut_at_4096_bytes(local: LocalNodes) -> None:
     pod = await local.run(sh("head -c 5000 /dev/zero | tr '\\0' x > /dev/termination-log"))
     assert ended(pod)["message"] == "x" * 4096
 
 
+@pytest.mark.slow
 async def test_fallback_message_is_the_end_of_the_log(local: LocalNodes) -> None:
     pod = await local.run(sh("echo why; exit 1", container={"terminationMessagePolicy": "FallbackToLogsOnError"}))
     assert ended(pod)["message"] == "why"
@@ -182,6 +189,7 @@ async def test_fallback_message_is_the_end_of_the_log(local: LocalNodes) -> None
     assert ended(pod).get("message", "") == "", "what the pod before of this name wrote is not its log"
 
 
+@pytest.mark.slow
 async def test_pod_waits_for_a_config_map_and_then_starts(tmp_path: Path) -> None:
     retries: list[float] = []
 
@@ -198,6 +206,7 @@ async def test_pod_waits_for_a_config_map_and_then_starts(tmp_path: Path) -> Non
     assert retries[:2] == [1.0, 2.0]
 
 
+@pytest.mark.slow
 async def test_missing_secret_is_a_config_error_with_its_name(tmp_path: Path) -> None:
     async with local_nodes(tmp_path, sleep=lambda _: asyncio.Event().wait()) as nodes:
         volumes = [{"name": "v", "secret": {"secretName": "absent"}}]
@@ -207,6 +216,7 @@ async def test_missing_secret_is_a_config_error_with_its_name(tmp_path: Path) ->
         assert pod["status"]["phase"] == "Pending"
 
 
+@pytest.mark.slow
 async def test_container_restarts_at_once_and_then_backs_off_until_it_succeeds(tmp_path: Path) -> None:
     delays: list[float] = []
 
@@ -222,6 +232,7 @@ async def test_container_restarts_at_once_and_then_backs_off_until_it_succeeds(t
     assert pod["status"]["phase"] == "Succeeded"
 
 
+@pytest.mark.slow
 async def test_crash_loop_is_shown_while_the_container_waits(tmp_path: Path) -> None:
     async def sleep(seconds: float) -> None:
         if seconds:
@@ -236,6 +247,7 @@ async def test_crash_loop_is_shown_while_the_container_waits(tmp_path: Path) -> 
         await nodes.pod("pod", is_gone)
 
 
+@pytest.mark.slow
 async def test_deletion_is_sigterm_and_the_pod_goes_when_its_processes_have_gone(local: LocalNodes) -> None:
     await local.create(PODS, sh("trap 'echo drained; exit 143' TERM; echo ready; while true; do sleep 0.02; done"))
     await local.pod("pod", is_true("Ready"))
@@ -260,6 +272,7 @@ async def test_pod_that_ignores_sigterm_is_killed_after_its_grace_period(local: 
     assert ended(seen[-1])["exitCode"] == 137
 
 
+@pytest.mark.slow
 async def test_grace_period_can_be_cut_short(local: LocalNodes) -> None:
     mark = f"stubborn in {local.context.state_dir}"
     await local.create(PODS, sh(f"trap '' TERM; echo deaf; : {mark}; while true; do sleep 0.02; done", terminationGracePeriodSeconds=3600))
@@ -272,6 +285,7 @@ async def test_grace_period_can_be_cut_short(local: LocalNodes) -> None:
     await nothing_runs(mark)
 
 
+@pytest.mark.slow
 async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(local: LocalNodes) -> None:
     container = {"env": [{"name": "SYNCER", "value": "job-syncer.job.default.svc:7077"}]}
     await local.run(sh("echo $SYNCER", "early", container=container))
@@ -285,6 +299,7 @@ async def test_name_of_a_pod_resolves_to_its_address_before_and_after_it_exists(
     assert again["status"]["podIP"] == syncer["status"]["podIP"]
 
 
+@pytest.mark.slow
 async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path) -> None:
     async with local_nodes(tmp_path, a_fleet_node("slow", speed="0.5")) as nodes:
         script = "echo ${DILOCO_RELATIVE_SPEED-none}"
@@ -296,6 +311,7 @@ async def test_learner_container_is_told_the_speed_of_its_node(tmp_path: Path) -
     assert logs == {"learner-0.log": "0.5\n", "other-0.log": "none\n"}
 
 
+@pytest.mark.slow
 async def test_init_containers_run_first_and_one_that_fails_fails_the_pod(local: LocalNodes) -> None:
     good, bad = [{"name": name, "image": "none", "command": ["sh", "-c", f"echo {name}; {name}"]} for name in ("true", "false")]
     pod = await local.run(sh("echo main", "fine", initContainers=[good]))
@@ -306,6 +322,7 @@ async def test_init_containers_run_first_and_one_that_fails_fails_the_pod(local:
     assert "main" not in local.log("broken")
 
 
+@pytest.mark.slow
 async def test_signal_from_outside_counts_as_an_error_of_the_program(local: LocalNodes) -> None:
     await local.create(PODS, sh("exec sleep 100"))
     await local.pod("pod", is_true("Ready"))
@@ -315,6 +332,7 @@ async def test_signal_from_outside_counts_as_an_error_of_the_program(local: Loca
     assert not await local.kubelet.signal("default", "pod", signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes) -> None:
     await local.create(PODS, sh("exec sleep 100"))
     pod = await local.pod("pod", is_true("Ready"))
@@ -327,6 +345,7 @@ async def test_foreign_conditions_survive_the_kubelets_reports(local: LocalNodes
     assert condition(pod, "Ready")["status"] == "False"
 
 
+@pytest.mark.slow
 async def test_successor_of_the_same_name_starts_only_when_its_predecessor_is_gone(local: LocalNodes) -> None:
     mark = f"PREDECESSOR={uuid.uuid4()}"  # other runs of this test may be under way on this machine
     container = {"env": [{"name": mark.split("=")[0], "value": mark.split("=")[1]}]}
@@ -361,6 +380,7 @@ def is_there(link: Path) -> bool:
     return link.is_symlink()
 
 
+@pytest.mark.slow
 async def test_programs_make_sockets_in_the_tmp_of_their_pod_however_deep_the_state_directory_is(tmp_path: Path) -> None:
     async with local_nodes(tmp_path / ("deep" * 30)) as local:
         mounted = {"volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}
@@ -373,6 +393,7 @@ async def test_programs_make_sockets_in_the_tmp_of_their_pod_however_deep_the_st
     assert not is_there(short)
 
 
+@pytest.mark.slow
 async def test_variables_that_the_user_chose_win_over_the_kubelets_and_the_pods_win_over_them(tmp_path: Path) -> None:
     async with local_nodes(tmp_path, environment={"OMP_NUM_THREADS": "4", "TOKEN": "given", "OWN": "given"}) as local:
         pod = sh(

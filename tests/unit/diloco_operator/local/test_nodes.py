@@ -45,6 +45,7 @@ async def node(local: LocalNodes, name: str, holds: Holds = bool) -> Obj:
     return await wait_for(local.client, NODES, "", name, holds) or {}
 
 
+@pytest.mark.slow
 async def test_registered_node_is_ready_with_what_the_manifest_says(two: LocalNodes) -> None:
     one = await node(two, "one", is_true("Ready"))
     assert one["metadata"]["labels"]["a"] == "b"
@@ -53,6 +54,7 @@ async def test_registered_node_is_ready_with_what_the_manifest_says(two: LocalNo
     assert one["status"]["addresses"][0]["address"].startswith("127.")
 
 
+@pytest.mark.slow
 async def test_dead_node_turns_unknown_and_its_pods_stay_terminating_with_stale_status(two: LocalNodes) -> None:
     pod = await started(two)
     await two.nodes.fail("one")
@@ -66,6 +68,7 @@ async def test_dead_node_turns_unknown_and_its_pods_stay_terminating_with_stale_
     assert "running" in pod["status"]["containerStatuses"][0]["state"]
 
 
+@pytest.mark.slow
 async def test_node_that_comes_back_ends_what_was_marked_for_deletion(two: LocalNodes) -> None:
     await started(two)
     await two.nodes.fail("one")
@@ -75,6 +78,7 @@ async def test_node_that_comes_back_ends_what_was_marked_for_deletion(two: Local
     assert not taints(await node(two, "one", is_true("Ready")))
 
 
+@pytest.mark.slow
 async def test_partitioned_node_works_on_and_its_orphans_end_when_it_is_back(two: LocalNodes) -> None:
     pod = await started(two)
     await two.nodes.fail("one", NodeFailure.PARTITIONED)
@@ -88,12 +92,14 @@ async def test_partitioned_node_works_on_and_its_orphans_end_when_it_is_back(two
     assert lives(two, successor)
 
 
+@pytest.mark.slow
 async def test_pods_of_another_node_do_not_notice(two: LocalNodes) -> None:
     other = await started(two, "other", "two")
     await two.nodes.fail("one")
     assert lives(two, other)
 
 
+@pytest.mark.slow
 async def test_removed_node_takes_its_pods_out_of_the_api(two: LocalNodes) -> None:
     pod = await started(two)
     seen: list[Obj] = []
@@ -103,6 +109,7 @@ async def test_removed_node_takes_its_pods_out_of_the_api(two: LocalNodes) -> No
     assert not lives(two, pod)
 
 
+@pytest.mark.slow
 async def test_restored_node_takes_pods_again(two: LocalNodes) -> None:
     await two.nodes.remove("one")
     await two.nodes.restore("one")
@@ -110,6 +117,7 @@ async def test_restored_node_takes_pods_again(two: LocalNodes) -> None:
     assert lives(two, pod)
 
 
+@pytest.mark.slow
 async def test_noexecute_taint_evicts_those_who_do_not_tolerate_it(two: LocalNodes) -> None:
     await started(two)
     await started(two, "tolerant", tolerations=[{"operator": "Exists"}])
@@ -118,6 +126,7 @@ async def test_noexecute_taint_evicts_those_who_do_not_tolerate_it(two: LocalNod
     assert "deletionTimestamp" not in (await two.pod("tolerant", is_true("Ready")))["metadata"]
 
 
+@pytest.mark.slow
 async def test_pending_pod_is_told_why_and_bound_as_soon_as_there_is_room(tmp_path: Path) -> None:
     async with local_nodes(tmp_path, a_fleet_node("one", gpu=1)) as local:
         gpu = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}

@@ -92,23 +92,27 @@ async def sh(supervisor: Supervisor, folder: Path, script: str) -> Process:
     return await supervisor.spawn(["sh", "-c", script], env=ENV, cwd=folder, log=folder / "log")
 
 
+@pytest.mark.slow
 async def test_exit_status_and_output_are_those_of_the_program(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "echo out; echo err >&2; exit 7")
     assert await process.wait() == Exited(7)
     assert sorted((tmp_path / "log").read_text().split()) == ["err", "out"]
 
 
+@pytest.mark.slow
 async def test_death_by_signal_is_128_plus_its_number(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "kill -KILL $$")
     assert await process.wait() == Exited(137, 9)
 
 
+@pytest.mark.slow
 async def test_environment_is_exactly_what_was_given(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await supervisor.spawn(["/usr/bin/env"], env={"ONLY": "this"}, cwd=tmp_path, log=tmp_path / "log")
     await process.wait()
     assert {line.partition("=")[0] for line in (tmp_path / "log").read_text().splitlines()} == {"ONLY", "DILOCO_LOCAL_CONTAINER"}
 
 
+@pytest.mark.slow
 async def test_signals_that_python_ignores_are_back_at_their_defaults_in_the_program(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "grep SigIgn /proc/self/status")
     await process.wait()
@@ -117,6 +121,7 @@ async def test_signals_that_python_ignores_are_back_at_their_defaults_in_the_pro
     assert int((tmp_path / "log").read_text().split()[1], 16) & by_python == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("argv", "cwd", "why"),
     [(["no-such-program"], ".", "No such file"), (["/etc/passwd"], ".", "Permission denied"), (["true"], "absent", "No such file")],
@@ -128,6 +133,7 @@ async def test_a_program_that_cannot_be_started_says_why(
         await supervisor.spawn(argv, env=ENV, cwd=tmp_path / cwd, log=tmp_path / "log")
 
 
+@pytest.mark.slow
 async def test_a_group_signal_reaches_children_too(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
     await supervisor.signal(process, signal.SIGKILL, group=True)
@@ -135,6 +141,7 @@ async def test_a_group_signal_reaches_children_too(supervisor: Supervisor, tmp_p
     await gone(daemon)
 
 
+@pytest.mark.slow
 async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
     await supervisor.signal(process, signal.SIGTERM)
@@ -143,6 +150,7 @@ async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(sup
     await gone(daemon)
 
 
+@pytest.mark.slow
 async def test_a_stopped_process_can_still_be_ended(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "while true; do sleep 100; done")
     await supervisor.signal(process, signal.SIGSTOP, group=True)
@@ -150,6 +158,7 @@ async def test_a_stopped_process_can_still_be_ended(supervisor: Supervisor, tmp_
     assert await process.wait() == Exited(137, 9)
 
 
+@pytest.mark.slow
 async def test_one_container_ends_and_its_neighbour_lives(supervisor: Supervisor, tmp_path: Path) -> None:
     first, second = [await sh(supervisor, tmp_path, "sleep 100") for _ in range(2)]
     await supervisor.end(first)
@@ -157,6 +166,7 @@ async def test_one_container_ends_and_its_neighbour_lives(supervisor: Supervisor
     assert second.running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", range(5))
 async def test_a_start_that_is_cancelled_while_its_answer_comes_leaves_nothing_behind(
     supervisor: Supervisor, tmp_path: Path, turns: int
@@ -185,6 +195,7 @@ async def test_a_start_that_is_cancelled_before_it_fails_does_no_harm(supervisor
     assert await (await sh(supervisor, tmp_path, "exit 3")).wait() == Exited(3)
 
 
+@pytest.mark.slow
 async def test_closing_kills_everything(tmp_path: Path) -> None:
     async with Supervisor() as supervisor:
         process, daemon = await daemonising(supervisor, tmp_path)
@@ -194,6 +205,7 @@ async def test_closing_kills_everything(tmp_path: Path) -> None:
     assert await process.wait() == Exited(137, 9)
 
 
+@pytest.mark.slow
 async def test_killed_supervisor_takes_everything_along_and_a_new_one_takes_over(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
     assert supervisor.pid is not None
@@ -213,6 +225,7 @@ async def command(folder: Path) -> tuple[asyncio.subprocess.Process, int, int, i
     return started, helper, main, int(await appears(folder / "daemon.pid"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGABRT])
 async def test_nothing_outlives_the_command_however_it_dies(tmp_path: Path, number: signal.Signals) -> None:
     started, helper, main, daemon = await command(tmp_path)
@@ -221,6 +234,7 @@ async def test_nothing_outlives_the_command_however_it_dies(tmp_path: Path, numb
     await gone(helper, main, daemon)
 
 
+@pytest.mark.slow
 async def test_nothing_outlives_a_command_that_dies_together_with_its_stopped_processes(tmp_path: Path) -> None:
     started, helper, main, daemon = await command(tmp_path)
     for pid in (main, daemon):
@@ -250,18 +264,21 @@ def living(process: Process) -> list[int]:
     return [found.pid for found in processes() if found.alive and has_mark(found.pid, process.mark)]
 
 
+@pytest.mark.slow
 async def test_a_search_finds_processes_that_keep_forking(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await relay(supervisor, tmp_path)
     for _ in range(20):
         assert [pid for pid in living(process) if pid != process.pid]
 
 
+@pytest.mark.slow
 async def test_processes_that_keep_forking_are_outrun(tmp_path: Path) -> None:
     async with Supervisor() as supervisor:
         process = await relay(supervisor, tmp_path)
     assert not living(process)
 
 
+@pytest.mark.slow
 async def test_the_supervisor_is_small(supervisor: Supervisor) -> None:
     """It runs beside every job, so it must stay below 32 MB; the operator's process takes several times that."""
     status = text_of(Path(f"/proc/{supervisor.pid}/status"))
@@ -269,6 +286,7 @@ async def test_the_supervisor_is_small(supervisor: Supervisor) -> None:
     assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("priority", "more"), [(Priority.LOW, 10), (Priority.NORMAL, 0)])
 async def test_containers_have_the_priority_that_was_chosen(tmp_path: Path, priority: Priority, more: int) -> None:
     """By default one below that of the control plane."""

@@ -32,6 +32,7 @@ async def until(cluster: FakeCluster, name: str, wanted: list[str]) -> None:
     await cluster.when(name, lambda status: sorted(unit["state"] for unit in status.get("units", ())) == wanted, what=str(wanted))
 
 
+@pytest.mark.slow
 @operated(slices=["np-a", "np-b", "np-c"])
 async def test_scavenged_job_gives_one_slice_back_for_one_missing_slice_and_takes_it_again_later(cluster: FakeCluster) -> None:
     await apply(cluster, "scavenger", 3, capacity="Scavenged")
@@ -49,6 +50,7 @@ async def restarts(cluster: FakeCluster, name: str) -> int:
     return sum(unit.get("restarts", 0) for unit in (await cluster.status(name))["units"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("priority", [0, 1_000_000])
 @operated(slices=["a", "b", "c"])
 async def test_a_younger_job_gets_its_minimum_although_an_older_one_takes_every_slice(cluster: FakeCluster, priority: int) -> None:
@@ -63,6 +65,7 @@ async def test_a_younger_job_gets_its_minimum_although_an_older_one_takes_every_
     assert ((await states(cluster, "old")).count("Training"), await states(cluster, "young")) == (2, ["Training"])
 
 
+@pytest.mark.slow
 @operated(slices=["a"])
 async def test_a_new_slice_goes_to_the_job_that_waits_for_its_minimum(cluster: FakeCluster) -> None:
     await apply(cluster, "old", 10)
@@ -74,6 +77,7 @@ async def test_a_new_slice_goes_to_the_job_that_waits_for_its_minimum(cluster: F
     assert await states(cluster, "old") == ["Training"]
 
 
+@pytest.mark.slow
 @operated(slices=["a", "b", "c", "d"])
 async def test_jobs_of_equal_priority_share_what_is_beyond_their_minima(cluster: FakeCluster) -> None:
     await apply(cluster, "first", 10)
@@ -86,6 +90,7 @@ async def test_jobs_of_equal_priority_share_what_is_beyond_their_minima(cluster:
     assert await cluster.pod_phases() == before, "the jobs exchange slices"
 
 
+@pytest.mark.slow
 @operated(slices=["a"], runs=False)
 async def test_an_operator_that_restarts_keeps_a_slice_for_the_job_that_waits_for_its_minimum(cluster: FakeCluster) -> None:
     async with cluster.operating():
@@ -106,6 +111,7 @@ async def until_said(cluster: FakeCluster, name: str, text: str) -> Obj:
     )
 
 
+@pytest.mark.slow
 @operated(slices=["a", "b", "c"])
 async def test_pool_that_waits_names_the_job_that_holds_the_slices_and_what_of_them_is_surplus(cluster: FakeCluster) -> None:
     await urgent(cluster, 1000)

@@ -99,6 +99,7 @@ async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile,
             assert not task.done()
 
 
+@pytest.mark.slow
 def test_failures_that_come_one_by_one_are_written_down_together() -> None:
     async def scenario() -> None:
         async with stand(UNITS) as there:
@@ -164,6 +165,7 @@ async def slowly[T](work: Callable[[], T]) -> T:
     return found
 
 
+@pytest.mark.slow
 def test_a_slice_that_another_job_reserved_during_an_offloaded_decision_is_not_given_twice() -> None:
     async def scenario() -> None:
         sizes, free = {"big": UNITS, "small": 4}, 20
@@ -185,6 +187,7 @@ def test_a_slice_that_another_job_reserved_during_an_offloaded_decision_is_not_g
     run_virtual(scenario())
 
 
+@pytest.mark.slow
 def test_a_decision_includes_what_happens_while_it_waits_for_its_turn() -> None:
     async def scenario() -> None:
         async with stand(2 * UNITS, offload=slowly) as there:
@@ -206,6 +209,7 @@ def test_a_decision_includes_what_happens_while_it_waits_for_its_turn() -> None:
     run_virtual(scenario())
 
 
+@pytest.mark.slow
 def test_what_was_decided_gets_going_before_the_next_decision_begins() -> None:
     """An offloaded decision slows down everything else, so an equally long pause follows it."""
 

@@ -76,6 +76,7 @@ def test_many_missing_fields_are_cut_short() -> None:
     assert "more; install" in problem_of(crd)
 
 
+@pytest.mark.slow
 def test_it_checks_until_the_definition_exists_and_logs_each_problem_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         forbidden = True

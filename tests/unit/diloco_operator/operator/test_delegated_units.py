@@ -21,6 +21,7 @@ AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
 SLICES = [a_tpu_slice(f"np-{index}", 2) for index in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_each_unit_of_two_hosts_gets_a_slice_of_its_own_in_whatever_order_nodes_come(seed: int) -> None:
     async def scenario(cluster: FakeCluster) -> None:
@@ -42,6 +43,7 @@ def test_each_unit_of_two_hosts_gets_a_slice_of_its_own_in_whatever_order_nodes_
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_jobs_whose_names_and_pools_read_alike_train_side_by_side() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -72,6 +74,7 @@ def test_pods_that_name_no_node_get_only_a_class_that_never_preempts(policy: Obj
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_unit_that_waits_outlives_its_operator() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -87,6 +90,7 @@ def test_unit_that_waits_outlives_its_operator() -> None:
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_pinned_unit_of_another_job_and_one_that_waits_never_share_a_host() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -102,6 +106,7 @@ def test_pinned_unit_of_another_job_and_one_that_waits_never_share_a_host() -> N
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -125,6 +130,7 @@ def test_explain_says_of_a_pool_that_is_not_used_what_its_autoscaler_had_said() 
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_scale_down_through_the_api_withdraws_all_demand_beyond_it() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -142,6 +148,7 @@ def test_scale_down_through_the_api_withdraws_all_demand_beyond_it() -> None:
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_nodes_of_two_autoscalers_for_one_unit_cost_the_job_nothing() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -177,6 +184,7 @@ def bound_units(cluster: FakeCluster) -> list[str]:
     return sorted(pod["metadata"]["labels"][names.LABEL_UNIT] for pod in pods)
 
 
+@pytest.mark.slow
 def test_of_two_units_with_half_of_their_hosts_each_one_has_all_once_their_time_is_up() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -197,6 +205,7 @@ def test_of_two_units_with_half_of_their_hosts_each_one_has_all_once_their_time_
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_two_units_with_half_of_their_hosts_each_give_them_back_and_train_in_the_next_pool() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -212,6 +221,7 @@ def test_two_units_with_half_of_their_hosts_each_give_them_back_and_train_in_the
     play(scenario, scheduler=True)
 
 
+@pytest.mark.slow
 def test_job_whose_pool_gets_no_nodes_trains_in_the_next_one() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():

@@ -50,6 +50,7 @@ async def unit(cluster: FakeCluster) -> Obj:
     return found
 
 
+@pytest.mark.slow
 def test_last_words_of_the_autoscaler_stand_with_the_unit_that_waits() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating(TEAMS):
@@ -67,6 +68,7 @@ def test_last_words_of_the_autoscaler_stand_with_the_unit_that_waits() -> None:
     play_teams(scenario)
 
 
+@pytest.mark.slow
 def test_malformed_events_and_those_about_others_say_nothing() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating(TEAMS):

@@ -51,6 +51,7 @@ def malform(cluster: FakeCluster, resource: Resource, name: str, path: str, valu
 
 
 # --- those that ended the operator ------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_an_authority_on_a_curve_that_the_library_does_not_support_is_none() -> None:
     async def act(cluster: FakeCluster) -> None:
         authority = Issuer(lambda: 0.0, 86400.0).authority("uid")
@@ -63,6 +64,7 @@ def test_an_authority_on_a_curve_that_the_library_does_not_support_is_none() -> 
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_a_pod_whose_owner_has_any_uid_does_not_end_the_operator_when_its_node_changes() -> None:
     async def act(cluster: FakeCluster) -> None:
         await cluster.api.create(names.PODS, a_strangers_pod("strange", "lm", owner="a/b", node="np-a-0"))
@@ -73,6 +75,7 @@ def test_a_pod_whose_owner_has_any_uid_does_not_end_the_operator_when_its_node_c
     among_strangers(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", [names.LABEL_UNIT, names.LABEL_POOL, names.LABEL_ATTEMPT, names.LABEL_HOST])
 def test_a_relabelled_pod_is_named_and_its_job_goes_on_without_it(label: str) -> None:
     async def act(cluster: FakeCluster) -> None:
@@ -120,6 +123,7 @@ CASES: list[tuple[Resource, str, str, Any]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("resource", "name", "path", "value"), CASES, ids=lambda case: str(getattr(case, "plural", case))[:40])
 def test_a_malformed_object_is_named_and_a_later_good_version_is_taken(resource: Resource, name: str, path: str, value: Any) -> None:
     async def act(cluster: FakeCluster) -> None:
@@ -140,6 +144,7 @@ def test_a_malformed_object_is_named_and_a_later_good_version_is_taken(resource:
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_a_malformed_object_of_a_job_is_an_event_on_the_job_also_when_the_job_comes_later() -> None:
     async def act(cluster: FakeCluster) -> None:
         await cluster.api.create(names.PODS, a_strangers_pod("early", "late"))
@@ -156,6 +161,7 @@ def test_a_malformed_object_of_a_job_is_an_event_on_the_job_also_when_the_job_co
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_a_malformed_object_of_another_controllers_job_is_no_event_on_that_job() -> None:
     async def act(cluster: FakeCluster) -> None:
         lm = await cluster.api.get(names.DILOCO_JOBS, NS, "lm")
@@ -170,6 +176,7 @@ def test_a_malformed_object_of_another_controllers_job_is_no_event_on_that_job()
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_malformed_objects_are_told_once_and_do_not_fill_the_log() -> None:
     async def act(cluster: FakeCluster) -> None:
         for index in range(200):
@@ -188,6 +195,7 @@ def test_malformed_objects_are_told_once_and_do_not_fill_the_log() -> None:
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_a_defect_of_a_handler_costs_only_the_object_that_met_it() -> None:
     async def act(cluster: FakeCluster) -> None:
         def fails(resource: Resource, old: object, new: Any) -> None:
@@ -205,6 +213,7 @@ def test_a_defect_of_a_handler_costs_only_the_object_that_met_it() -> None:
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_an_operator_starts_beside_malformed_objects_of_every_kind() -> None:
     async def act(cluster: FakeCluster) -> None:
         labels = {names.LABEL_JOB: "ghost", names.LABEL_COMPONENT: names.COMPONENT_LEARNER}
@@ -277,6 +286,7 @@ async def shown(cluster: FakeCluster) -> None:
     raise AssertionError("nothing said it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [waiting(LONG), ended(LONG.replace("\n", " ")), disrupted(LONG)], ids=["waiting", "ended", "disrupted"])
 def test_long_texts_of_a_kubelet_are_clipped_and_status_is_written(status: Obj) -> None:
     async def act(cluster: FakeCluster) -> None:
@@ -296,6 +306,7 @@ def test_long_texts_of_a_kubelet_are_clipped_and_status_is_written(status: Obj) 
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_a_nodes_long_message_is_clipped_where_pools_quote_it() -> None:
     async def act(cluster: FakeCluster) -> None:
         for name in ("np-c-0", "np-d-0"):
@@ -316,6 +327,7 @@ def test_a_nodes_long_message_is_clipped_where_pools_quote_it() -> None:
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_the_long_message_of_a_rejected_write_is_clipped() -> None:
     async def act(cluster: FakeCluster) -> None:
         def reject(verb: str, resource: Resource, namespace: str, name: str) -> None:
@@ -345,6 +357,7 @@ def a_forged_pod(unit: str, attempt: int, node: str, owner: str, *, job: str = "
     return with_field(pod, "metadata.annotations", {names.ANNOTATION_NODE: node, names.ANNOTATION_SLICE: node})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["lm", "nobodys"])
 @pytest.mark.parametrize("owner", ["", "a-job-of-long-ago"])
 def test_pods_of_no_live_job_hold_nothing(job: str, owner: str) -> None:
@@ -360,6 +373,7 @@ def test_pods_of_no_live_job_hold_nothing(job: str, owner: str) -> None:
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_pods_that_are_forged_for_a_live_job_hold_no_more_than_the_job_may_have() -> None:
     """Its units are deleted; what a finalizer keeps drains for ever, and holds nothing, as nothing is bound."""
 
@@ -378,6 +392,7 @@ def test_pods_that_are_forged_for_a_live_job_hold_no_more_than_the_job_may_have(
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_forged_pods_that_request_no_accelerators_are_named_and_hold_nothing() -> None:
     async def act(cluster: FakeCluster) -> None:
         owner = await uid_of(cluster, names.DILOCO_JOBS, "lm")
@@ -404,6 +419,7 @@ def test_an_attempt_far_beyond_the_record_is_named_and_not_adopted() -> None:
     among_strangers(act)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slice_", ["np-c-0", "np-c-0+np-d-0", "nowhere"])
 def test_a_slice_that_the_unit_is_not_on_is_not_held_whatever_its_pod_says(slice_: str) -> None:
     async def act(cluster: FakeCluster) -> None:
@@ -415,6 +431,7 @@ def test_a_slice_that_the_unit_is_not_on_is_not_held_whatever_its_pod_says(slice
     among_strangers(act)
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_not_of_the_pools_shape_is_not_held_whatever_status_says() -> None:
     async def act(cluster: FakeCluster) -> None:
         status = (await cluster.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]

@@ -120,6 +120,7 @@ def lives(slices: int = 2) -> Callable[[Callable[[World], Coroutine[Any, Any, No
     return of
 
 
+@pytest.mark.slow
 @lives()
 async def test_healthy_life_is_told_without_a_warning(world: World) -> None:
     await world.submit()
@@ -148,6 +149,7 @@ async def test_healthy_life_is_told_without_a_warning(world: World) -> None:
     assert await world.condition("Degraded") == ("False", "JobComplete")
 
 
+@pytest.mark.slow
 @lives(slices=0)
 async def test_job_without_hardware_is_queued_says_so_once_and_alarms_nobody(world: World) -> None:
     await world.submit()
@@ -166,6 +168,7 @@ async def test_job_without_hardware_is_queued_says_so_once_and_alarms_nobody(wor
     assert world.warnings() == []
 
 
+@pytest.mark.slow
 @lives()
 async def test_job_that_lost_all_its_hardware_is_degraded_and_not_queued(world: World) -> None:
     await world.submit()
@@ -179,6 +182,7 @@ async def test_job_that_lost_all_its_hardware_is_degraded_and_not_queued(world: 
     assert "Queued" not in [state for state, _ in world.noted.states]
 
 
+@pytest.mark.slow
 @lives()
 async def test_suspended_and_resumed_job_says_so_and_starts_again(world: World) -> None:
     await world.submit()
@@ -209,6 +213,7 @@ async def test_suspended_and_resumed_job_says_so_and_starts_again(world: World) 
     )
 
 
+@pytest.mark.slow
 @lives()
 async def test_crashed_learner_degrades_the_job_and_its_events_tell_each_thing_once(world: World) -> None:
     await world.submit()
@@ -233,6 +238,7 @@ async def test_crashed_learner_degrades_the_job_and_its_events_tell_each_thing_o
     assert [message for _, _, message in world.story() if message.rstrip().endswith(":")] == []
 
 
+@pytest.mark.slow
 @lives()
 async def test_job_that_cannot_go_on_is_failed_and_its_end_is_told_once(world: World) -> None:
     await world.submit()
@@ -249,6 +255,7 @@ async def test_job_that_cannot_go_on_is_failed_and_its_end_is_told_once(world: W
     assert [event[:2] for event in world.story() if "Failed=True" in event[2] or "JobFailed" in event[1]] == [("Warning", "LayoutRefused")]
 
 
+@pytest.mark.slow
 @lives()
 async def test_spec_that_the_operator_refuses_degrades_a_job_that_trains(world: World) -> None:
     await world.submit()
@@ -276,6 +283,7 @@ async def test_job_whose_spec_the_operator_refuses_from_the_beginning_is_not_acc
     assert "Degraded" not in [state for state, _ in world.noted.states]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["Queued", "Failed"])
 def test_state_that_a_stranger_wrote_decides_nothing(state: str) -> None:
     @lives()

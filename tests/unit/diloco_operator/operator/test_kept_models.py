@@ -41,6 +41,7 @@ async def set_retain(cluster: FakeCluster, retain: str) -> None:
     await cluster.edit(syncer={"storage": {"retain": retain}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retain", ["Delete", "Keep"])
 def test_time_to_live_takes_the_model_only_if_it_may(retain: str) -> None:
     async def scenario(cluster: FakeCluster) -> None:
@@ -68,6 +69,7 @@ def test_last_word_counts_even_if_it_comes_while_no_operator_runs_and_the_time_i
     play(scenario, slices=["np-a"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [("Delete", "Keep"), ("Keep", "Delete")])
 def test_user_who_waits_for_the_status_loses_nothing_and_leaves_nothing(before: str, after: str) -> None:
     async def scenario(cluster: FakeCluster) -> None:
@@ -90,6 +92,7 @@ def test_user_who_waits_for_the_status_loses_nothing_and_leaves_nothing(before: 
     play(scenario, slices=["np-a"])
 
 
+@pytest.mark.slow
 def test_job_of_the_same_name_waits_until_the_kept_claim_is_deleted() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():

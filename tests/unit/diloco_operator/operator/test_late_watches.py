@@ -19,6 +19,7 @@ def tried(cluster: FakeCluster) -> list[str]:
     return [name for name in cluster.client.created if name.startswith("lm-v6e")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [20.0, 40.0, 300.0])
 @operated(slices=["np-a", "np-b", "np-c"], runs=False)
 async def test_a_pod_watch_that_is_behind_replaces_no_learner_that_runs(cluster: FakeCluster, lag: float) -> None:
@@ -44,6 +45,7 @@ async def fall_behind(cluster: FakeCluster, resource: Resource, lag: float) -> N
     await cluster.settle(1.0)
 
 
+@pytest.mark.slow
 @operated(slices=["np-a"])
 async def test_a_deletion_that_the_watch_does_not_show_is_found_by_a_list(cluster: FakeCluster) -> None:
     await cluster.apply()
@@ -70,6 +72,7 @@ async def test_a_pod_that_came_and_went_unseen_is_made_again_after_a_look(cluste
     assert tried(cluster) == ["lm-v6e-0-a1-0", "lm-v6e-0-a2-0"]
 
 
+@pytest.mark.slow
 @operated(slices=["np-a"])
 async def test_nothing_is_decided_while_the_pods_cannot_be_listed(cluster: FakeCluster) -> None:
     await fall_behind(cluster, names.PODS, 3600.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders.cluster_scenes import operated
 from builders.fake_cluster import FakeCluster
 from builders.jobs import gpu_pool
@@ -14,6 +15,7 @@ def hosts(zone: str, count: int) -> list[Obj]:
     return [a_gpu_node(f"{zone}-{i}", labels={names.NODE_ZONE: zone}) for i in range(count)]
 
 
+@pytest.mark.slow
 @operated(*hosts("z1", 1), *hosts("z2", 1))
 async def test_unit_of_two_hosts_waits_for_a_zone_with_room_and_says_so(cluster: FakeCluster) -> None:
     await cluster.apply("lm", gpu_pool(hosts=2, max=1))

@@ -4,6 +4,7 @@ import gc
 import subprocess
 import sys
 
+import pytest
 from diloco_operator.operator.malloc_tuning import collect_oldest_seldom
 
 # Raises glibc's thresholds as a big answer of the API server does (a block of 8 MiB, freed), then frees 60 MiB of blocks of 1 MiB below
@@ -33,6 +34,7 @@ def _kept(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_freed_memory_goes_back_to_the_system_although_something_newer_stays() -> None:
     assert _kept("as it is") > 50
     assert _kept("give back") < 10

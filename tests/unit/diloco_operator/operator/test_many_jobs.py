@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+import pytest
 from builders.fake_cluster import FakeCluster, wall_clock
 from builders.jobs import a_manifest, tpu_pool
 from builders.operator_run import an_api
@@ -25,6 +26,7 @@ async def crowd_of(api: Any, count: int) -> None:
         await api.create(names.DILOCO_JOBS, a_manifest(f"crowd-{index:04d}", namespace="crowd", min=1, max=1, pools=(pool,)))
 
 
+@pytest.mark.slow
 def test_a_job_of_another_namespace_is_decided_while_many_of_another_wait_at_the_start() -> None:
     decided: list[str] = []
 

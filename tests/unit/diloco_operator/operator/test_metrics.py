@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from aiohttp.test_utils import make_mocked_request
 from aiohttp.web import Response
 from builders.fake_cluster import FakeCluster, FakeTelemetry, JobKey, wall_clock
@@ -113,6 +114,7 @@ def play(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     run_virtual(run())
 
 
+@pytest.mark.slow
 def test_a_job_that_trains() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
@@ -144,6 +146,7 @@ def test_a_job_that_trains() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_a_unit_that_crashes_and_comes_back() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
@@ -165,6 +168,7 @@ def test_a_unit_that_crashes_and_comes_back() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end() -> None:
     """Its status says Starting before a status that says it was lost could be read."""
 
@@ -181,6 +185,7 @@ def test_a_unit_that_starts_again_at_once_is_counted_with_the_reason_for_its_end
     play(scenario)
 
 
+@pytest.mark.slow
 def test_a_pool_without_free_hardware() -> None:
     async def scenario(world: World) -> None:
         await world.apply(max=4)
@@ -199,6 +204,7 @@ async def a_slice_more(world: World) -> None:
     await world.cluster.add(a_tpu_slice("np-c", kind="tpu-v6e-slice", topology="2x2"))
 
 
+@pytest.mark.slow
 def test_units_that_find_a_free_slice_have_not_waited() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
@@ -214,6 +220,7 @@ def test_units_that_find_a_free_slice_have_not_waited() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_the_time_that_a_surplus_unit_waits_for_a_slice() -> None:
     async def scenario(world: World) -> None:
         await world.apply(max=4)
@@ -232,6 +239,7 @@ def test_the_time_that_a_surplus_unit_waits_for_a_slice() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_a_wait_is_counted_once_however_often_the_operator_is_replaced() -> None:
     async def run() -> None:
         api = await an_api(wall_clock)
@@ -275,6 +283,7 @@ def test_a_unit_waits_from_when_it_was_wanted_again() -> None:
     assert list(capacity_waits(placed, shortened, now)) == []
 
 
+@pytest.mark.slow
 def test_no_metric_uses_a_label_that_prometheus_gives() -> None:
     async def scenario(world: World) -> None:
         await world.apply(max=4)
@@ -285,6 +294,7 @@ def test_no_metric_uses_a_label_that_prometheus_gives() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_series_end_with_their_job() -> None:
     async def scenario(world: World) -> None:
         await world.apply(max=4)
@@ -300,6 +310,7 @@ def test_series_end_with_their_job() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_a_standby_reports_no_jobs() -> None:
     async def scenario(world: World) -> None:
         await world.apply()
@@ -317,6 +328,7 @@ def test_a_standby_reports_no_jobs() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_reconciles_and_their_queue() -> None:
     async def scenario(world: World) -> None:
         rejected = 3
@@ -352,6 +364,7 @@ def test_reconciles_and_their_queue() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_a_long_reconcile_shows_while_it_runs() -> None:
     async def scenario(world: World) -> None:
         original = world.api.create

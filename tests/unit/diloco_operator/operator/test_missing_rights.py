@@ -58,6 +58,7 @@ def play_teams(scenario: Callable[[FakeCluster], Coroutine[Any, Any, None]]) -> 
     play(scenario, slices=("np-0", "np-1"), kubelets=False, namespaces=TEAMS.namespaces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["list", "watch"])
 def test_right_that_is_missing_in_one_namespace_stops_the_jobs_of_that_namespace_only(verb: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(cluster: FakeCluster) -> None:
@@ -102,6 +103,7 @@ def test_right_that_is_missing_in_the_whole_cluster_stops_the_jobs_of_every_name
     play_teams(scenario)
 
 
+@pytest.mark.slow
 def test_right_that_is_taken_away_leaves_running_units_alone() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await apply(cluster, "team-a")

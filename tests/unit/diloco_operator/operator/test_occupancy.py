@@ -45,6 +45,7 @@ async def claim(cluster: FakeCluster, owner: str, *nodes: str, unit: str = "v5p"
 NODES = [f"np-{index}-0" for index in range(4)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [{"managedBy": "example.com/other"}, {}], ids=["of another operator", "of this operator"])
 @pytest.mark.parametrize("starts_anew", [False, True])
 def test_pods_that_request_nothing_take_no_slice_whatever_their_labels_say(spec: dict[str, str], starts_anew: bool) -> None:
@@ -83,6 +84,7 @@ def test_cpu_that_such_a_pod_requests_counts_as_that_of_any_pod() -> None:
     play()
 
 
+@pytest.mark.slow
 def test_pods_of_another_operators_job_count_by_the_accelerators_that_they_request() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -95,6 +97,7 @@ def test_pods_of_another_operators_job_count_by_the_accelerators_that_they_reque
     play_shared(scenario)
 
 
+@pytest.mark.slow
 def test_a_pod_in_a_units_place_that_requests_nothing_gets_the_unit_no_slice() -> None:
     """A quota refuses the operator's pods; a tenant writes a pod with the name of one, which the quota does not count."""
 

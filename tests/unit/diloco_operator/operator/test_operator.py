@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_operator, running
@@ -232,6 +233,7 @@ def test_a_defect_that_shows_in_one_job_does_not_stop_the_others() -> None:
     play(scenario, decide)
 
 
+@pytest.mark.slow
 def test_a_job_is_reconciled_again_when_its_plan_says_so() -> None:
     async def scenario(cluster: SmallCluster) -> None:
         async with cluster.operating():
@@ -306,6 +308,7 @@ def test_a_job_that_waits_for_a_slice_is_woken_when_one_becomes_free() -> None:
     play(scenario, short_of_slices)
 
 
+@pytest.mark.slow
 def test_two_jobs_that_are_reconciled_together_never_take_the_same_slice() -> None:
     async def scenario(cluster: SmallCluster) -> None:
         for index in range(6):
@@ -409,6 +412,7 @@ def test_a_changed_report_leads_to_a_reconcile() -> None:
     play(scenario)
 
 
+@pytest.mark.slow
 def test_when_it_stops_it_ends_its_running_writes() -> None:
     def decide(observed: ObservedState) -> Plan:
         creates = tuple(a_pod(observed, f"p{index}") for index in range(200))

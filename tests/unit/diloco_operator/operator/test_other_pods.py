@@ -26,6 +26,7 @@ def all_of(count: int, *but: int) -> list[str]:
     return [f"np-{index}-0" for index in range(count) if index not in but]
 
 
+@pytest.mark.slow
 def test_units_take_the_slices_that_others_leave_and_fail_on_none() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await occupy(cluster, "train-0", "np-0-0", tpu="4")
@@ -44,6 +45,7 @@ def test_units_take_the_slices_that_others_leave_and_fail_on_none() -> None:
     play_shared(scenario, 10)
 
 
+@pytest.mark.slow
 def test_job_that_waits_is_woken_when_another_pod_ends() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         pod = await occupy(cluster, "train-0", "np-0-0", tpu="4")
@@ -62,6 +64,7 @@ def test_job_that_waits_is_woken_when_another_pod_ends() -> None:
     play_shared(scenario, 1)
 
 
+@pytest.mark.slow
 def test_pod_that_comes_beside_a_unit_evicts_nothing() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
@@ -77,6 +80,7 @@ def test_pod_that_comes_beside_a_unit_evicts_nothing() -> None:
     play_shared(scenario, 2)
 
 
+@pytest.mark.slow
 def test_pods_that_use_no_accelerators_leave_a_slice_to_units_that_fit_beside_them() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await occupy(cluster, "agent", "np-0-0", cpu="2")
@@ -87,6 +91,7 @@ def test_pods_that_use_no_accelerators_leave_a_slice_to_units_that_fit_beside_th
     play_shared(scenario, 1)
 
 
+@pytest.mark.slow
 def test_unit_that_needs_more_than_a_node_has_left_says_what_and_who_has_it() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         for index in range(3):
@@ -103,6 +108,7 @@ def test_unit_that_needs_more_than_a_node_has_left_says_what_and_who_has_it() ->
     play_shared(scenario, 0)
 
 
+@pytest.mark.slow
 def test_node_is_taken_only_once_its_device_plugin_reports() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         silent = {"status": {"allocatable": {TPU: "0"}}}
@@ -130,6 +136,7 @@ def test_pod_that_only_carries_the_label_of_a_job_is_another_pod() -> None:
     play_shared(scenario, 2)
 
 
+@pytest.mark.slow
 def test_operators_of_two_namespaces_take_different_slices() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         first, second = (RunConfig(stop_grace=0, namespaces=(namespace,)) for namespace in ("team-a", "team-b"))
@@ -148,6 +155,7 @@ def test_operators_of_two_namespaces_take_different_slices() -> None:
     play_shared(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("namespaces", [(), ("default", "team-b")])
 def test_operator_that_may_not_see_other_pods_says_so_and_works_on(namespaces: tuple[str, ...], caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(cluster: FakeCluster) -> None:
@@ -176,6 +184,7 @@ def test_operator_that_may_not_see_other_pods_says_so_and_works_on(namespaces: t
     play_shared(scenario)
 
 
+@pytest.mark.slow
 def test_operator_that_starts_anew_sees_the_same() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await occupy(cluster, "train-0", "np-0-0", tpu="4")

@@ -70,6 +70,7 @@ def all_train_without(host: str, units: int) -> Callable[[Obj], bool]:
     return true
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", ["0s", "30s"])
 @operated(*hosts(10))
 async def test_one_bad_host_of_ten_costs_at_most_two_failures(cluster: FakeCluster, pause: str) -> None:
@@ -94,6 +95,7 @@ async def test_one_bad_host_of_ten_costs_at_most_two_failures(cluster: FakeClust
     assert cluster.metric("diloco_job_avoided_hosts", **job) == 0
 
 
+@pytest.mark.slow
 @operated(*hosts(3))
 async def test_unit_that_used_up_its_budget_on_one_host_returns_on_the_first_other_one(cluster: FakeCluster) -> None:
     """No other host is free at first: the unit tries again on its own until the budget is used up, then it waits, and nothing is lost."""
@@ -110,6 +112,7 @@ async def test_unit_that_used_up_its_budget_on_one_host_returns_on_the_first_oth
     assert sorted(await cluster.trains("lm", 3)) == ["tpu-0", "tpu-2", "tpu-9"]
 
 
+@pytest.mark.slow
 @operated(*hosts(4), runs=False)
 async def test_restarted_operator_still_avoids_the_host(cluster: FakeCluster) -> None:
     cluster.bad_nodes.add("tpu-0")
@@ -127,6 +130,7 @@ async def trains_attempt(cluster: FakeCluster, attempt: int) -> None:
     await cluster.when("lm", lambda status: (status["units"][0]["state"], status["units"][0]["attempt"]) == ("Training", attempt))
 
 
+@pytest.mark.slow
 @operated(slices=["np-a"], runs=False)
 async def test_a_job_fails_recovers_completes_and_leaves_its_logs_and_its_slice(cluster: FakeCluster) -> None:
     async with cluster.operating():
@@ -155,6 +159,7 @@ async def test_a_job_fails_recovers_completes_and_leaves_its_logs_and_its_slice(
             assert [name for name in await cluster.names_of(resource, NS) if not name.startswith("next")] == []
 
 
+@pytest.mark.slow
 @operated(slices=["np-a"])
 async def test_an_ended_pod_that_others_delete_costs_no_write_and_no_event(cluster: FakeCluster) -> None:
     """As `kubectl drain` does it, and kube-controller-manager where there are too many."""
@@ -176,6 +181,7 @@ async def test_an_ended_pod_that_others_delete_costs_no_write_and_no_event(clust
 ENDS, RUNS = "node.gke.io/machine-termination-datetime", "cloud.google.com/gke-max-run-duration-seconds"
 
 
+@pytest.mark.slow
 @operated(slices=["np-0", "np-1"], runs=False)
 async def test_unit_starts_on_the_node_that_lasts(cluster: FakeCluster) -> None:
     ends = {"metadata": {"annotations": {ENDS: format_timestamp(EPOCH + 100)}}}
@@ -194,6 +200,7 @@ async def test_unit_starts_on_the_node_that_lasts(cluster: FakeCluster) -> None:
     assert [pod["metadata"]["annotations"][names.ANNOTATION_NODE] for pod in pods] == ["np-1-0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "node",
     [
@@ -239,6 +246,7 @@ async def is_refused_beside_one_that_trains(cluster: FakeCluster) -> dict[str, O
     return {unit["name"]: unit for unit in (await cluster.when("lm", true))["units"]}
 
 
+@pytest.mark.slow
 @operated(*small_fleet())
 async def test_pool_with_rejected_pods_does_not_delay_the_other_and_starts_when_it_may(cluster: FakeCluster) -> None:
     def second_host(obj: Obj) -> str:  # so that half of a gang is created again and again
@@ -259,6 +267,7 @@ async def test_pool_with_rejected_pods_does_not_delay_the_other_and_starts_when_
     await cluster.trains("lm", 2)
 
 
+@pytest.mark.slow
 @operated(*small_fleet())
 async def test_unit_whose_list_of_hosts_is_rejected_does_not_delay_the_other_and_starts_when_it_may(cluster: FakeCluster) -> None:
     cluster.client.rejects = lambda obj: "exceeded quota: configmaps" if "-hosts-" in obj["metadata"]["name"] else ""
@@ -270,6 +279,7 @@ async def test_unit_whose_list_of_hosts_is_rejected_does_not_delay_the_other_and
     assert await cluster.names_of(names.CONFIG_MAPS, NS) == ["lm-job", "lm-v5p-0-a1-hosts-2"]
 
 
+@pytest.mark.slow
 @operated(*small_fleet())
 async def test_namespace_that_is_being_deleted_is_left_alone(cluster: FakeCluster) -> None:
     await apply_on_two_pools(cluster)
@@ -290,6 +300,7 @@ async def test_namespace_that_is_being_deleted_is_left_alone(cluster: FakeCluste
     assert len(cluster.client.created) == begun
 
 
+@pytest.mark.slow
 @operated(*small_fleet(), namespaces=["team"])
 async def test_namespace_that_goes_under_a_running_job_costs_a_bounded_number_of_requests(cluster: FakeCluster) -> None:
     """Deleted as by kubectl, with an API server that rejects new objects. A finalizer keeps the job, and so the namespace."""
@@ -387,6 +398,7 @@ async def test_pool_that_is_not_used_says_why_and_what_would_help(
     assert [line[20:] for line in page[at + 1 : at + 1 + len(help)]] == help
 
 
+@pytest.mark.slow
 @operated(scheduler=True)
 async def test_pool_that_is_not_used_because_another_one_has_all_units_says_so_and_what_would_help(cluster: FakeCluster) -> None:
     await cluster.apply("lm", tpu_pool(topology="2x2x1", max=1), gpu_pool(max=1, provisioning=AUTOSCALER))
@@ -433,6 +445,7 @@ async def none_is_left(cluster: FakeCluster) -> None:
     await holds(cluster, names.POD_TEMPLATES)
 
 
+@pytest.mark.slow
 @operated(**BY_HAND)
 async def test_request_is_granted_its_pods_come_and_the_binding_tells_the_slice(cluster: FakeCluster) -> None:
     await apply_by_request(cluster)
@@ -456,6 +469,7 @@ async def test_request_is_granted_its_pods_come_and_the_binding_tells_the_slice(
     assert await cluster.names_of(names.PROVISIONING_REQUESTS, NS) == [FIRST]  # as long as the attempt runs
 
 
+@pytest.mark.slow
 @operated(**BY_HAND)
 async def test_slice_that_comes_while_a_request_waits_is_taken_and_the_request_goes(cluster: FakeCluster) -> None:
     await apply_by_request(cluster)
@@ -467,6 +481,7 @@ async def test_slice_that_comes_while_a_request_waits_is_taken_and_the_request_g
     assert await learners(cluster) == [f"{SECOND}-0", f"{SECOND}-1"]
 
 
+@pytest.mark.slow
 @operated(**BY_HAND)
 async def test_failed_request_is_withdrawn_and_asked_anew_and_a_job_that_is_suspended_asks_for_nothing(cluster: FakeCluster) -> None:
     await apply_by_request(cluster)
@@ -486,6 +501,7 @@ async def test_deleted_job_takes_its_requests_with_it(cluster: FakeCluster) -> N
     await none_is_left(cluster)
 
 
+@pytest.mark.slow
 @operated(**BY_HAND)
 async def test_job_says_that_the_cluster_has_no_such_requests_and_asks_once_it_has(cluster: FakeCluster) -> None:
     await apply_by_request(cluster, served=False)
@@ -518,6 +534,7 @@ BY_REQUEST = {"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.i
 QUEUED = {"key": names.QUEUED_TAINT, "value": "true", "effect": "NoSchedule"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -552,6 +569,7 @@ async def test_pool_whose_request_brings_no_nodes_leaves_its_unit_to_the_next_po
             assert await cluster.names_of(resource) == ["lm-gpu-0-a1"]
 
 
+@pytest.mark.slow
 @operated(scheduler=True)
 async def test_slice_of_two_hosts_comes_by_one_request_and_goes_when_the_job_is_suspended(cluster: FakeCluster) -> None:
     await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
@@ -611,6 +629,7 @@ async def job_goes_with_its_pods(cluster: FakeCluster) -> None:
         await cluster.api.delete(names.PODS, NS, POD)  # as the garbage collector does
 
 
+@pytest.mark.slow
 @operated(**BY_HAND)
 async def test_job_with_a_queue_begins_once_kueue_is_installed_and_repeats_its_words(cluster: FakeCluster) -> None:
     await apply_queued(cluster)
@@ -642,6 +661,7 @@ async def test_right_on_workloads_that_is_missing_is_named_in_status(cluster: Fa
         await queued_pod(cluster)
 
 
+@pytest.mark.slow
 @operated(**BY_HAND)
 async def test_groups_of_a_job_that_is_deleted_are_released_after_it_is_gone(cluster: FakeCluster) -> None:
     await cluster.api.create(names.CUSTOM_RESOURCES, workloads_crd())
@@ -658,6 +678,7 @@ async def test_groups_of_a_job_that_is_deleted_are_released_after_it_is_gone(clu
     await eventually(released, "the group's release", seconds=600)
 
 
+@pytest.mark.slow
 @operated(**BY_HAND)
 async def test_pod_of_a_job_that_is_gone_ends_although_its_node_does_not_answer(cluster: FakeCluster) -> None:
     await cluster.api.create(names.CUSTOM_RESOURCES, workloads_crd())

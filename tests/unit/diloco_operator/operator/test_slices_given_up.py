@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from builders.cluster_scenes import occupy, play_shared, vacate
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, cpu_pool
@@ -27,6 +28,7 @@ def now() -> float:
 
 
 # --- pods that no scheduler binds -------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_unit_gives_a_taken_slice_up_in_less_than_a_minute_and_fails_not_once() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await occupy(cluster, "train-0", "np-0-0", tpu="4")
@@ -46,6 +48,7 @@ def test_unit_gives_a_taken_slice_up_in_less_than_a_minute_and_fails_not_once() 
     play_shared(scenario)
 
 
+@pytest.mark.slow
 def test_unit_that_finds_no_other_slice_tries_ever_more_rarely_and_starts_when_there_is_room() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await occupy(cluster, "train-0", "np-0-0", tpu="4")
@@ -63,6 +66,7 @@ def test_unit_that_finds_no_other_slice_tries_ever_more_rarely_and_starts_when_t
     play_shared(scenario, slices=1)
 
 
+@pytest.mark.slow
 def test_pause_goes_on_when_another_operator_takes_over() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await occupy(cluster, "train-0", "np-0-0", tpu="4")
@@ -110,6 +114,7 @@ def check(units: list[Obj], reason: str, given_up: list[Obj]) -> None:
     assert reason in event["message"]
 
 
+@pytest.mark.slow
 def test_two_operators_that_choose_one_tpu_slice_in_the_same_moment_part_without_a_failure() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating(of("team-a")), cluster.operating(of("team-b")):
@@ -121,6 +126,7 @@ def test_two_operators_that_choose_one_tpu_slice_in_the_same_moment_part_without
     play_shared(scenario, slices=2)
 
 
+@pytest.mark.slow
 def test_two_operators_whose_pods_both_fit_on_one_host_do_not_stay_on_it_together() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         await cluster.add([a_node(f"host-{index}", labels={"for": "learners"}, resources={"cpu": "64"}) for index in range(2)])

@@ -104,6 +104,7 @@ def take_over(scenario: Callable[[TakenOver], Awaitable[None]], state: Obj | Non
     run_virtual(run())
 
 
+@pytest.mark.slow
 def test_a_takeover_restarts_and_rewrites_nothing() -> None:
     async def scenario(world: TakenOver) -> None:
         before = await world.objects()
@@ -125,6 +126,7 @@ async def runs_on(world: TakenOver) -> None:
     assert [write for write in world.client.writes if not write.startswith("patch DiLoCoJob/status ")] == []
 
 
+@pytest.mark.slow
 def test_an_operator_with_other_settings_restarts_nothing() -> None:
     config = OperatorConfig(
         syncer_image="diloco-syncer:next",
@@ -148,6 +150,7 @@ def larger_hosts() -> Iterator[None]:
     object.__setattr__(row, "host_sizes", before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("larger_hosts")
 def test_an_operator_with_another_catalogue_restarts_nothing() -> None:
     take_over(runs_on)
@@ -166,6 +169,7 @@ def without_field(field: str) -> Obj:
     return state
 
 
+@pytest.mark.slow
 def test_an_operator_that_knows_a_new_field_restarts_nothing() -> None:
     state = without_field("compression")  # own-syncer sets it; its default stands in mixed
     keep = [obj for obj in state["objects"] if not in_job(obj, "own-syncer")]
@@ -177,6 +181,7 @@ def in_job(obj: Obj, job: str) -> bool:
     return bool((obj["kind"] == "DiLoCoJob" and meta["name"] == job) or meta.get("labels", {}).get(names.LABEL_JOB) == job)
 
 
+@pytest.mark.slow
 def test_what_was_under_way_goes_on_after_a_takeover() -> None:
     async def scenario(world: TakenOver) -> None:
         before = await world.objects()
@@ -198,6 +203,7 @@ def test_what_was_under_way_goes_on_after_a_takeover() -> None:
     take_over(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "value", "unit"),
     [
@@ -240,6 +246,7 @@ def test_the_same_template_in_another_order_keeps_units_that_were_taken_over() -
     take_over(scenario)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "path", "value"),
     [

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, an_inventory
 from diloco_operator.api.job import Locality
@@ -143,6 +144,7 @@ def together(slices: Sequence[Slice], locality: Locality) -> bool:
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4), st.sampled_from(Locality), st.booleans())
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(fleets(), st.lists(SIZES, min_size=1, max_size=3))
 def test_no_unit_is_ever_split_and_none_waits_while_a_zone_has_room_for_it(
@@ -167,6 +169,7 @@ def test_no_unit_is_ever_split_and_none_waits_while_a_zone_has_room_for_it(
         assert all(count < pool.shape.hosts for count in rooms.values()), f"{left.unit} waits although there is room: {rooms}"
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(fleets(), st.integers(2, 4))
 def test_units_of_one_size_fill_every_zone(nodes: list[Obj], hosts: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import pytest
 from builders.nodes import a_gpu_node, a_tpu_node, an_inventory
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.placement import JobRequest, PlacementRequest, PoolRequest, UnitRequest, place
@@ -67,6 +68,7 @@ def best_possible(job: JobRequest, fleet: Inventory) -> tuple[bool, int]:
     return met, most
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(fleets(), jobs())
 def test_minima_are_met_and_growth_is_greatest_whenever_any_assignment_allows(fleet: Inventory, job: JobRequest) -> None:
@@ -78,6 +80,7 @@ def test_minima_are_met_and_growth_is_greatest_whenever_any_assignment_allows(fl
         assert len(placement.assigned) == most
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(fleets(), jobs("ns/one"), jobs("ns/two"), st.data())
 def test_every_placement_is_valid(fleet: Inventory, one: JobRequest, two: JobRequest, data: st.DataObject) -> None:

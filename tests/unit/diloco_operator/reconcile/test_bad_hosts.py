@@ -45,6 +45,7 @@ def notes(stage: Stage, reason: str) -> list[str]:
     return [event.message for plan in stage.plans for event in plan.events if event.reason == reason]
 
 
+@pytest.mark.slow
 def test_unit_leaves_a_host_on_which_two_attempts_failed() -> None:
     stage = a_stage(2, 4)
     fails(stage, "v5p-0")
@@ -65,6 +66,7 @@ def test_unit_leaves_a_host_on_which_two_attempts_failed() -> None:
     }
 
 
+@pytest.mark.slow
 def test_attempts_of_different_units_on_one_host_count_together() -> None:
     stage = a_stage(1, 3)
     fails(stage, "v5p-0")
@@ -82,6 +84,7 @@ def test_attempts_of_different_units_on_one_host_count_together() -> None:
     assert (hosts(stage), stage.unit("v5p-1")["slice"]) == ({"tpu-0": (2, True)}, "tpu-2")
 
 
+@pytest.mark.slow
 def test_each_avoidance_is_reported_once() -> None:
     stage = a_stage(2, 4)
     fails(stage, "v5p-0")
@@ -94,6 +97,7 @@ def test_each_avoidance_is_reported_once() -> None:
     )
 
 
+@pytest.mark.slow
 def test_host_returns_after_ten_minutes_and_goes_for_twenty_when_it_fails_again() -> None:
     stage = a_stage(2, 3)
     fails(stage, "v5p-0")
@@ -115,6 +119,7 @@ def test_host_returns_after_ten_minutes_and_goes_for_twenty_when_it_fails_again(
     assert (host["avoidances"], host["avoidedUntil"]) == (2, "2026-11-20T12:30:00Z")  # 10 min after the start, for 20 min
 
 
+@pytest.mark.slow
 def test_reconcile_comes_back_when_an_avoidance_ends() -> None:
     stage = a_stage(2, 4)
     fails(stage, "v5p-0")
@@ -126,6 +131,7 @@ def test_reconcile_comes_back_when_an_avoidance_ends() -> None:
     assert due <= 10.1
 
 
+@pytest.mark.slow
 def test_host_without_failures_for_the_window_is_forgotten() -> None:
     stage = a_stage(2, 4)
     fails(stage, "v5p-0")
@@ -139,6 +145,7 @@ def test_host_without_failures_for_the_window_is_forgotten() -> None:
     assert hosts(stage) == {"tpu-0": (1, False)}
 
 
+@pytest.mark.slow
 def test_two_failures_further_apart_than_the_window_are_no_pattern() -> None:
     stage = a_stage(2, 4)
     fails(stage, "v5p-0")
@@ -148,6 +155,7 @@ def test_two_failures_further_apart_than_the_window_are_no_pattern() -> None:
     assert (stage.unit("v5p-0")["slice"], hosts(stage)) == ("tpu-0", {"tpu-0": (1, False)})
 
 
+@pytest.mark.slow
 def test_node_that_was_replaced_starts_clean() -> None:
     stage = a_stage(2, 4)
     fails(stage, "v5p-0")
@@ -162,6 +170,7 @@ def test_node_that_was_replaced_starts_clean() -> None:
     assert hosts(stage) == {}
 
 
+@pytest.mark.slow
 def test_operator_that_restarts_avoids_the_same_hosts() -> None:
     stage = a_stage(2, 4)
     fails(stage, "v5p-0")
@@ -226,6 +235,7 @@ def test_failures_that_a_clock_that_was_ahead_has_written_happened_now() -> None
     assert stage.status["hosts"][0]["failures"][0]["at"] == "2026-11-20T12:00:00Z"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bad", "avoided"), [(12, 12), (13, 0)])
 def test_one_job_avoids_twelve_hosts_at_most(bad: int, avoided: int) -> None:
     stage = a_stage(40, 60)
@@ -242,6 +252,7 @@ def test_refusals_do_not_count_against_the_host(code: int) -> None:
     assert hosts(stage) == {}
 
 
+@pytest.mark.slow
 def test_disruptions_do_not_count_against_the_host() -> None:
     stage = a_stage(2, 4)
     for attempt in (1, 2, 3):
@@ -261,6 +272,7 @@ def test_pod_that_no_scheduler_binds_does_not_count_against_the_host() -> None:
     assert (stage.unit("v5p-0")["unschedulable"], hosts(stage)) == (1, {})
 
 
+@pytest.mark.slow
 def test_drained_unit_does_not_count_against_the_host() -> None:
     stage = a_stage(2, 4)
     stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(terminationGracePeriodSeconds=45)}])
@@ -305,6 +317,7 @@ def stage_start_timeout(stage: Stage) -> float:
     return spec.learners.timeouts.start
 
 
+@pytest.mark.slow
 def test_only_the_host_that_failed_first_counts_of_a_unit_of_several() -> None:
     job = a_job().with_restarts(5, "0s").with_gpu_pool(hosts=2, max=1)
     stage = Stage(job, *(a_gpu_node(f"gpu-{i}") for i in range(4))).train()
@@ -328,6 +341,7 @@ def test_no_host_is_blamed_when_two_of_a_unit_failed_in_the_same_second() -> Non
     assert len(stage.unit("v5p-0")["failures"]) == 1
 
 
+@pytest.mark.slow
 def test_slice_with_a_bad_host_is_avoided_as_a_whole() -> None:
     job = a_job().with_restarts(5, "0s").with_pool(max=1, topology="2x2x2")
     stage = Stage(job, *a_tpu_slice("np-0", 2), *a_tpu_slice("np-1", 2)).train()
@@ -339,6 +353,7 @@ def test_slice_with_a_bad_host_is_avoided_as_a_whole() -> None:
 
 
 # --- the program --------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_program_that_fails_everywhere_marks_no_host_and_the_units_budgets_decide() -> None:
     stage = a_stage(6, 10, limit=3)
     for _ in range(4):
@@ -350,6 +365,7 @@ def test_program_that_fails_everywhere_marks_no_host_and_the_units_budgets_decid
     assert stage.condition("Failed")["reason"] == "RestartsExhausted"
 
 
+@pytest.mark.slow
 def test_status_says_when_the_program_is_blamed() -> None:
     stage = a_stage(4, 10)
     stage.scale(min=4, max=4)
@@ -366,6 +382,7 @@ def test_status_says_when_the_program_is_blamed() -> None:
     assert text in stage.condition("Degraded")["message"]
 
 
+@pytest.mark.slow
 def test_at_most_a_third_of_the_hosts_that_a_job_uses_are_avoided() -> None:
     stage = a_stage(6, 12)
     for bad in range(2):
@@ -378,6 +395,7 @@ def test_at_most_a_third_of_the_hosts_that_a_job_uses_are_avoided() -> None:
     assert not any(avoided for _, avoided in hosts(stage).values())  # 4 of 9 or more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("units", "avoided"), [(4, False), (5, True)])
 def test_two_suspects_of_five_hosts_are_more_than_a_third_and_two_of_six_are_not(units: int, avoided: bool) -> None:
     stage = a_stage(units, 12)
@@ -387,6 +405,7 @@ def test_two_suspects_of_five_hosts_are_more_than_a_third_and_two_of_six_are_not
     assert hosts(stage) == {"tpu-0": (2, avoided), "tpu-1": (2, avoided)}
 
 
+@pytest.mark.slow
 def test_unit_that_fails_wherever_it_goes_makes_two_hosts_suspect_and_is_given_up() -> None:
     stage = a_stage(9, 14, limit=5)
     for _ in range(12):
@@ -398,6 +417,7 @@ def test_unit_that_fails_wherever_it_goes_makes_two_hosts_suspect_and_is_given_u
     assert stage.unit("v5p-0")["restarts"] == 9  # after 2 failures on each of the two, and 5 elsewhere; the sixth ends it
 
 
+@pytest.mark.slow
 def test_only_host_of_a_pool_is_not_avoided() -> None:
     stage = a_stage(1, 1, limit=2)
     for _ in range(3):
@@ -421,6 +441,7 @@ def test_large_job_with_a_bad_program_ends_too() -> None:
     assert len(hosts(stage)) == 16
 
 
+@pytest.mark.slow
 def test_avoided_host_is_used_again_when_it_is_the_only_one_left() -> None:
     stage = a_stage(1, 2)
     fails(stage, "v5p-0")
@@ -432,6 +453,7 @@ def test_avoided_host_is_used_again_when_it_is_the_only_one_left() -> None:
 
 
 # --- what units do ------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_unit_with_budget_left_tries_again_where_it_is_while_nothing_else_is_free() -> None:
     stage = a_stage(2, 2, limit=5)
     for _ in range(3):
@@ -442,6 +464,7 @@ def test_unit_with_budget_left_tries_again_where_it_is_while_nothing_else_is_fre
     assert stage.unit("v5p-0")["slice"] == "tpu-9"
 
 
+@pytest.mark.slow
 def test_one_free_slice_moves_one_of_two_units_and_the_other_goes_on() -> None:
     stage = a_stage(6, 7)
     for unit in ("v5p-0", "v5p-1"):
@@ -453,6 +476,7 @@ def test_one_free_slice_moves_one_of_two_units_and_the_other_goes_on() -> None:
     assert [stage.unit(unit)["slice"] for unit in ("v5p-0", "v5p-1")] == ["tpu-6", "tpu-1"]
 
 
+@pytest.mark.slow
 def test_unit_without_budget_moves_to_another_pool_with_room() -> None:
     job = a_job().with_learners(1, 3).with_restarts(1, "0s").with_pool(max=2).with_gpu_pool(max=1)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
@@ -465,6 +489,7 @@ def test_unit_without_budget_moves_to_another_pool_with_room() -> None:
     assert stage.unit("h100-0")["state"] == "Training"
 
 
+@pytest.mark.slow
 def test_unit_that_was_given_up_returns_when_its_host_turns_out_to_be_bad() -> None:
     """With a limit of 0 one failure gives the first unit up; the second one shows that the host is to blame."""
     stage = a_stage(1, 3, limit=0)
@@ -492,6 +517,7 @@ def test_given_up_unit_stays_desired_and_the_pool_says_that_it_is() -> None:
     assert stage.status["pools"][0]["message"] == "pool v5p may have 3 units: 2 placed, 1 given up, see its message"
 
 
+@pytest.mark.slow
 def test_job_that_lost_a_learner_for_good_is_degraded_above_its_minimum() -> None:
     stage = a_stage(3, 4)
     fails(stage, "v5p-1", 65)
@@ -547,6 +573,7 @@ def test_a_unit_without_a_bad_host_takes_no_spare_slice() -> None:
     assert spare.take_for([a_slice_on("bad")])
 
 
+@pytest.mark.slow
 def test_one_spare_host_goes_to_the_unit_that_lacks_one_and_not_to_the_one_that_lacks_two() -> None:
     # Three of ten hosts: where more than a third are suspects, the program is blamed.
     job = a_job().with_learners(1, 5).with_restarts(20, "0s").with_gpu_pool(max=5, hosts=2)

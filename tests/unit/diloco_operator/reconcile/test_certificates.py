@@ -70,6 +70,7 @@ def test_every_attempt_has_a_certificate_of_its_own() -> None:
         assert secret["metadata"]["ownerReferences"][0]["uid"] == "job-uid-1"
 
 
+@pytest.mark.slow
 def test_many_units_cost_one_write_for_each_64_of_them() -> None:
     stage = a_stage(130)
     plan = stage.reconcile_only()
@@ -300,6 +301,7 @@ def test_nothing_starts_while_a_secret_goes_away() -> None:
 
 
 # --- dying operators ----------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_an_operator_that_dies_between_any_two_writes_leaves_one_authority_in_use() -> None:
     for writes in range(1, 10):
         stage = a_stage()
@@ -310,6 +312,7 @@ def test_an_operator_that_dies_between_any_two_writes_leaves_one_authority_in_us
         assert trusted(stage) == [[authority_of(stage)]] * 2
 
 
+@pytest.mark.slow
 def test_an_operator_that_dies_while_it_changes_the_authority_is_taken_over() -> None:
     for writes in range(1, 4):
         stage = trained()

@@ -29,6 +29,7 @@ def recover(stage: Stage) -> Stage:
     return stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", range(8))
 def test_failure_is_counted_once_wherever_the_operator_dies(writes: int) -> None:
     stage = trained()
@@ -88,6 +89,7 @@ def test_record_of_an_end_that_pods_still_show_may_wait() -> None:
     assert plan.status.may_wait
 
 
+@pytest.mark.slow
 def test_record_of_an_end_that_nothing_else_shows_does_not_wait() -> None:
     one_host_runs = trained()
     one_host_runs.learner_exits("v5p-1", 1, 1, host=0)  # a successor beside it would make it look as if it had only been replaced
@@ -151,12 +153,14 @@ def test_pods_newer_than_the_record_are_adopted_and_their_predecessor_accounted(
     assert (unit["attempt"], unit["endedAttempt"], len(unit["failures"]), unit["state"]) == (2, 1, 1, "Starting")
 
 
+@pytest.mark.slow
 def test_same_state_gives_the_same_plan() -> None:
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1)
     assert stage.reconcile_only() == stage.reconcile_only()
 
 
+@pytest.mark.slow
 def test_reconcile_changes_none_of_its_arguments() -> None:
     stage = trained()
     stage.learner_exits("v5p-1", 1, 1)

@@ -356,6 +356,7 @@ def test_half_a_unit_that_does_not_wait_for_the_other_half_has_not_failed() -> N
     assert (unit["reason"], unit["failures"], unit["restarts"]) == ("NotProvisioned", [], 0)
 
 
+@pytest.mark.slow
 def test_operator_that_dies_after_some_of_the_pods_makes_the_others() -> None:
     job = a_job().with_learners(1, 1).with_pools(a_growing_pool(hosts=2))
     whole = Stage(job)
@@ -394,6 +395,7 @@ def test_next_pool_is_asked_when_no_node_comes_in_time() -> None:
     assert stage.learner_pods() == ["bytes-lm-two-0-a1-0"]  # what waits there is enough
 
 
+@pytest.mark.slow
 def test_pool_for_which_nothing_came_is_asked_again_after_a_pause_that_doubles() -> None:
     stage = a_stage()
     pauses = []
@@ -446,6 +448,7 @@ def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
     assert unit["grantorSaid"] == asked
 
 
+@pytest.mark.slow
 def test_of_two_units_that_wait_the_one_that_was_asked_for_first_stays() -> None:
     stage = trained_on_a_new_node()
     stage.scale(min=2, max=2)
@@ -497,6 +500,7 @@ def test_message_of_an_operator_that_had_no_field_for_the_words_of_a_grantor_is_
     assert (stage.unit("h100-0")["message"], told) == (plain, plain)
 
 
+@pytest.mark.slow
 def test_what_a_grantor_said_is_forgotten_when_the_unit_is_asked_for_again_or_the_job_is_suspended() -> None:
     stage = withdrawn()
     stage.edit(suspend=True)

@@ -38,6 +38,7 @@ def new_template(stage: Stage, **spec: Any) -> None:
     stage.edit(pools=[{**stage.job["spec"]["pools"][0], "template": template(**spec)}])
 
 
+@pytest.mark.slow
 def test_template_changed_while_a_unit_drains_is_what_it_comes_back_with() -> None:
     stage = trained(2)
     stage.scale(max=1)
@@ -98,6 +99,7 @@ def classes(stage: Stage) -> dict[str, str]:
     return {name.removeprefix("bytes-lm-"): pod["spec"].get("priorityClassName", "") for name, pod in stage.pods.items()}
 
 
+@pytest.mark.slow
 def test_another_priority_class_restarts_nothing_and_new_pods_get_it() -> None:
     stage = trained(1)
     for name in ("low", "high"):
@@ -126,6 +128,7 @@ def test_pods_of_an_operator_that_counted_the_priority_class_in_their_hash_stay(
     assert stage.states() == {"v5p-0": "Draining"}
 
 
+@pytest.mark.slow
 def test_pool_that_returns_with_other_hardware_while_its_unit_drains_waits_for_the_old_pods() -> None:
     job = a_job().with_learners(1, 2).with_pool(max=1).with_pool("extra", max=1)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1"), a_gpu_node("gpu-0")).train()
@@ -144,6 +147,7 @@ def test_pool_that_returns_with_other_hardware_while_its_unit_drains_waits_for_t
     assert stage.plans[-1].reservations.nodes == {stage.pod("v5p-0", 1)["metadata"]["annotations"]["diloco.dev/node"], "gpu-0"}
 
 
+@pytest.mark.slow
 def test_spec_that_becomes_invalid_while_a_unit_drains_loses_nothing() -> None:
     stage = trained(2)
     stage.scale(max=1)
@@ -164,6 +168,7 @@ def test_spec_that_becomes_invalid_while_a_unit_drains_loses_nothing() -> None:
     assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [False, True], ids=["scheduling", "joining"])
 def test_suspend_while_units_start_frees_every_slice_and_counts_no_failure(run: bool) -> None:
     stage = Stage(a_job().with_learners(1, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1"))
@@ -186,6 +191,7 @@ def test_suspend_while_units_start_frees_every_slice_and_counts_no_failure(run: 
     assert stage.states() == {"v5p-0": "Training", "v5p-1": "Training"}
 
 
+@pytest.mark.slow
 def test_resume_while_units_drain_starts_each_when_its_own_pods_have_gone() -> None:
     stage = trained(2)
     stage.edit(suspend=True)
@@ -204,6 +210,7 @@ def test_resume_while_units_drain_starts_each_when_its_own_pods_have_gone() -> N
     assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
 
 
+@pytest.mark.slow
 def test_resume_while_the_syncer_ends_waits_for_it() -> None:
     stage = trained(1)
     stage.edit(suspend=True)
@@ -224,6 +231,7 @@ def on(stage: Stage, unit: str, attempt: int) -> str:
     return node
 
 
+@pytest.mark.slow
 def test_unit_leaves_a_slice_that_its_pools_new_topology_does_not_fit() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), *a_tpu_slice("np-big", 2)).train()
     assert on(stage, "v5p-0", 1) == "tpu-0"
@@ -234,6 +242,7 @@ def test_unit_leaves_a_slice_that_its_pools_new_topology_does_not_fit() -> None:
     assert stage.unit("v5p-0")["slice"] == "np-big"
 
 
+@pytest.mark.slow
 def test_unit_leaves_a_node_that_its_templates_new_selector_does_not_choose() -> None:
     stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0"), a_tpu_node("tpu-1", labels={"disk": "fast"})).train()
     assert on(stage, "v5p-0", 1) == "tpu-0"

@@ -48,6 +48,7 @@ def ended(stage: Stage) -> dict[str, str]:
 
 
 # --- while the job goes on ----------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_failed_pod_stays_until_the_next_attempt_has_failed_too() -> None:
     stage = one_unit()
     for attempt in (1, 2, 3):
@@ -72,6 +73,7 @@ def test_hosts_of_a_failed_gang_that_had_ended_stay_and_those_that_run_go() -> N
     assert ended(stage) == {"v5p-0-a2-1": "Failed"}
 
 
+@pytest.mark.slow
 def test_attempt_that_was_disrupted_leaves_nothing_and_displaces_nothing() -> None:
     stage = one_unit()
     fail(stage, 1)
@@ -160,6 +162,7 @@ def test_ended_pods_of_units_of_a_removed_pool_go_with_the_unit() -> None:
     assert set(stage.states()) == {"v5p-0"}
 
 
+@pytest.mark.slow
 def test_suspended_job_keeps_its_failed_pods_and_resumes_beside_them() -> None:
     stage = one_unit()
     fail(stage, 1)
@@ -176,6 +179,7 @@ def test_suspended_job_keeps_its_failed_pods_and_resumes_beside_them() -> None:
     assert ended(stage) == {"v5p-0-a1-0": "Failed"}
 
 
+@pytest.mark.slow
 def test_lost_status_is_rebuilt_beside_ended_pods() -> None:
     stage = one_unit()
     fail(stage, 1)
@@ -215,6 +219,7 @@ def complete(stage: Stage) -> Stage:
     return stage
 
 
+@pytest.mark.slow
 def test_completed_pods_and_the_last_failed_one_stay_until_the_job_is_deleted() -> None:
     stage = one_unit(ttlSecondsAfterFinished=600)
     fail(stage, 1)

@@ -142,6 +142,7 @@ def test_attempt_of_a_group_is_completed_by_the_next_operator() -> None:
     assert len(stage.learner_pods()) == HOSTS
 
 
+@pytest.mark.slow
 def test_attempt_of_a_group_whose_naming_pods_were_never_made_is_created_again() -> None:
     stage = a_group()
     forgets_the_unit(stage, without=range(16))

@@ -295,6 +295,7 @@ def test_volume_has_the_size_and_class_that_the_job_asks_for() -> None:
     assert (claim["resources"]["requests"]["storage"], claim["storageClassName"]) == ("50Gi", "ssd")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job_name", ["bytes-lm", "j" * 32])
 def test_slice_of_two_thousand_hosts_fits_into_environment_variables(job_name: str) -> None:
     # 2,304 hosts: the largest slice of the catalogue, tpu7x 16x24x24 with 4 chips a host. Linux takes 128 KiB in one variable.

@@ -106,6 +106,7 @@ def test_what_the_request_says_stands_in_status_until_the_pods_come() -> None:
     assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0"]
 
 
+@pytest.mark.slow
 def test_unit_trains_on_the_nodes_that_came_and_its_request_stays_as_long() -> None:
     stage = a_stage(tpu_pool(provisioning=by_request(**{"class": QUEUED})))
     for node in a_tpu_slice("np-1", 2, taints=[{"key": names.QUEUED_TAINT, "value": "true", "effect": "NoSchedule"}]):
@@ -175,6 +176,7 @@ def test_request_of_which_no_nodes_come_is_withdrawn_and_asked_anew_after_a_paus
 CONTRADICTION = {"conditions": [a_condition("Provisioned"), a_condition("Failed")]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "words"),
     [
@@ -199,6 +201,7 @@ def test_answer_that_cannot_be_read_is_named_and_asked_anew_with_a_pause_that_do
     assert pauses[0] < pauses[1] < pauses[2]
 
 
+@pytest.mark.slow
 def test_job_that_is_answered_nonsense_asks_less_and_less_often_with_one_request_at_a_time() -> None:
     stage, asked = a_stage(), set()
     end = stage.now + 900
@@ -242,6 +245,7 @@ def test_next_pool_is_asked_when_no_nodes_come_in_time() -> None:
     assert "no capacity" in message
 
 
+@pytest.mark.slow
 def test_booking_that_ends_before_the_pods_are_bound_is_asked_for_anew() -> None:
     stage = a_stage(a_pool(hosts=2))
     answers(stage, a_condition("Provisioned"))
@@ -329,6 +333,7 @@ def test_nodes_that_are_granted_are_used_and_not_another_slice() -> None:
     assert list(stage.requests) == ["bytes-lm-h100-0-a1"]
 
 
+@pytest.mark.slow
 def test_operator_that_dies_while_a_unit_takes_a_slice_leaves_neither_half_a_unit_nor_a_request() -> None:
     for writes in range(8):
         stage = a_stage(a_pool(hosts=2))
@@ -523,6 +528,7 @@ def test_unit_that_waits_says_so_when_the_resource_goes() -> None:
     assert list(stage.requests) == ["bytes-lm-h100-0-a2"]
 
 
+@pytest.mark.slow
 def test_operator_that_dies_at_any_write_asks_once_and_makes_all_pods() -> None:
     job = a_job().with_learners(1, 1).with_pools(a_pool(hosts=2))
     for writes in range(8):

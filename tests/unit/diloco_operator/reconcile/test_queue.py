@@ -126,6 +126,7 @@ def test_free_slices_are_left_to_kueue_and_kube_scheduler() -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_other_job_of_the_operator_gets_the_slice_of_a_unit_that_has_quota() -> None:
     queue = a_training_unit(quota=2, min=1)
     trains(queue, TWO, 1, "gpu-1")
@@ -151,6 +152,7 @@ def test_group_that_kueue_does_not_take_up_says_what_to_check() -> None:
     assert "Kueue has not taken it up yet; if this lasts, check that" in stage.unit(TWO)["message"]
 
 
+@pytest.mark.slow
 def test_unit_waits_for_its_quota_as_long_as_that_takes_and_for_nodes_no_longer_than_the_pool_says() -> None:
     queue = a_queued_stage(min=1, max=1, provisioning={"mode": "Autoscaler", "timeout": "10m"})
     stage = queue.stage
@@ -170,6 +172,7 @@ def test_unit_waits_for_its_quota_as_long_as_that_takes_and_for_nodes_no_longer_
     assert queue.admitted == []
 
 
+@pytest.mark.slow
 def test_units_with_quota_and_half_of_their_hosts_each_give_both_back_and_one_has_all() -> None:
     queue = a_queued_stage(quota=2, hosts=2, provisioning={"mode": "Autoscaler", "timeout": "10m"})
     stage = queue.stage
@@ -225,6 +228,7 @@ def crashes(queue: SimulatedQueue, attempt: int = 1) -> None:
     queue.play()
 
 
+@pytest.mark.slow
 def test_unit_that_crashed_starts_again_with_its_quota_before_units_that_wait() -> None:
     queue = a_training_unit()
     crashes(queue)
@@ -235,6 +239,7 @@ def test_unit_that_crashed_starts_again_with_its_quota_before_units_that_wait() 
     assert (queue.stage.unit(ONE)["state"], queue.stage.unit(ONE)["slice"]) == ("Training", "gpu-2")
 
 
+@pytest.mark.slow
 def test_template_that_changed_before_the_next_attempt_asks_anew() -> None:
     queue = a_training_unit(min=1, max=1)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
@@ -247,6 +252,7 @@ def test_template_that_changed_before_the_next_attempt_asks_anew() -> None:
     assert group(stage, ONE, 2) != first
 
 
+@pytest.mark.slow
 def test_next_attempt_waits_until_the_pods_of_the_last_one_have_ended() -> None:
     queue = a_training_unit(hosts=2)
     stage = queue.stage
@@ -263,6 +269,7 @@ def test_next_attempt_waits_until_the_pods_of_the_last_one_have_ended() -> None:
     assert queue.excess == []
 
 
+@pytest.mark.slow
 def test_preempted_unit_drains_without_a_failure_asks_again_and_the_others_go_on() -> None:
     queue = a_training_unit(quota=2)
     trains(queue, TWO, 1, "gpu-1")
@@ -285,6 +292,7 @@ def test_preempted_unit_drains_without_a_failure_asks_again_and_the_others_go_on
     assert queue.excess == []
 
 
+@pytest.mark.slow
 def test_units_of_a_queue_that_is_drained_come_back_as_far_as_its_quota_goes() -> None:
     queue = a_training_unit(quota=2)
     trains(queue, TWO, 1, "gpu-1")
@@ -317,6 +325,7 @@ def test_operator_that_died_in_the_middle_of_an_attempt_completes_its_group() ->
 
 
 # --- giving it back ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_unit_that_is_given_up_gives_its_quota_to_the_one_that_waits() -> None:
     queue = a_training_unit(restarts=0)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
@@ -327,6 +336,7 @@ def test_unit_that_is_given_up_gives_its_quota_to_the_one_that_waits() -> None:
     assert queue.admitted == [group(stage, TWO, 1)]
 
 
+@pytest.mark.slow
 def test_unit_that_is_scaled_down_gives_its_quota_back_when_its_pods_have_ended() -> None:
     queue = a_training_unit(quota=2)
     trains(queue, TWO, 1, "gpu-1")
@@ -340,6 +350,7 @@ def test_unit_that_is_scaled_down_gives_its_quota_back_when_its_pods_have_ended(
     assert not [name for name in stage.learner_pods() if "h100-1" in name]
 
 
+@pytest.mark.slow
 def test_suspended_job_gives_all_quota_back_also_of_units_that_wait() -> None:
     queue = a_training_unit()
     stage, first = queue.stage, group(queue.stage, ONE, 1)
@@ -356,6 +367,7 @@ def test_suspended_job_gives_all_quota_back_also_of_units_that_wait() -> None:
     assert group(stage, ONE, 2) not in ("", first)
 
 
+@pytest.mark.slow
 def test_unit_of_a_changed_template_asks_anew_and_gives_the_old_quota_back() -> None:
     queue = a_training_unit(quota=2, min=1, max=1)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
@@ -386,6 +398,7 @@ def lost(queue: SimulatedQueue) -> None:
     queue.play()
 
 
+@pytest.mark.slow
 def test_unit_on_a_lost_node_starts_again_with_its_quota_before_units_that_wait() -> None:
     queue = a_training_unit()
     stage, first = queue.stage, group(queue.stage, ONE, 1)
@@ -412,6 +425,7 @@ def test_pod_on_a_lost_node_is_called_failed_and_says_why() -> None:
     assert status["message"] == "node gpu-0 does not answer, and the unit goes on without it"
 
 
+@pytest.mark.slow
 def test_suspended_job_gives_back_the_quota_of_a_unit_on_a_lost_node() -> None:
     queue = a_training_unit(min=1, max=1)
     queue.stage.edit(suspend=True)
@@ -419,6 +433,7 @@ def test_suspended_job_gives_back_the_quota_of_a_unit_on_a_lost_node() -> None:
     assert (queue.admitted, queue.stage.learner_pods()) == ([], [])
 
 
+@pytest.mark.slow
 def test_operator_that_may_not_end_pods_of_lost_nodes_lets_their_units_ask_anew() -> None:
     queue = a_training_unit(quota=2, min=1, max=1)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
@@ -429,6 +444,7 @@ def test_operator_that_may_not_end_pods_of_lost_nodes_lets_their_units_ask_anew(
     assert queue.excess == []
 
 
+@pytest.mark.slow
 def test_unit_whose_program_ended_too_early_asks_anew() -> None:
     queue = a_training_unit(quota=1, min=1, max=1)
     stage, first = queue.stage, group(queue.stage, ONE, 1)
@@ -442,6 +458,7 @@ def test_unit_whose_program_ended_too_early_asks_anew() -> None:
     assert queue.excess == []
 
 
+@pytest.mark.slow
 def test_group_in_which_all_pods_succeeded_needs_no_word() -> None:
     queue = a_training_unit(min=1, max=1)
     stage = queue.stage
@@ -452,6 +469,7 @@ def test_group_in_which_all_pods_succeeded_needs_no_word() -> None:
     assert queue.admitted == []
 
 
+@pytest.mark.slow
 def test_deleted_job_releases_its_groups() -> None:
     queue = a_training_unit()
     stage = queue.stage
@@ -461,6 +479,7 @@ def test_deleted_job_releases_its_groups() -> None:
     assert released(stage) == groups
 
 
+@pytest.mark.slow
 def test_groups_of_an_earlier_job_of_this_name_are_released_when_their_pods_go() -> None:
     queue = a_training_unit()
     stage = queue.stage
@@ -503,6 +522,7 @@ def test_pod_of_a_job_that_is_gone_is_called_failed_once_its_node_does_not_answe
 
 
 # --- strangers --------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 @pytest.mark.parametrize("stranger", ["payroll", "bytes-lm-h100-1-a1-000000"])
 def test_label_of_a_stranger_brings_no_unit_into_another_group(stranger: str) -> None:
     queue = a_training_unit(min=1, max=1)

@@ -62,6 +62,7 @@ def test_job_below_its_minimum_because_of_rejected_pods_reports_it() -> None:
     assert stage.status["learners"]["placed"] == 0
 
 
+@pytest.mark.slow
 def test_rejected_unit_is_tried_again_with_growing_pauses_and_starts_when_it_may() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     rejects = of_unit("v5p-0", QUOTA)

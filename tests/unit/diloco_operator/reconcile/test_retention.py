@@ -50,6 +50,7 @@ def is_kept(stage: Stage) -> bool:
 
 
 # --- the claim ----------------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_claim_goes_with_its_job_unless_it_is_asked_to_stay() -> None:
     assert not is_kept(a_stage().train())
     assert is_kept(a_stage("Keep").train())

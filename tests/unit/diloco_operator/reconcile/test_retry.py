@@ -80,6 +80,7 @@ def test_failed_job_says_what_starts_it_again() -> None:
     assert "suspend" not in message
 
 
+@pytest.mark.slow
 def test_retry_starts_a_failed_job_from_its_last_snapshot_with_new_attempts() -> None:
     stage = retry(failed())
     plan = stage.step()
@@ -112,6 +113,7 @@ def test_job_without_a_snapshot_says_that_it_starts_from_the_beginning() -> None
     assert stage.condition("Failed")["message"] == "retry 1: the job starts again from the beginning, because it has no snapshot"
 
 
+@pytest.mark.slow
 def test_retried_unit_has_a_new_restart_budget() -> None:
     stage = trained()
     stage.job["spec"]["learners"]["restart"]["limit"] = 1
@@ -132,6 +134,7 @@ def test_retried_unit_has_a_new_restart_budget() -> None:
     assert stage.true() == {"Accepted", "Degraded", "Placed"}
 
 
+@pytest.mark.slow
 def test_refused_layout_is_retried_with_the_corrected_template_of_the_same_change() -> None:
     stage = failed(Exit.REFUSED_LAYOUT)
     assert stage.condition("Failed")["reason"] == "LayoutRefused"
@@ -142,6 +145,7 @@ def test_refused_layout_is_retried_with_the_corrected_template_of_the_same_chang
     assert stage.states() == {"v5p-0": "Training"}
 
 
+@pytest.mark.slow
 def test_repaired_volume_is_used_again() -> None:
     stage = trained()
     exits(stage.syncer, Exit.BAD_STATE, stage.now, message="snapshot-00000002-t30: its bytes have changed")
@@ -171,6 +175,7 @@ def test_job_waits_for_the_end_of_its_old_syncer() -> None:
     assert stage.true() == {"Accepted", "Degraded"}
 
 
+@pytest.mark.slow
 def test_each_retry_is_acted_on_once() -> None:
     stage = starts(retry(failed()))
     stage.learner_exits("v5p-0", 2, 1)
@@ -181,6 +186,7 @@ def test_each_retry_is_acted_on_once() -> None:
     assert stage.unit("v5p-0")["attempt"] == 3
 
 
+@pytest.mark.slow
 def test_lower_retry_has_no_effect() -> None:
     stage = starts(retry(failed(), 3))
     retry(stage, 1)
@@ -190,6 +196,7 @@ def test_lower_retry_has_no_effect() -> None:
     assert stage.status["retry"] == 3
 
 
+@pytest.mark.slow
 def test_time_to_live_begins_anew_with_the_next_end() -> None:
     stage = failed(ttlSecondsAfterFinished=60)
     stage.advance(59)
@@ -206,6 +213,7 @@ def test_time_to_live_begins_anew_with_the_next_end() -> None:
     assert stage.job_gone
 
 
+@pytest.mark.slow
 def test_retry_comes_before_the_time_to_live() -> None:
     stage = failed(ttlSecondsAfterFinished=60)
     retry(stage).advance(3600)
@@ -213,6 +221,7 @@ def test_retry_comes_before_the_time_to_live() -> None:
     assert not stage.job_gone
 
 
+@pytest.mark.slow
 def test_suspended_job_is_retried_when_it_resumes() -> None:
     stage = failed()
     retry(stage, suspend=True)
@@ -243,6 +252,7 @@ def test_operator_that_may_not_see_pods_starts_nothing() -> None:
     assert "retry" not in plan.status.status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", range(8))
 def test_operator_that_dies_during_a_retry_is_taken_over(writes: int) -> None:
     stage = trained()
@@ -302,6 +312,7 @@ def test_retry_that_was_asked_for_before_the_end_was_on_record_is_not_lost() -> 
 
 
 # --- a complete job ---------------------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_complete_job_goes_on_with_more_steps() -> None:
     stage = at_rest(completed(trained()))
     assert stage.true() == {"Accepted", "Complete"}
@@ -330,6 +341,7 @@ def test_last_report_of_the_old_syncer_says_nothing_about_the_new_start() -> Non
     assert stage.condition("Degraded")["status"] == "True"
 
 
+@pytest.mark.slow
 def test_steps_that_were_raised_before_the_end_was_on_record_count() -> None:
     stage = trained()
     stage.edit(training={"steps": 150})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from builders.jobs import a_job, template
 from builders.nodes import a_gpu_node, a_tpu_node
 from builders.stage import Stage
@@ -34,6 +35,7 @@ def test_maximum_above_what_the_pools_may_have_fills_the_pools_and_is_no_lack() 
     assert stage.condition("Degraded")["status"] == "False"
 
 
+@pytest.mark.slow
 def test_lowered_maximum_drains_the_newest_units() -> None:
     stage = trained(4)
     stage.scale(max=2)
@@ -54,6 +56,7 @@ def test_lowered_maximum_drains_the_newest_units() -> None:
     assert stage.plans[-1].reservations.nodes == {"tpu-0", "tpu-1"}
 
 
+@pytest.mark.slow
 def test_units_that_do_not_contribute_go_first() -> None:
     stage = trained(3)
     stage.scale(max=4)
@@ -120,6 +123,7 @@ def test_units_of_a_removed_pool_drain_and_leave_status() -> None:
     assert stage.states() == {"v5p-0": "Training"}
 
 
+@pytest.mark.slow
 def test_changed_template_replaces_units_one_after_the_other() -> None:
     stage = trained(3)
     pool = stage.job["spec"]["pools"][0]
@@ -167,6 +171,7 @@ def test_suspend_drains_learners_then_the_syncer_and_frees_every_slice() -> None
     assert set(stage.secrets) == {"bytes-lm-ca", "bytes-lm-syncer-tls", "bytes-lm-learners-v5p-0"}
 
 
+@pytest.mark.slow
 def test_resume_goes_on_with_higher_attempts() -> None:
     stage = trained(2)
     stage.edit(suspend=True)
@@ -236,6 +241,7 @@ def test_pool_that_is_switched_off_drains_and_returns_with_its_maximum() -> None
     assert [unit["restarts"] for unit in stage.status["units"]] == [0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_units_given_up_in_a_pool_that_is_switched_off_take_no_room_from_other_pools() -> None:
     stage = on_two_pools()
     for attempt in (1, 2, 3):

@@ -160,6 +160,7 @@ def test_other_units_of_the_job_avoid_the_node_too() -> None:
     assert "tpu-0" not in {unit["slice"] for unit in stage.status["units"]}
 
 
+@pytest.mark.slow
 def test_pause_between_slices_doubles_up_to_five_minutes_and_survives_the_operator() -> None:
     stage = starting(nodes=1)()
     for longest in (5, 10, 20, 40, 80, 160, 300, 300, 300):

@@ -212,6 +212,7 @@ def test_degraded_names_the_cause(nodes: int, reason: str) -> None:
     assert stage.condition("Degraded")["reason"] == reason
 
 
+@pytest.mark.slow
 def test_units_that_the_job_no_longer_wants_are_not_named_as_missing() -> None:
     stage = trained(3, min=2)
     stage.scale(max=2)

@@ -187,6 +187,7 @@ def test_syncer_on_an_unreachable_node_reports_what_a_person_can_do() -> None:
     assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in training["message"]
 
 
+@pytest.mark.slow
 def test_deleted_volume_claim_is_reported_while_work_goes_on() -> None:
     stage = trained()
     stage.children["PersistentVolumeClaim"]["metadata"]["deletionTimestamp"] = "2026-11-20T12:00:00Z"

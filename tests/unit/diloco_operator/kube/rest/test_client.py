@@ -33,6 +33,7 @@ async def _watched(client: RestClient, seconds: float = 5) -> list[WatchEvent]:
     return [event async for event in client.watch(PODS, "ns", resource_version="1", timeout_seconds=seconds)]
 
 
+@pytest.mark.slow
 async def test_events_of_a_watch_come_whole_however_they_are_cut_and_however_long(tmp_path: Path) -> None:
     long = {**_pod(3), "data": "ü" * 3_000_000}
     whole = _line("ADDED", _pod(2)) + _line("MODIFIED", long) + _line("BOOKMARK", {"metadata": {"resourceVersion": "9", "annotations": {}}})
@@ -207,6 +208,7 @@ async def test_logs_come_in_pieces_and_say_what_was_asked(tmp_path: Path) -> Non
     assert server.requests[0][1] == "/api/v1/namespaces/ns/pods/a/log?container=learner&follow=true&tailLines=0"
 
 
+@pytest.mark.slow
 async def test_sixty_four_writes_and_watches_run_side_by_side(tmp_path: Path) -> None:
     writes, watches = 64, 16
     everybody = asyncio.Event()
@@ -231,6 +233,7 @@ def _authorizations(server: Scripted) -> list[str]:
     return [headers.get("Authorization", "") for _, _, headers, _ in server.requests]
 
 
+@pytest.mark.slow
 async def test_rotated_token_file_is_read_again_when_the_old_token_is_rejected(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
@@ -277,6 +280,7 @@ print(json.dumps({"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exec
 """
 
 
+@pytest.mark.slow
 async def test_exec_plugin_runs_once_and_again_when_its_token_is_rejected(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return (
@@ -318,6 +322,7 @@ async def test_exec_plugin_that_is_not_installed_is_named_with_its_hint(tmp_path
                 pass
 
 
+@pytest.mark.slow
 async def test_proxy_of_the_kubeconfig_is_used(tmp_path: Path) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response({"through": "proxy"})

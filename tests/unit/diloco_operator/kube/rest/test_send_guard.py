@@ -107,6 +107,7 @@ async def test_a_write_that_was_stopped_between_its_last_check_and_the_socket_is
     assert caplog.messages == []  # a stopped write is no defect
 
 
+@pytest.mark.slow
 async def test_the_rest_of_a_long_write_is_not_sent_after_the_lease_expired(tmp_path: Path) -> None:
     """More bytes than a socket takes at once: the first part is sent in time, and the process is suspended before the next."""
     fence = Fence(lambda: 1.0 if len(asked) < 3 else 60.0)
