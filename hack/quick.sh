@@ -12,7 +12,8 @@ unset PYTHONDONTWRITEBYTECODE  # see hack/test-runs.sh
 cores=$(env -u OMP_NUM_THREADS nproc)
 # Modules that are slow as a whole are not even imported.
 slow=$(grep -rlE '^pytestmark = \[?pytest\.mark\.slow\b' tests/unit --include='test_*.py')
-# One process for each core: each collects all tests, for 7 s of a core. Tests of properties draw fewer examples; `make test` draws all.
+# One process for each core: each collects all tests, for 7 s of a core. Unit tests have no groups, and pytest-xdist takes 3 ms of a core
+# for each test to keep groups together. Tests of properties draw fewer examples; `make test` draws all.
 # shellcheck disable=SC2086 # one word for each module
-OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses="$cores" --dist=loadgroup \
+OMP_NUM_THREADS=1 exec $bin/pytest tests/unit -m "not slow" ${slow//tests\//--ignore=tests\/} --numprocesses="$cores" --dist=worksteal \
   --hypothesis-profile=quick -q "$@"

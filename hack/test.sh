@@ -8,9 +8,10 @@ if [ $# -gt 0 ]; then exec .venv/bin/pytest "$@"; fi
 options=(-m "not cluster" --durations=15 --cov --cov-report= --cov-fail-under=0)
 
 # The unit tests compute all the time; jobs that train wait much of it. So all run at once, and the unit tests have the priority of learners:
-# with that of operators they starve them. One process alone imports torch, JAX and what stands on them.
+# with that of operators they starve them. They have no groups, to keep which pytest-xdist needs 3 ms of a core for each test. One process
+# alone imports torch, JAX and what stands on them.
 begin 0 jobs .venv/bin/pytest tests/e2e tests/contract tests/images --numprocesses="$cores" --dist=loadgroup "${options[@]}"
-begin 10 units .venv/bin/pytest tests/unit tests/numerics --numprocesses="$cores" --dist=loadgroup "${options[@]}"
+begin 10 units .venv/bin/pytest tests/unit tests/numerics --numprocesses="$cores" --dist=worksteal "${options[@]}"
 begin 10 frameworks .venv/bin/pytest tests/frameworks "${options[@]}"
 failed=0
 finish || failed=1
