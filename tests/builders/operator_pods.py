@@ -129,6 +129,10 @@ class SystemNode:
             value = self._reached(each["value"], host) if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             environment[each["name"]] = value
         arguments = container["args"]
+        if environment.get("TOKEN_FILE"):
+            mounted = self._folder / f"{meta['name']}.token"
+            mounted.write_text(self._plane.token(meta["namespace"], pod["spec"]["serviceAccountName"]))
+            environment["TOKEN_FILE"] = str(mounted)
         if not self._is_test(pod):
             config = self._plane.request("GET", f"/api/v1/namespaces/{meta['namespace']}/configmaps/{RELEASE}-config")["data"][
                 "config.yaml"

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -129,6 +130,16 @@ class OperatorReplica:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
+
+    def scrape(self, token: str) -> int:
+        """The status of a request for metrics over TLS with this bearer token; "": with none."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(f"https://{self.address('/metrics')}/metrics", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_SECONDS, context=ssl._create_unverified_context()) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
 
     def wait_ready(self) -> None:
         wait_for(lambda: self.get("/readyz")[0] == 200, f"{self.name} to be ready", self)

@@ -21,6 +21,7 @@ from builders.kube_jobs import ACCOUNT, KubeCluster, kube_cluster, operator, wat
 from builders.kube_objects import eventually
 from builders.local import WAIT_SECONDS, is_gone, is_true, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
+from builders.operator_process import OperatorReplica
 from builders.provisioning import provisioning_crd
 from builders.workloads import FINALIZER as KUEUE_FINALIZER
 from builders.workloads import workloads_crd
@@ -40,6 +41,7 @@ type Obj = dict[str, Any]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = [pytest.mark.timeout(2400), pytest.mark.xdist_group("many-learners")]
+READER = f"{RELEASE}-metrics-reader"
 COMPLETE = is_true("Complete")
 SLOW = 1200
 """Seconds. Four processes import torch or JAX, at the low priority of containers: beside another run of the tests for minutes."""
@@ -308,7 +310,7 @@ def granted(plane: ControlPlane) -> set[Right]:
     found: set[Right] = set()
     for roles in (["clusterrole"], ["role", "--all-namespaces"]):
         listed = json.loads(plane.kubectl("get", *roles, "-l", f"app.kubernetes.io/instance={RELEASE}", "-o", "json").stdout)["items"]
-        for rule in (rule for role in listed if not aggregated(role) for rule in role["rules"]):
+        for rule in (rule for role in listed if not for_others(role) for rule in role["rules"]):
             found |= {
                 (group, resource, name, verb)
                 for group in rule["apiGroups"]
@@ -319,9 +321,10 @@ def granted(plane: ControlPlane) -> set[Right]:
     return found
 
 
-def aggregated(role: Obj) -> bool:
-    """A role for users, see test_rights."""
-    return any(label.startswith("rbac.authorization.k8s.io/aggregate-to-") for label in role["metadata"].get("labels") or {})
+def for_others(role: Obj) -> bool:
+    """A role for users or for readers of metrics, see test_rights."""
+    aggregated = any(label.startswith("rbac.authorization.k8s.io/aggregate-to-") for label in role["metadata"].get("labels") or {})
+    return aggregated or role["metadata"]["name"] == READER
 
 
 def used(events: list[Obj], rights: set[Right]) -> set[Right]:
@@ -355,7 +358,8 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
         # Objects with names that a job needs, but of another owner: the operator checks the owner.
         for obj in strangers("taken", "busy"):
             await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
-        with operator(plane, tmp_path, "first"):
+        with operator(plane, tmp_path, "first", "--metrics-auth") as first:
+            await read_metrics(cluster, first)
             await cluster.apply(job)
             for name in ("taken", "busy"):
                 await cluster.apply(a_quadratic_job(name, units={"h100": 1}))
@@ -380,6 +384,19 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     assert refused(asked) == []
     assert sorted(rights - used(asked, rights)) == [], "these rights were not needed"
     assert sorted(used(asked, rights) - rights) == [], "these came from elsewhere"
+
+
+async def read_metrics(cluster: KubeCluster, operator: OperatorReplica) -> None:
+    """As Prometheus does, with the role that the chart makes for it."""
+    token = cluster.control.token("default", "default")
+    assert await asyncio.to_thread(operator.scrape, token) == 403
+    await cluster.kubectl("create", "clusterrolebinding", "scraper", f"--clusterrole={READER}", "--serviceaccount=default:default")
+
+    async def reads() -> bool:
+        return await asyncio.to_thread(operator.scrape, token) == 200
+
+    await eventually(reads, "the scraper to read metrics", seconds=WAIT_SECONDS)  # the operator keeps an answer for a while
+    await cluster.kubectl("delete", "clusterrolebinding", "scraper")
 
 
 async def ask_grantors(cluster: KubeCluster, since: int) -> None:

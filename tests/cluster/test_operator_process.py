@@ -6,9 +6,6 @@ import functools
 import json
 import re
 import signal
-import ssl
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -342,14 +339,4 @@ def test_only_a_service_account_that_may_get_metrics_reads_them(control_plane: C
     tokens = {account: plane.kubectl("create", "token", account, "-n", namespace).stdout.strip() for account in ("reader", "other")}
     options = ("--metrics-auth", "--no-leader-elect", "--watch-namespace", namespace)
     with replica(tmp_path, "operator", plane.kubeconfig, *options) as operator:
-        address = operator.wait_said(r"^serving /metrics at (\S+)")[1]
-
-        def status(token: str) -> int:
-            request = urllib.request.Request(f"https://{address}/metrics", headers={"Authorization": f"Bearer {token}"} if token else {})
-            try:
-                with urllib.request.urlopen(request, timeout=60, context=ssl._create_unverified_context()) as answer:
-                    return int(answer.status)
-            except urllib.error.HTTPError as error:
-                return error.code
-
-        assert [status(token) for token in ("", "made-up", tokens["other"], tokens["reader"])] == [401, 401, 403, 200]
+        assert [operator.scrape(token) for token in ("", "made-up", tokens["other"], tokens["reader"])] == [401, 401, 403, 200]

@@ -59,6 +59,11 @@ app.kubernetes.io/part-of: diloco-operator
 {{- dict "apiVersion" "config.diloco.dev/v1alpha1" "kind" "AcceleratorCatalogue" "accelerators" .Values.catalogue | toYaml -}}
 {{- end }}
 
+{{/* "yes" if metrics need a bearer token, else "". */}}
+{{- define "diloco-operator.metricsAuth" -}}
+{{- if and .Values.metrics.enabled .Values.metrics.auth.enabled }}yes{{ end -}}
+{{- end }}
+
 {{/* Rights on namespaced objects, the same in a ClusterRole and in the Role of a watched namespace. */}}
 {{- define "diloco-operator.namespacedRules" -}}
 - apiGroups: [diloco.dev]

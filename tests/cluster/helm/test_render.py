@@ -117,6 +117,9 @@ NAMESPACES = (NAMESPACE, "team-a", "team-b", "team-c", "training", "restricted")
 def test_the_api_server_takes_every_object_of_every_values_file(prepared: ControlPlane, file: str) -> None:
     objects = render(files=[VALUES / file])
     assert len(objects) > 3
+    # The API server looks for the account of a pod, also of one that it does not make.
+    accounts = {"apiVersion": "v1", "kind": "List", "items": of_kind(objects, "ServiceAccount")}
+    prepared.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(accounts), check=bool(accounts["items"]))
     # Strict: a field that the server does not know is an error, not a warning.
     done = prepared.kubectl(
         "apply",
@@ -440,7 +443,7 @@ def test_a_changed_configuration_makes_new_pods_and_nothing_else_does() -> None:
 
 
 def test_jobs_are_guarded_on_the_syncers_port_by_the_labels_of_their_pods() -> None:
-    policies = of_kind(render({"networkPolicy": {"enabled": True, "jobNamespaces": ["training"]}}), "NetworkPolicy")
+    policies = of_kind(render({"networkPolicy": {"restrictEgress": True, "jobNamespaces": ["training"]}}), "NetworkPolicy")
     syncer, learner, operator = (
         one([policy for policy in policies if policy["metadata"]["name"].endswith(end)], "NetworkPolicy")
         for end in ("syncer", "learner", "tor")
@@ -461,6 +464,67 @@ def test_jobs_are_guarded_on_the_syncers_port_by_the_labels_of_their_pods() -> N
     # Learners accept connections from learners only; they connect to the syncer, to learners and to DNS.
     assert learner["spec"]["ingress"] == [{"from": [{"podSelector": label[1]}]}]
     assert [rule.get("to", [{}])[0].get("podSelector") for rule in learner["spec"]["egress"]] == [label[0], label[1], None]
+
+
+def test_by_default_policies_say_who_may_connect_and_leave_connections_of_these_pods_alone() -> None:
+    policies = {policy["metadata"]["name"]: policy for policy in of_kind(render(), "NetworkPolicy")}
+    assert sorted(policies) == [RELEASE, f"{RELEASE}-learner", f"{RELEASE}-syncer"]
+    restricted = {
+        policy["metadata"]["name"]: policy for policy in of_kind(render({"networkPolicy": {"restrictEgress": True}}), "NetworkPolicy")
+    }
+    for name, policy in policies.items():
+        assert policy["metadata"]["namespace"] == NAMESPACE
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+        assert "egress" not in policy["spec"]
+        assert policy["spec"]["ingress"] == restricted[name]["spec"]["ingress"]
+        assert restricted[name]["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    # Probes and metrics reach the operator on the ports that its container has, from anywhere.
+    (container,) = one(render(), "Deployment")["spec"]["template"]["spec"]["containers"]
+    ports = [port["containerPort"] for port in container["ports"]]
+    assert policies[RELEASE]["spec"]["ingress"] == [{"ports": [{"protocol": "TCP", "port": port}]} for port in ports]
+
+
+def test_the_pod_of_helm_test_reaches_metrics_whoever_else_may() -> None:
+    scraper = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+    objects = render({"networkPolicy": {"metricsFrom": [scraper]}})
+    into_operator = one(objects, "NetworkPolicy", RELEASE)["spec"]["ingress"]
+    allowed = into_operator[1]["from"]
+    assert allowed[0] == scraper
+    labels = one(objects, "Pod")["metadata"]["labels"]
+    assert allowed[1]["podSelector"]["matchLabels"].items() <= labels.items()
+
+
+# --- metrics ----------------------------------------------------------------------------------------------------------
+def endpoint(*, monitor: Mapping[str, Any] | None = None, **metrics: Any) -> dict[str, Any]:
+    """What a ServiceMonitor says of the one endpoint."""
+    objects = render({"metrics": {"serviceMonitor": {"enabled": True, **(monitor or {})}, **metrics}})
+    (found,) = one(objects, "ServiceMonitor")["spec"]["endpoints"]
+    return {key: value for key, value in found.items() if key in ("scheme", "tlsConfig", "bearerTokenFile", "authorization")}
+
+
+def test_prometheus_sends_a_token_over_tls_unless_metrics_need_none() -> None:
+    tls = {"scheme": "https", "tlsConfig": {"insecureSkipVerify": True}}
+    assert endpoint() == {**tls, "bearerTokenFile": "/var/run/secrets/kubernetes.io/serviceaccount/token"}
+    secret = {"name": "scraper", "key": "bearer"}
+    assert endpoint(monitor={"tokenSecret": secret}) == {**tls, "authorization": {"type": "Bearer", "credentials": secret}}
+    assert endpoint(auth={"enabled": False}) == {}
+
+
+def test_metrics_need_a_token_unless_that_is_switched_off() -> None:
+    def asks(values: Mapping[str, Any]) -> tuple[bool, dict[str, str]]:
+        objects = render(values)
+        (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
+        (check,) = one(objects, "Pod")["spec"]["containers"]
+        read = {each["name"]: each["value"] for each in check["env"] if each["name"] in ("METRICS", "TOKEN_FILE")}
+        assert one(objects, "Pod")["spec"]["automountServiceAccountToken"] is bool(read["TOKEN_FILE"])
+        return "--metrics-auth" in container["args"], read
+
+    host = f"{RELEASE}.{NAMESPACE}.svc:8080/metrics"
+    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    assert asks({}) == (True, {"METRICS": f"https://{host}", "TOKEN_FILE": token})
+    assert asks({"metrics": {"auth": {"enabled": False}}}) == (False, {"METRICS": f"http://{host}", "TOKEN_FILE": ""})
+    # The right of the test's own account is the chart's to give.
+    assert asks({"rbac": {"create": False}}) == (True, {"METRICS": "", "TOKEN_FILE": ""})
 
 
 def test_files_of_values_are_for_this_chart_only() -> None:

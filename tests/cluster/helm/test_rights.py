@@ -41,7 +41,11 @@ CLUSTER: Rules = {
     ("", "nodes"): "list watch",
     ("scheduling.k8s.io", "priorityclasses"): "list watch",
     ("apiextensions.k8s.io", "customresourcedefinitions", "dilocojobs.diloco.dev"): "get",
+    ("authentication.k8s.io", "tokenreviews"): "create",
+    ("authorization.k8s.io", "subjectaccessreviews"): "create",
 }
+REVIEWS = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
+"""Of whoever reads metrics, with metrics.auth.enabled."""
 OTHER_PODS: Rules = {("", "pods"): "list watch"}
 """Cluster-wide without watchAnyNamespace, unless config.watchOtherPods is false."""
 LEASES: Rules = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}
@@ -224,6 +228,28 @@ def test_with_rbac_create_false_the_chart_makes_no_rights() -> None:
 def test_without_leader_election_there_is_no_right_on_leases() -> None:
     roles = of_kind(render({"leaderElection": {"enabled": False}}), "Role")
     assert [role["metadata"]["name"] for role in roles] == [RELEASE]
+
+
+@pytest.mark.parametrize("metrics", [{"auth": {"enabled": False}}, {"enabled": False}], ids=["open", "off"])
+def test_without_tokens_for_metrics_there_is_no_right_to_review_them(cluster: ControlPlane, rights: Any, metrics: dict[str, Any]) -> None:
+    rights({"metrics": metrics})
+    without = {key: verbs for key, verbs in CLUSTER.items() if key not in REVIEWS}
+    check_granted(cluster, f"{NAMESPACE}/{RELEASE}", "rights-a", OTHER_PODS, without)
+    roles = [role["metadata"]["name"] for role in of_kind(render({"metrics": metrics}), "ClusterRole")]
+    assert roles == [RELEASE, f"{RELEASE}-viewer", f"{RELEASE}-editor"]
+
+
+def test_those_who_are_named_may_read_metrics_and_nothing_else(cluster: ControlPlane, rights: Any) -> None:
+    scraper = {"kind": "ServiceAccount", "name": "default", "namespace": "rights-a"}
+    rights({"metrics": {"auth": {"readers": [scraper]}}})
+    account = "system:serviceaccount:rights-a:default"
+
+    def reads() -> bool:
+        return may(cluster, "get", "/metrics", who=account)
+
+    cluster.wait_for(reads, "the reader to have its right")
+    assert not may(cluster, "get", "/metrics", who="system:serviceaccount:rights-b:default")
+    check_granted(cluster, "rights-a/default", "rights-a")
 
 
 def test_users_of_the_clusters_own_roles_see_or_edit_jobs(cluster: ControlPlane, rights: Any) -> None:

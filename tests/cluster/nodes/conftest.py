@@ -53,6 +53,6 @@ def cluster(project_images: images.Images) -> Iterator[RealCluster]:
             cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": restricted}})
         cluster.provide_volume("syncer-state")
         cluster.provide_read_only_volume("torch-packages", JOBS, project_images.torch_packages)
-        values = {"watchNamespaces": [JOBS], "networkPolicy": {"enabled": True}, "config": {"progressInterval": "1s"}}
+        values = {"watchNamespaces": [JOBS], "config": {"progressInterval": "1s"}}
         cluster.install_chart(SYSTEM, values)
         yield cluster
