@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 
 CHART = Path(__file__).resolve().parents[1] / "helm" / "diloco-operator"
 BEGIN, END = "<!-- values, written by hack/chart_docs.py -->\n", "<!-- end of values -->\n"
-WHOLE = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config"}
+WHOLE = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config", "namespaceSelector"}
 """Values with one row each: Kubernetes or the operator defines their fields."""
 RUN_FIELDS = {"workers", "concurrency", "job_concurrency", "watch_other_pods"}
 """Fields of RunConfig that the configuration file has."""

@@ -34,7 +34,16 @@ pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of th
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 EVERYTHING = yaml.safe_load((VALUES / "everything.yaml").read_text())
-HANDED_ON = {"resources", "affinity", "podSecurityContext", "securityContext", "livenessProbe", "readinessProbe", "config"}
+HANDED_ON = {
+    "resources",
+    "affinity",
+    "podSecurityContext",
+    "securityContext",
+    "livenessProbe",
+    "readinessProbe",
+    "config",
+    "namespaceSelector",
+}
 """Keys with fields of Kubernetes' or of the operator's own, most of which have no default in the chart."""
 KEEP = "  annotations:\n    helm.sh/resource-policy: keep\n"
 
