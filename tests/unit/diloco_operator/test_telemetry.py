@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import math
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ import pytest
 from builders.certificates import JobCertificates
 from builders.exchange import job_file
 from builders.jobs import a_job, tpu_pool
-from builders.virtual_time import until
+from builders.virtual_time import run_virtual, until
 from diloco.contract import ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, operator_identity, syncer_host_name
 from diloco.protocol import diloco_pb2 as pb
 from diloco.protocol.backoff import ExponentialBackoff
@@ -538,6 +539,85 @@ async def test_what_was_wrong_with_another_pods_reports_is_forgotten(watched: Wa
         await until(lambda: watched.watcher.fault(KEY))
         watched.watcher.follow(KEY, None)
         assert watched.watcher.fault(KEY) is None
+
+
+# --- on virtual time -----------------------------------------------------------------------------------------------------
+class ScriptedChannel:
+    """A syncer behind a channel that sends what the script holds, each at once when it is read, and then nothing more. A connection ends
+    with the first report that its watcher refuses. Times are the loop's."""
+
+    def __init__(self, script: Iterable[bytes]) -> None:
+        self._left = iter(script)
+        self.opened: list[float] = []
+        self.read_at: list[float] = []
+        self.over = asyncio.Event()
+
+    def open(self, _: Endpoint, now: float) -> Any:
+        self.opened.append(asyncio.get_running_loop().time())
+        return self
+
+    async def __aenter__(self) -> Any:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    def unary_stream(self, method: str, request_serializer: Callable[[Any], bytes]) -> Callable[[Any], Any]:
+        return lambda request: self
+
+    async def read(self) -> bytes:
+        self.read_at.append(asyncio.get_running_loop().time())
+        found = next(self._left, None)
+        if found is None:
+            self.over.set()
+            await asyncio.Event().wait()
+        assert found is not None
+        return found
+
+
+def watched_to_the_end(script: Iterable[bytes]) -> ScriptedChannel:
+    """The channel after the usual time-outs, with pauses without jitter. Reports are decoded at once: threads have no virtual time."""
+
+    async def scenario() -> ScriptedChannel:
+        def decoded(_: object, function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
+            done = loop.create_future()
+            done.set_result(function(*arguments))
+            return done
+
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor = decoded  # type: ignore[method-assign, assignment]
+        channel = ScriptedChannel(script)
+        watcher = SyncerWatcher(now=lambda: NOW, rng=lambda: 0.0, channel=channel.open)
+        watcher.follow(KEY, endpoint(7077))
+        await channel.over.wait()
+        await watcher.close()
+        return channel
+
+    return run_virtual(scenario())
+
+
+def pauses(times: list[float]) -> list[float]:
+    return [round(after - before, 6) for before, after in itertools.pairwise(times)]
+
+
+GOOD, REFUSED = report(7).SerializeToString(), b"\xff" * 100
+
+
+def test_the_pause_after_a_refused_report_grows_to_a_bound_with_each_in_a_row() -> None:
+    opened = watched_to_the_end([REFUSED] * 9).opened
+    assert pauses(opened) == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+
+
+def test_the_pause_starts_anew_after_ten_good_reports_in_a_row_and_not_after_fewer() -> None:
+    script = [REFUSED, REFUSED, *[GOOD] * 9, REFUSED, *[GOOD] * 10, REFUSED, REFUSED]
+    # A good report is followed by the next one after 0.25 s, on the same connection.
+    assert pauses(watched_to_the_end(script).opened) == [5, 10, 9 * 0.25 + 20, 10 * 0.25 + 5, 10]
+
+
+def test_after_a_large_report_the_next_is_read_two_seconds_later_and_after_a_small_one_soon() -> None:
+    large = of_many_units(1024).SerializeToString()
+    assert len(large) > SMALL_REPORT >= len(GOOD)
+    assert pauses(watched_to_the_end([large, large, large, GOOD, GOOD, large]).read_at) == [2, 2, 2, 0.25, 0.25, 2]
 
 
 @pytest.mark.parametrize(("pools", "of_each", "units"), [(1, 4, 1024), (2, 1024, 2048), (16, 1024, 2048)])
