@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import zlib
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
-from builders.jobs import a_manifest, tpu_pool
+from builders.jobs import a_manifest, template, tpu_pool
 from builders.nodes import a_tpu_node
 from builders.operator_process import OperatorReplica, replica, wait_for
 from diloco_operator.api import names
@@ -71,14 +72,21 @@ def learners(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, dict
     return {pod["metadata"]["name"]: pod for pod in pods if "nodeName" in pod["spec"]}
 
 
-def nodes(plane: ControlPlane, where: str) -> dict[str, str]:
+def nodes(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, str]:
     """Learner pod -> its node."""
-    return {name: pod["spec"]["nodeName"] for name, pod in learners(plane, where).items()}
+    return {name: pod["spec"]["nodeName"] for name, pod in learners(plane, where, job).items()}
 
 
 def status(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, Any]:
     found: dict[str, Any] = json.loads(plane.kubectl("get", "dilocojob", job, "-n", where, "-o", "json").stdout).get("status", {})
     return found
+
+
+def looked_at(plane: ControlPlane, where: str, pod: str) -> bool:
+    """Whether kube-scheduler has found no node for the pod. It has then also looked whether the end of others would help."""
+    listed = json.loads(plane.kubectl("get", "pods", "-n", where, f"--field-selector=metadata.name={pod}", "-o", "json").stdout)["items"]
+    conditions = [condition for found in listed for condition in found.get("status", {}).get("conditions", [])]
+    return any((each["type"], each.get("reason")) == ("PodScheduled", "Unschedulable") for each in conditions)
 
 
 def listed(plane: ControlPlane, where: str) -> dict[str, list[str]]:
@@ -138,3 +146,44 @@ def test_a_job_with_every_slice_leaves_one_for_the_minimum_of_a_younger_job(
         assert successor["spec"]["nodeName"] == pod["spec"]["nodeName"]
         assert len(learners(plane, where, "old")) == len(slices) - 1
         assert all(unit.get("restarts", 0) == 0 for unit in status(plane, where, "old")["units"])
+
+
+@pytest.fixture
+def urgent(control_plane: ControlPlane) -> Iterator[str]:
+    """A PriorityClass whose pods end others for their place."""
+    name = "contended-urgent"
+    body = {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "PreemptLowerPriority"}
+    control_plane.request("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+    yield name
+    control_plane.kubectl("delete", "priorityclass", name)
+
+
+def test_pods_that_wait_for_an_autoscaler_do_not_end_the_minimum_of_another_job(
+    control_plane: ControlPlane, slices: list[str], namespaces: list[str], urgent: str, tmp_path: Path
+) -> None:
+    plane, where = control_plane, namespaces[0]
+    growing = {"provisioning": {"mode": "Autoscaler"}, "max": 1}
+    with an_operator(plane, tmp_path, where) as operator:
+        pool = tpu_pool("v6e", "tpu-v6e", "2x2", max=len(slices))
+        holds = a_manifest("holds", min=len(slices), max=len(slices), pools=[pool], spec={"syncer": {}})
+        plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(holds))
+        wait_for(lambda: len(learners(plane, where, "holds")) == len(slices), "holds to have every slice", operator)
+        before = nodes(plane, where, "holds")
+        for job, own, of_template in (("urgent", {"priorityClassName": urgent}, {}), ("inside", {}, {"priorityClassName": urgent})):
+            asks = tpu_pool("v6e", "tpu-v6e", "2x2", **growing, template=template(**of_template))
+            manifest = a_manifest(job, min=1, max=1, pools=[asks], spec={"syncer": {}, **own})
+            plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(manifest))
+            wait_for(
+                functools.partial(looked_at, plane, where, f"{job}-v6e-0-a1-0"), f"the scheduler to look at the pod of {job}", operator
+            )
+
+        def leaving() -> list[str]:
+            return [name for name, pod in learners(plane, where, "holds").items() if "deletionTimestamp" in pod["metadata"]]
+
+        assert leaving() == []
+        assert nodes(plane, where, "holds") == before
+        # A pod of a stranger with this class does end one: the scheduler would have.
+        container = {"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}
+        spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": slices[0]}, "priorityClassName": urgent}
+        plane.request("POST", f"/api/v1/namespaces/{where}/pods", {"metadata": {"name": "stranger"}, "spec": spec})
+        wait_for(leaving, "the scheduler to end a learner for a stranger", operator)
