@@ -140,7 +140,7 @@ class DegradedReason(ConditionReason):
         "LearnersStarting",
         TRUE,
         Severity.SILENT,
-        "The missing learners start or join for the first time, or for the first time since the job was resumed.",
+        "The missing learners start or join, and none was lost: for the first time, after a resume, or from a changed template.",
     )
     LEARNERS_RECONNECTING = (
         "LearnersReconnecting",

@@ -1,6 +1,7 @@
 """The job's conditions: what is true of it, why, and what a person can do about it. Pure.
 
 See docs/decisions/0188-true-words-in-a-status.md.
+See docs/decisions/0189-words-of-ends-and-returns.md.
 See docs/decisions/0200-silence-of-a-syncer.md.
 """
 
@@ -62,6 +63,8 @@ _NAMES_MISSING_UNITS = (
 """Where fewer than learners.min contribute, these name each missing unit and why."""
 _GIVEN_UP = (UnitReason.SCALED_DOWN, UnitReason.GAVE_WAY)
 """Why a unit leaves, or has left, that the job does not miss: it wants fewer, or another job's minimum needs the slice."""
+_STARTS_AGAIN = (UnitReason.SUSPENDED, UnitReason.TEMPLATE_CHANGED)
+"""Why a unit drains that starts again as soon as its pods have gone, because a user wanted it so."""
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
@@ -379,15 +382,19 @@ def _cause(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) 
         return DegradedReason.LEARNERS_FAILED
     if record.state is UnitState.PENDING and (not record.slice or record.reason in GAVE_UP):
         return DegradedReason.LEARNERS_UNPLACED
-    comes = record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING)
-    first = _is_new(context, record) if begun else record.ended_at is None  # units of a resumed job have trained before
-    return DegradedReason.LEARNERS_STARTING if comes and first else DegradedReason.LEARNERS_MISSING
+    return DegradedReason.LEARNERS_STARTING if _comes_unharmed(context, record, begun=begun) else DegradedReason.LEARNERS_MISSING
 
 
-def _is_new(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """The unit has never contributed, nor lost its connection to the syncer."""
+def _comes_unharmed(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> bool:
+    """The unit starts or joins, or is about to, and nothing was lost: no attempt since it last contributed, and not its connection. What it
+    trained before does not count: after a resume every unit has."""
+    if record.ended_at is not None:
+        return False
+    if record.state is UnitState.DRAINING:
+        return record.reason in _STARTS_AGAIN
     seen = context.unit_report(record.name, record.attempt)
-    return record.restarts == 0 and record.tokens == 0 and (seen is None or seen.phase is not UnitPhase.DISCONNECTED)
+    starts = record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING)
+    return starts and not (begun and seen is not None and seen.phase is UnitPhase.DISCONNECTED)
 
 
 def _count(scaling: Scaling, contributing: frozenset[str]) -> str:

@@ -12,6 +12,7 @@ from builders.stage import Stage
 from diloco_operator.api.job import load
 from diloco_operator.reconcile import reservations
 from diloco_operator.reconcile.observe.template_hash import learner_hash, syncer_hash
+from diloco_operator.report import UnitPhase
 
 
 def trained(count: int) -> Stage:
@@ -208,6 +209,55 @@ def test_resume_while_units_drain_starts_each_when_its_own_pods_have_gone() -> N
     until_all_train(stage)
     assert stage.learner_pods() == ["bytes-lm-v5p-0-a2-0", "bytes-lm-v5p-1-a2-0"]
     assert counted(stage) == [("v5p-0", 0, 0), ("v5p-1", 0, 0)]
+
+
+def two_that_are_needed() -> Stage:
+    return Stage(a_job().with_learners(2, 2).with_pool(max=2), a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
+
+
+def told(stage: Stage) -> list[str]:
+    """The Warnings of all plans since the last time they were forgotten."""
+    return [event.message for plan in stage.plans for event in plan.events if event.type == "Warning"]
+
+
+def test_resumed_job_is_not_degraded_because_some_of_its_learners_join_before_others() -> None:
+    stage = two_that_are_needed()
+    stage.edit(suspend=True)
+    for _ in range(3):
+        stage.settle()
+        stage.kubelets_finish_deletions()
+    assert stage.status["state"] == "Suspended"
+    stage.plans.clear()
+    stage.edit(suspend=False)
+    for _ in range(2):  # the syncer, then the learners
+        stage.settle()
+        stage.kubelets_start()
+    stage.syncer_says("v5p-0", 2, UnitPhase.CONTRIBUTING)
+    stage.syncer_says("v5p-1", 2, UnitPhase.JOINING, tokens=4000)  # what it trained before stands in the syncer's snapshot
+    stage.settle()
+    assert stage.condition("Degraded")["reason"] == "LearnersStarting"
+    assert (stage.status["state"], stage.status["reason"]) == ("Training", "QuorumContributing")
+    assert told(stage) == []
+    stage.syncer_says("v5p-1", 2, UnitPhase.DISCONNECTED)  # it was there, and is missed
+    stage.settle()
+    assert (stage.status["state"], stage.status["reason"]) == ("Degraded", "LearnersMissing")
+
+
+def test_job_that_is_resumed_while_its_units_still_drain_is_not_degraded() -> None:
+    stage = two_that_are_needed()
+    stage.edit(suspend=True)
+    stage.step()
+    assert set(stage.states().values()) == {"Draining"}
+    for name in stage.states():
+        stage.syncer_says(name, 1, UnitPhase.DISCONNECTED)
+    stage.plans.clear()
+    stage.edit(suspend=False)
+    stage.settle()
+    assert set(stage.states().values()) == {"Draining"}
+    assert (stage.status["state"], stage.status["reason"]) == ("Starting", "QuorumMissing")
+    assert stage.condition("Degraded")["reason"] == "LearnersStarting"
+    until_all_train(stage)
+    assert told(stage) == []
 
 
 @pytest.mark.slow
