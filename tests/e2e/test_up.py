@@ -161,10 +161,10 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     done, model = result["jobs"][0]["progress"], result["jobs"][0]["model"]
     assert done["step"] == steps
     folder = tmp_path / "state/volumes/default/quad-syncer" / model["path"]
-    assert (
-        f"The model of quad is in {folder} (safetensors), and stays there until you delete it. One file with its parameters: diloco export "
-        in result["message"]
-    )
+    told = next(condition["message"] for condition in result["jobs"][0]["conditions"] if condition["type"] == "Complete")
+    assert told.endswith(f". The model is in {folder} (safetensors), and stays there until you delete it")
+    assert "The model of quad as one file: diloco export " in result["message"]
+    assert folder.is_dir(), "the job went with its control plane, and the folder of its claim stays"
     assert (folder / "tensors.safetensors").is_file()
     assert [path.name for path in folder.parent.glob(f"*-t{steps}")] == [folder.name], "one snapshot of the last step"
     assert done["tokens"] == sum(unit["tokens"] for unit in result["jobs"][0]["units"])
@@ -180,7 +180,7 @@ def test_a_job_that_failed_ends_with_1_says_why_and_goes_on_with_the_same_comman
     failed = next(condition for condition in result["jobs"][0]["conditions"] if condition["type"] == "Failed")
     assert failed["status"] == "True"
     assert "v5p-0" in failed["message"]
-    assert "Once the cause is fixed, the same command goes on from the last snapshot: diloco up" in result["message"]
+    assert "Once the cause is fixed, use the same command to continue from the last snapshot: diloco up" in result["message"]
 
     again = up([a_quadratic_job(units={"v5p": 1}, limit=0, steps=90)])
     assert again.until(at_step(1))["progress"]["step"] >= 20  # a snapshot is written at step 20

@@ -1,6 +1,7 @@
 """One run of `diloco up`: creates the jobs, follows their status, drains on request, and reports the result.
 
 See docs/decisions/0052-drain-commands.md.
+See docs/decisions/0189-words-of-ends-and-returns.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco_operator.api.job import ModelStatus
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER, volume_claim_name
 from diloco_operator.cli.view import UntilClosed, View
 from diloco_operator.cli.view_model import JobView, Line, Speeds, changes, event_line, failed_attempts, remember, with_speeds
 from diloco_operator.kube.cache import CachedObject, as_it_is
@@ -73,6 +74,7 @@ class Run:
         self._known: dict[tuple[str, str], JobView] = {}
         self._changed = asyncio.Event()
         self._interrupts = 0
+        self._timed_out = False
         self._interrupted = asyncio.Event()
         self._killed = asyncio.Event()
         self._missing_conditions: dict[str, str] = {}
@@ -115,11 +117,12 @@ class Run:
             async with asyncio.timeout(self._options.timeout):
                 await self._first(over, self._interrupted.wait(), following)
         except TimeoutError:
+            self._timed_out = True
             self._missing_conditions = {view.name: view.missing_condition() for view in self._known.values()}  # draining changes it
-            await self._drain("time is up", following)
+            await self._drain("time is up", "Ctrl-C", following)
             return Ending.TIMED_OUT
         if self._interrupted.is_set():
-            await self._drain("interrupted", following)
+            await self._drain("interrupted", "Ctrl-C again", following)
             return Ending.INTERRUPTED
         return Ending.COMPLETE if all(view.complete for view in self._known.values()) else Ending.FAILED
 
@@ -137,9 +140,9 @@ class Run:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
 
-    async def _drain(self, why: str, following: Sequence[asyncio.Task[None]]) -> None:
-        """Suspend every job: learners hand back their state, the syncer writes a snapshot. A second Ctrl-C kills everything."""
-        self._view.note(f"{why}: draining: learners end first, then the syncer writes a snapshot; Ctrl-C again kills at once")
+    async def _drain(self, why: str, killing: str, following: Sequence[asyncio.Task[None]]) -> None:
+        """Suspend every job: learners hand back their state, the syncer writes a snapshot. `killing`: what kills everything now."""
+        self._view.note(f"{why}: draining: learners end first, then the syncer writes a snapshot; {killing} kills at once")
         for view in self._known.values():
             if not view.over:
                 with contextlib.suppress(NotFound, Invalid):  # a job that has just ended takes no change
@@ -203,7 +206,7 @@ class Run:
         def interrupt() -> None:
             self._interrupts += 1
             self._interrupt()
-            if self._interrupts > 1:
+            if self._interrupts > 1 or self._timed_out:  # the time that is up has begun a drain, as a first Ctrl-C does
                 self._killed.set()
 
         numbers = (signal.SIGINT, signal.SIGTERM)
@@ -216,12 +219,31 @@ class Run:
                 loop.remove_signal_handler(number)
 
     def _model_message(self, view: JobView, model: ModelStatus) -> str:
-        """Where the model is on this machine, and how to get it."""
+        """How to get the model, and, of a job that is not over, where it is: the message of one that is over says it."""
         state_dir = self._plane.state_dir.path
-        place = claim_folder(state_dir, view.namespace, model.claim) / model.path
-        what = f"The model of {view.name}" if view.complete else f"The last snapshot of {view.name}, of outer step {model.step},"
         command = shlex.join(["diloco", "export", str(state_dir), "--job", view.name, "-o", "model.safetensors"])
+        if view.over:
+            what = "the model" if view.complete else "the parameters in the last snapshot"
+            return f"{what[0].upper()}{what[1:]} of {view.name} as one file: {command}"
+        place = claim_folder(state_dir, view.namespace, model.claim) / model.path
+        what = f"The last snapshot of {view.name}, of outer step {model.step},"
         return f"{what} is in {place} ({model.format}), and stays there until you delete it. One file with its parameters: {command}"
+
+    def _how_to_go_on(self, views: Sequence[JobView], before: str, after: str) -> str:
+        """What the same command does with these jobs. `before` and `after`: words around what it does."""
+        fresh = [view.name for view in views if not self._has_snapshot(view)]
+        if not fresh:
+            what = "continue from the last snapshot"
+        elif len(fresh) == len(views):
+            what = "start from the beginning, because there is no snapshot yet"
+        else:
+            what = f"continue from the last snapshot, and {', '.join(fresh)}, of which there is none yet, from the beginning"
+        return f"{before} {what}{after}: {self._options.resume_command}"
+
+    def _has_snapshot(self, view: JobView) -> bool:
+        """Of this run, or of an earlier one with the same state directory."""
+        folder = claim_folder(self._plane.state_dir.path, view.namespace, volume_claim_name(view.name))
+        return view.status.model is not None or any((folder / "snapshots").glob("snapshot-*"))
 
     def _end(self, ending: Ending) -> None:
         views = [with_speeds(view, self._speeds) for view in self._known.values()]
@@ -237,9 +259,10 @@ class Run:
         if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
             messages += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
             more = f", for up to {self._options.timeout:g} s more" if ending is Ending.TIMED_OUT else ""
-            messages.append(f"To continue from the last snapshot{more}: {self._options.resume_command}")
+            messages.append(self._how_to_go_on([view for view in views if not view.over], "To", more))
         if ending is Ending.FAILED:
-            messages.append(f"Once the cause is fixed, the same command goes on from the last snapshot: {self._options.resume_command}")
+            failed = [view for view in views if not view.complete]
+            messages.append(self._how_to_go_on(failed, "Once the cause is fixed, use the same command to", ""))
         messages += [self._model_message(view, view.status.model) for view in views if view.status.model is not None]
         messages += [f"Fault {fault} never fired." for fault in injector.waiting]
         messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")

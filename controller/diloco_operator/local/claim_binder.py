@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from pathlib import Path
 
-from diloco_operator.api.names import VOLUME_CLAIMS
+from diloco_operator.api.names import ANNOTATION_FOLDER, VOLUME_CLAIMS
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
+from diloco_operator.local.state_dir import claim_folder
 
 
 class ClaimBinder:
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, state_dir: Path) -> None:
         self._client = client
+        self._state_dir = state_dir
         self._wake = asyncio.Event()
         self._claims = Reflector(client, VOLUME_CLAIMS, as_it_is, rng=random.random)
         self._claims.on_change(lambda _old, _new: self._wake.set())
@@ -32,7 +35,11 @@ class ClaimBinder:
                             await self._bind(held.value)
 
     async def _bind(self, claim: Obj) -> None:
-        spec = claim.get("spec", {})
+        meta, spec = claim["metadata"], claim.get("spec", {})
+        folder = str(claim_folder(self._state_dir, meta["namespace"], meta["name"]))
+        if (meta.get("annotations") or {}).get(ANNOTATION_FOLDER) != folder:
+            named = {**meta, "annotations": {**(meta.get("annotations") or {}), ANNOTATION_FOLDER: folder}}
+            claim = await self._client.update(VOLUME_CLAIMS, {**claim, "metadata": named}, field_manager="provisioner")
         status = {
             "phase": "Bound",
             "accessModes": spec.get("accessModes", ["ReadWriteOnce"]),

@@ -104,7 +104,7 @@ class LocalControlPlane:
             stack.push_async_callback(tasks.stop)
             await self._prepare()
             tasks.run("scheduler", Scheduler(client).run)
-            tasks.run("claims", ClaimBinder(client).run)
+            tasks.run("claims", ClaimBinder(client, self.state_dir.path).run)
             tasks.run("kubelet", self.kubelet.run)
             tasks.run("nodes", self.nodes.run)
             tasks.run("operator", self._operator().run)

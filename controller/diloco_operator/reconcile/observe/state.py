@@ -409,6 +409,8 @@ class Child:
     """Its label LABEL_RETAIN."""
     syncer_image: str = ""
     """Its annotation ANNOTATION_SYNCER_IMAGE."""
+    folder: str = ""
+    """Its annotation ANNOTATION_FOLDER; "": it is a claim of a cluster."""
     other_owners: str = ""
     """Its ownerReferences without the controller, as JSON; "" if there are none."""
 
@@ -433,6 +435,7 @@ def project_child(obj: Obj) -> Child:
         kept_for=string(annotations, names.ANNOTATION_JOB_UID, "metadata.annotations"),
         retain=string(labels, names.LABEL_RETAIN, "metadata.labels"),
         syncer_image=string(annotations, names.ANNOTATION_SYNCER_IMAGE, "metadata.annotations"),
+        folder=string(annotations, names.ANNOTATION_FOLDER, "metadata.annotations"),
         other_owners=json.dumps(others) if others else "",
     )
 

@@ -3,6 +3,7 @@
 The claim says what happens to it when the job is deleted, and the sentence follows the claim and the spec as long as the job exists.
 
 See docs/decisions/0139-model-at-the-end.md.
+See docs/decisions/0189-words-of-ends-and-returns.md.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from diloco.contract import Result, remote_snapshots
 from diloco_operator.api import names
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import Retain
+from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
 from diloco_operator.reconcile.context import ReconcileContext
@@ -26,7 +28,9 @@ FORMAT = "safetensors"
 
 _MODEL = "The model is in"
 _LAST = "The last snapshot, of outer step"
-_NONE = "No snapshot is known in claim"
+_NONE = "No snapshot is known in"
+_FOLDER = 1000
+"""Characters of the name of a folder that a message says."""
 
 
 def model_status(context: ReconcileContext, result: Result | None = None) -> dict[str, Any] | None:
@@ -75,20 +79,29 @@ def model_sentence(
     context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float
 ) -> str:
     """Where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in seconds."""
-    claim = names.volume_claim_name(context.observed.job.name)
+    claim, folder = names.volume_claim_name(context.observed.job.name), _folder(context)
     if model is None and not complete:
-        return f"{_NONE} {claim}; {_fate(context, _retain(context), retention, ended)}"
+        return f"{_NONE} {folder}" if folder else f"{_NONE} claim {claim}; {_fate(context, _retain(context), retention, ended)}"
     model = model or {}  # a syncer that left no readable result: its exit says that there is a model
     begin = _MODEL if complete else f"{_LAST} {model.get('step', 0)}, is in"
-    path = f", {model['path']}" if model.get("path") else ""
-    text = f"{begin} claim {model.get('claim') or claim}{path} ({model.get('format') or FORMAT})"
+    path = model.get("path") or ""
+    place = f"{folder}/{path}".rstrip("/") if folder else f"claim {model.get('claim') or claim}{f', {path}' if path else ''}"
+    text = f"{begin} {place} ({model.get('format') or FORMAT})"
     uri, copy = context.spec.training.checkpoint.uri, model.get("uri", "")
     if copy:
         text += f", and in {copy}"
     elif uri and model.get("path"):
         text += f", and has not been copied to {uri}"
     stays = "; the copy stays" if copy else ""
+    if folder:
+        return f"{text}, and stays there until you delete it"
     return f"{text}; {_fate(context, Retain(model.get('retain', Retain.DELETE)), retention, ended)}{stays}"
+
+
+def _folder(context: ReconcileContext) -> str:
+    """The folder that the job's claim is on this machine, as under `diloco up`; "": it is a claim of a cluster."""
+    claim = context.observed.children.volume_claim
+    return clip(claim.folder, _FOLDER) if claim is not None and is_claim_of(claim, context.observed.job) else ""
 
 
 def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended: float) -> str:

@@ -151,7 +151,8 @@ async def test_time_up_says_which_condition_was_not_reached(unplaced: str, tmp_p
     status, final = await running.end()
     assert (status, final["ending"], final["exitStatus"]) == (1, "TimedOut", 1)
     assert "waits did not complete within 3 s: Placed=False InsufficientCapacity" in final["message"]
-    assert "To continue from the last snapshot, for up to 3 s more: diloco up" in final["message"]
+    assert "To start from the beginning, because there is no snapshot yet, for up to 3 s more: diloco up" in final["message"]
+    assert "last snapshot" not in final["message"]
     assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"]}
 
 
@@ -181,7 +182,7 @@ async def test_interrupt_drains_and_says_how_to_go_on(sleeping: str, tmp_path: P
     running.process.send_signal(signal.SIGINT)
     status, final = await running.end()
     assert (status, final["ending"]) == (130, "Interrupted")
-    assert "To continue from the last snapshot: diloco up" in final["message"]
+    assert "To start from the beginning, because there is no snapshot yet: diloco up" in final["message"]
     suspended = {c["type"]: c["status"] for c in final["jobs"][0]["conditions"]}["Suspended"]
     assert suspended == "True"
 
@@ -199,23 +200,50 @@ async def test_a_run_whose_output_has_no_reader_any_more_drains(sleeping: str, t
     assert not {p.pid for p in processes() if p.alive} & started
 
 
-@pytest.mark.slow
-async def test_second_interrupt_does_not_wait_for_the_drain(tmp_path: Path) -> None:
+@pytest.fixture
+def stubborn(tmp_path: Path) -> str:
+    """A job whose learner ignores the request to end; `tmp_path/deaf` is there as soon as it does."""
     pool = cpu_pool(max=1)
-    deaf = tmp_path / "deaf"
-    script = f"trap '' TERM; touch {deaf}; while true; do sleep 0.05; done"
+    script = f"trap '' TERM; touch {tmp_path / 'deaf'}; while true; do sleep 0.05; done"
     pool["template"]["spec"]["containers"][0]["command"] = ["sh", "-c", script]
-    stubborn = write(tmp_path / "job.yaml", a_manifest("stubborn", min=1, max=1, pools=[pool], steps=10))
+    return write(tmp_path / "job.yaml", a_manifest("stubborn", min=1, max=1, pools=[pool], steps=10))
+
+
+async def there(file: Path) -> None:
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not file.exists():  # noqa: ASYNC110, ASYNC240 - a file has no event
+            await asyncio.sleep(0.01)
+
+
+def draining(line: Obj) -> bool:
+    return line["type"] == "note" and "draining" in line["message"]
+
+
+def was_killed(running: Up) -> bool:
+    return any(line["type"] == "note" and line["message"] == "killed" for line in running.lines)
+
+
+@pytest.mark.slow
+async def test_second_interrupt_does_not_wait_for_the_drain(stubborn: str, tmp_path: Path) -> None:
     running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"))
     await running.until(joining)
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not deaf.exists():  # noqa: ASYNC110 - a file has no event
-            await asyncio.sleep(0.01)
+    await there(tmp_path / "deaf")
     running.process.send_signal(signal.SIGINT)
-    await running.until(lambda line: line["type"] == "note" and "draining" in line["message"])
+    assert "Ctrl-C again kills at once" in (await running.until(draining))["message"]
     running.process.send_signal(signal.SIGINT)
     status, final = await running.end()
-    assert (status, final["ending"]) == (130, "Interrupted")
+    assert (status, final["ending"], was_killed(running)) == (130, "Interrupted", True)
+
+
+@pytest.mark.slow
+async def test_first_interrupt_of_a_drain_that_the_time_began_does_not_wait_for_it(stubborn: str, tmp_path: Path) -> None:
+    running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"), "--timeout", "5s")
+    note = await running.until(draining)
+    assert note["message"].startswith("time is up: draining")
+    assert note["message"].endswith("; Ctrl-C kills at once")
+    running.process.send_signal(signal.SIGINT)
+    status, final = await running.end()
+    assert (status, final["ending"], was_killed(running)) == (1, "TimedOut", True)
 
 
 @pytest.mark.slow

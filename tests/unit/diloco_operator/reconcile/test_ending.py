@@ -9,6 +9,7 @@ from builders.pods import exits, main_container_exits, phase
 from builders.stage import Stage
 from diloco.contract import Exit, Result, UnitResult
 from diloco_operator.api.job import Status
+from diloco_operator.api.names import ANNOTATION_FOLDER
 from diloco_operator.report import LossPoint
 from diloco_operator.timeouts import RECONCILE
 
@@ -45,6 +46,23 @@ def test_syncer_that_succeeded_completes_the_job_with_its_figures() -> None:
     assert (progress["step"], progress["tokens"], progress["heldOutLoss"]) == (100, 64000, 2.25)
     unit = stage.unit("v5p-0")
     assert (unit["state"], unit["tokens"], unit["steps"]) == ("Completed", 64000, 500)
+
+
+def test_end_of_a_job_whose_claim_is_a_folder_of_this_machine_names_the_folder_and_no_deletion() -> None:
+    """As under `diloco up`: the folder of the claim stays when the job goes."""
+    stage = trained()
+    stage.children["PersistentVolumeClaim"]["metadata"]["annotations"][ANNOTATION_FOLDER] = (
+        "/home/me/.diloco/volumes/default/bytes-lm-syncer"
+    )
+    stage.learner_exits("v5p-0", 1, 0)
+    exits(stage.syncer, 0, stage.now, message=RESULT.model_dump_json(by_alias=True))
+    stage.step()
+    message = stage.condition("Complete")["message"]
+    assert message.endswith(
+        ". The model is in /home/me/.diloco/volumes/default/bytes-lm-syncer (safetensors), and stays there until you delete it"
+    )
+    stage.settle()
+    assert stage.condition("Complete")["message"] == message, "it is restated as long as the job exists"
 
 
 @pytest.mark.parametrize(
