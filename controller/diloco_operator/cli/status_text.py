@@ -11,11 +11,9 @@ from diloco_operator.api.job import Condition, HostStatus, ModelStatus, Retain, 
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
-from diloco_operator.cli.view_text import count, duration, weight
+from diloco_operator.cli.view_text import count, duration, shortly, weight
 
 _GAP = "   "
-_HEADLINE = 160
-"""Characters of a message that the headline says in full."""
 _NOT_SEEN = (
     "The operator has not seen this job yet. Check that it runs (kubectl get pods -A -l app.kubernetes.io/name=diloco-operator) and that "
     "it watches namespace {}: watchNamespaces of its Helm release lists the namespaces, by default only the release's own."
@@ -59,13 +57,7 @@ def headline(view: JobView) -> str:
     if view.suspend and not view.over and view.state is not JobState.SUSPENDED:
         return f"{view.state}, to be suspended: the operator has not seen spec.suspend yet"
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
-    return f"{view.state}{reason}: {_shortly(view.why())}"
-
-
-def _shortly(why: str) -> str:
-    """The beginning of a long message: the whole stands among the conditions."""
-    first, more, _ = why.partition("; ")
-    return f"{first}; …" if more and len(why) > _HEADLINE else why
+    return f"{view.state}{reason}: {shortly(view.why())}"
 
 
 def _figures(view: JobView, now: float) -> Iterable[str]:

@@ -17,7 +17,7 @@ from rich.live import Live
 
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, Line, repeats_status, result
-from diloco_operator.cli.view_text import plain, screen, summary
+from diloco_operator.cli.view_text import Screen, plain, summary
 
 _LINES = 10
 _REFRESH_PER_SECOND = 4
@@ -120,7 +120,7 @@ class LiveView:
         self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=_REFRESH_PER_SECOND, transient=True)
 
     def _render(self) -> Any:
-        return screen(self._views, list(self._lines), time.time(), self._footer)
+        return Screen(self._views, list(self._lines), time.time(), self._footer)
 
     def start(self) -> None:
         self._live.start()

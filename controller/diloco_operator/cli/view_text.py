@@ -1,11 +1,15 @@
-"""The screen of `diloco up`: rich renderables from views. Pure."""
+"""The screen of `diloco up`: rich renderables from views. Pure.
+
+See docs/decisions/0189-words-of-ends-and-returns.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +18,10 @@ from diloco_operator.api.job import UnitState, UnitStatus
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.view_model import JobView, Line, seconds_left
 
+_HEADLINE = 160
+"""Characters of a message that a headline says in full."""
+_WIDE = 120
+"""Columns from which the table of units has one for messages: the figures take some 70 of them."""
 _STYLES = {
     UnitState.PENDING: "dim",
     UnitState.STARTING: "yellow",
@@ -56,12 +64,18 @@ def count(number: float) -> str:
     raise AssertionError("unreachable: the last unit takes everything")
 
 
-def title(view: JobView) -> Text:
-    """Name, state, and why it is in this state."""
+def shortly(why: str) -> str:
+    """The beginning of a long message, where the rest of it stands below."""
+    first, more, _ = why.partition("; ")
+    return f"{first}; …" if more and len(why) > _HEADLINE else why
+
+
+def title(view: JobView, why: str) -> Text:
+    """Name, state, and `why` it is in this state."""
     if view.state is None:
         return Text.assemble((view.name, "bold"))
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
-    return Text.assemble((view.name, "bold"), "  ", (view.state.value, _STATE_STYLES[view.state]), f"{reason}: {view.why()}")
+    return Text.assemble((view.name, "bold"), "  ", (view.state.value, _STATE_STYLES[view.state]), f"{reason}: {why}")
 
 
 def header(view: JobView, now: float) -> RenderableType:
@@ -77,9 +91,7 @@ def header(view: JobView, now: float) -> RenderableType:
     remaining = "" if left is None else f"  {duration(left)} left"
     bar = ProgressBar(total=max(1, progress.steps), completed=progress.step)
     grid.add_row(steps, bar, f"{loss}{count(progress.tokens_per_second)} tokens/s{remaining}")
-    first = title(view)
-    first.no_wrap, first.overflow = True, "ellipsis"
-    return Group(first, grid)
+    return Group(title(view, shortly(view.why())), grid)
 
 
 def weight(unit: UnitStatus) -> str:
@@ -87,14 +99,32 @@ def weight(unit: UnitStatus) -> str:
     return f"{unit.weight:.0%}" if unit.weight or unit.state is UnitState.TRAINING else "-"
 
 
-def units_table(units: Sequence[UnitStatus]) -> Table:
-    """The live table."""
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+def units_table(units: Sequence[UnitStatus], width: int) -> RenderableType:
+    """The live table, of units that have a message. Where `width` leaves its column too little, messages stand below the figures."""
+    below = [(unit, _message(unit)) for unit in units if _message(unit)] if width < _WIDE else []
+    figures = _figures_table(units, with_messages=width >= _WIDE)
+    if not below:
+        return figures
+    messages = Table.grid(padding=(0, 2, 0, 0))
+    messages.add_column(no_wrap=True, style="dim")
+    messages.add_column(overflow="fold")
+    for unit, message in below:
+        messages.add_row(unit.name, message)
+    return Group(figures, messages)
+
+
+def _message(unit: UnitStatus) -> str:
+    return f"{unit.reason}: {unit.message}" if unit.reason and unit.message else unit.reason or unit.message
+
+
+def _figures_table(units: Sequence[UnitStatus], *, with_messages: bool) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=with_messages)
     for name in ("UNIT", "STATE", "SLICE"):
         table.add_column(name, no_wrap=True)
     for name in ("ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE"):
         table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("MESSAGE", ratio=1, no_wrap=True, overflow="ellipsis")
+    if with_messages:
+        table.add_column("MESSAGE", ratio=1, overflow="fold")
     for unit in units:
         training = unit.state is UnitState.TRAINING
         table.add_row(
@@ -106,7 +136,7 @@ def units_table(units: Sequence[UnitStatus]) -> Table:
             count(unit.tokens_per_second) if training else "-",
             weight(unit),
             str(unit.staleness) if training else "-",
-            f"{unit.reason}: {unit.message}" if unit.reason and unit.message else unit.reason or unit.message,
+            *([_message(unit)] if with_messages else []),
         )
     return table
 
@@ -122,16 +152,30 @@ def plain(when: datetime, line: Line) -> str:
     return f"{stamp(when)} {'! ' if line.warning else ''}{job}{line.text}"
 
 
-def screen(views: Sequence[JobView], lines: Sequence[tuple[datetime, Line]], now: float, footer: str) -> RenderableType:
-    """The whole screen."""
-    parts: list[RenderableType] = []
-    for view in views:
-        parts += [header(view, now), units_table(view.status.units), Text()]
-    for when, line in lines:
-        style = "red" if line.warning else "dim" if line.kind in ("log", "progress") else ""
-        parts.append(Text(plain(when.astimezone(), line), style=style, no_wrap=True, overflow="ellipsis"))
-    parts.append(Text(footer, style="dim"))
-    return Group(*parts)
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """The whole screen, nothing of it cut at its width. Lines that find no room under the jobs leave it, the oldest first."""
+
+    views: Sequence[JobView]
+    lines: Sequence[tuple[datetime, Line]]
+    now: float
+    footer: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        top: list[RenderableType] = []
+        for view in self.views:
+            top += [header(view, self.now), units_table(view.status.units, options.max_width), Text()]
+        last = Text(self.footer, style="dim")
+        room = options.size.height - sum(len(console.render_lines(part, options, pad=False)) for part in (*top, last))
+        shown: list[Text] = []
+        for when, line in reversed(self.lines):
+            style = "red" if line.warning else "dim" if line.kind in ("log", "progress") else ""
+            text = Text(plain(when.astimezone(), line), style=style, overflow="fold")
+            room -= len(text.wrap(console, options.max_width))
+            if room < 0:
+                break
+            shown.insert(0, text)
+        yield from (*top, *shown, last)
 
 
 def summary(view: JobView) -> RenderableType:
@@ -151,4 +195,4 @@ def summary(view: JobView) -> RenderableType:
         figures.append(f"loss {progress.loss:.4f}")
     if progress.held_out_loss is not None:
         figures.append(f"held-out loss {progress.held_out_loss:.4f}")
-    return Group(title(view), Text("  " + ", ".join(figures)), Text(), table)
+    return Group(title(view, view.why()), Text("  " + ", ".join(figures)), Text(), table)

@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from diloco_operator.cli.view_model import (
     seconds_left,
     with_speeds,
 )
-from diloco_operator.cli.view_text import count, duration, screen, summary
+from diloco_operator.cli.view_text import Screen, count, duration, summary
 from diloco_operator.kube.client import Obj
 from rich.console import Console, RenderableType
 
@@ -69,9 +70,9 @@ def texts(lines: Iterable[Line]) -> list[str]:
     return [line.text for line in lines]
 
 
-def rendered(renderable: RenderableType, width: int = 160) -> str:
+def rendered(renderable: RenderableType, width: int = 160, height: int = 25) -> str:
     shown = io.StringIO()
-    console = Console(file=shown, width=width, color_system=None)
+    console = Console(file=shown, width=width, height=height, color_system=None)
     console.print(renderable)
     return shown.getvalue()
 
@@ -81,7 +82,7 @@ def test_job_without_a_status_yet_is_shown_too() -> None:
     fresh = JobView.of(obj)
     assert not fresh.over
     assert changes(None, fresh) == []
-    assert "not started" in rendered(screen([fresh], [], NOW, "footer"))
+    assert "not started" in rendered(Screen([fresh], [], NOW, "footer"))
 
 
 def test_conditions_are_told_when_they_change_and_not_for_how_every_job_begins() -> None:
@@ -228,7 +229,7 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
         unit("h100-1", "BackingOff", attempt=2, restarts=1, reason="Crashed", message="exit 1"),
     ]
     progress = {"loss": 2.31, "tokensPerSecond": 51200, "estimatedCompletion": "2026-11-20T21:03:20Z"}
-    text = rendered(screen([view(step=100, units=units, progress=progress, Training="True")], [], NOW, "Ctrl-C drains"))
+    text = rendered(Screen([view(step=100, units=units, progress=progress, Training="True")], [], NOW, "Ctrl-C drains"))
     assert "step 100/400" in text
     assert "loss 2.310  51.2k tokens/s  2m20s left" in text
     rows = [line.split() for line in text.splitlines()]
@@ -236,6 +237,32 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
     assert ["h100-0", "Pending", "-", "1", "0", "-", "69%", "-"] in rows, "it has left, and recent merges hold its work"
     assert ["h100-1", "BackingOff", "-", "2", "1", "-", "-", "-", "Crashed:", "exit", "1"] in rows
     assert "Ctrl-C drains" in text
+
+
+LONG = "attempt 3 ended: exit 1: CUDA error: device-side assert triggered; the next one starts at 2026-11-20T21:01:30Z, after its pause"
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_screen_shows_every_word_on_a_terminal_of_any_width(width: int) -> None:
+    units = [unit(slice="np-1", attempt=1), unit("h100-1", "BackingOff", attempt=3, restarts=3, reason="Crashed", message=LONG)]
+    line = Line("unit", "bytes-lm", f"h100-1 BackingOff on np-2, attempt 3 (was Joining): Crashed: {LONG}", warning=True)
+    text = rendered(
+        Screen([view(step=100, units=units, Training="True")], [(datetime.fromtimestamp(NOW, UTC), line)], NOW, "drains"), width
+    )
+    words = " ".join(text.split())
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for message in (f"Crashed: {LONG}", line.text):
+        assert not set(message.split()) - set(words.split())
+    assert text.splitlines()[-1] == "drains"
+
+
+def test_screen_keeps_the_newest_lines_that_it_has_room_for() -> None:
+    told = [(datetime.fromtimestamp(NOW + at, UTC), Line("event", "bytes-lm", f"line {at} {'word ' * 30}")) for at in range(10)]
+    text = rendered(Screen([view(step=100, Training="True")], told, NOW, "drains"), width=80, height=14)
+    # Two lines of the job, one of the header of its table, a free one and the last: 9 of 14 are left, and each of these takes three.
+    assert [at for at in range(10) if f"line {at} " in text] == [7, 8, 9]
+    assert len(text.splitlines()) == 14
 
 
 def test_summary_has_the_state_losses_and_a_row_for_each_unit() -> None:
