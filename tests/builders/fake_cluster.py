@@ -75,6 +75,11 @@ class FakeCluster:
         self._dead_nodes: set[str] = set()
         self.bad_nodes: set[str] = set()
         """Nodes on which every training program crashes."""
+        self.stuck: set[str] = set()
+        """Pods whose processes do not end, whatever their kubelets do: they wait for a device or a file system."""
+        self.report_faults: dict[JobKey, ReportFault] = {}
+        """Of jobs whose syncers answer with what no operator can read."""
+        self._last_reports: dict[JobKey, Report] = {}
         self.t = 0
         self.done: set[JobKey] = set()
         self.listeners: list[Callable[[JobKey], None]] = []
@@ -281,6 +286,21 @@ class FakeCluster:
         result = Result(step=STEPS, steps=STEPS, tokens=1000, loss=2.0, held_out_loss=2.1, units=units)
         await self._finish(job[0], names.syncer_pod_name(job[1]), 0, "Completed", result.model_dump_json(by_alias=True))
 
+    def answer_nonsense(self, job: JobKey, fault: ReportFault) -> None:
+        """From now on the job's syncer does."""
+        self.report_faults[job] = fault
+        self._last_reports[job] = self.report(job)
+        self._report(job)
+
+    def answer_again(self, job: JobKey) -> None:
+        """The job's syncer does as before."""
+        del self.report_faults[job]
+        self._report(job)
+
+    def latest_report(self, job: JobKey) -> Report:
+        """The newest that can be read."""
+        return self._last_reports[job] if job in self.report_faults else self.report(job)
+
     # --- what there is -----------------------------------------------------------------------------------------------
     def pods(self, job: JobKey) -> list[Obj]:
         """All pods of the job."""
@@ -358,7 +378,7 @@ class FakeCluster:
                 await self._start(namespace, name)  # a pod that was there before this cluster keeps its state
             await self._deletions[uid].wait()
             pod = self._pods.cache.get(namespace, name)
-            if pod is None or pod.value["spec"].get("nodeName") in self._dead_nodes:
+            if pod is None or name in self.stuck or pod.value["spec"].get("nodeName") in self._dead_nodes:
                 return
             await asyncio.sleep(STOP)
             if pod.value.get("status", {}).get("phase") == "Running":
@@ -434,10 +454,10 @@ class FakeTelemetry:
         self._followed.pop(key, None)
 
     def latest(self, key: JobKey) -> Report | None:
-        return self._cluster.report(key) if key in self._followed else None
+        return self._cluster.latest_report(key) if key in self._followed else None
 
     def fault(self, key: JobKey) -> ReportFault | None:
-        return None
+        return self._cluster.report_faults.get(key) if key in self._followed else None
 
     async def close(self) -> None:
         self._followed.clear()

@@ -111,7 +111,8 @@ def explanation(
 ) -> Explanation:
     """`spec`: of the job, as the API server has it. `events`: about it. `facts`: by pool."""
     asked = {pool["name"]: pool for pool in spec.get("pools") or ()}
-    pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name)) for pool in view.status.pools)
+    content = _content(view)
+    pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name), content) for pool in view.status.pools)
     units = tuple(_units(view.status.units, _last_failures(view.status.units, events)))
     hosts = tuple(AvoidedHost(host.node, host.avoided_until, host.message) for host in view.status.hosts if host.avoided_until is not None)
     state = view.state.value if view.state is not None else ""
@@ -119,7 +120,10 @@ def explanation(
 
 
 def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:
-    if view.state is None or view.over or view.suspend or view.state is JobState.SUSPENDED:
+    if view.over:  # its message has what a page about it is read for: how it ended, and where the model is
+        reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
+        return f"{view.state}{reason}: {view.why()}"
+    if view.state is None or view.suspend or view.state is JobState.SUSPENDED:
         return headline(view)
     if (refused := view.refused()) is not None:
         return f"{view.state} ({refused.reason}): {refused.message}"
@@ -132,6 +136,8 @@ def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[Units
     other = [name for group in units if group.reason not in (UnitReason.NO_CAPACITY, UnitReason.SCALED_DOWN) for name in group.names]
     if other:
         parts.append(f"{'unit' if len(other) == 1 else 'units'} {_several(other)} {'does' if len(other) == 1 else 'do'} not train")
+    if len(parts) == 1 and view.state is not JobState.TRAINING:
+        return f"{view.state}{reason}: {view.why()}"
     return f"{view.state}{reason}: {'; '.join(parts if len(parts) > 1 else [*parts, 'nothing waits for hardware'])}"
 
 
@@ -140,7 +146,17 @@ def _several(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None) -> PoolExplained:
+def _content(view: JobView) -> str:
+    """Why a pool that nothing is said of has no more."""
+    if view.over:
+        return "the job is over and needs no hardware"
+    if view.suspend or view.state is JobState.SUSPENDED:
+        return "the job is suspended and asks for no hardware"
+    return "every unit that the job asks for has its hardware"
+
+
+def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, content: str) -> PoolExplained:
+    """`content`: why it has no more, if its status does not say."""
     why, _, helps = status.message.partition(HELP)
     learners = (spec or {}).get("learners") or {}
     return PoolExplained(
@@ -151,7 +167,7 @@ def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts |
         min=learners.get("min", 0),
         max=learners.get("max") if spec is not None else None,
         reason=status.reason,
-        why=why,
+        why=why if status.reason else content,
         help=tuple(helps.split("; ")) if helps else (),
         waiting_since=status.waiting_since,
         nodes=_nodes(facts) if facts is not None and status.reason in SHORT_OF_SLICES else "",

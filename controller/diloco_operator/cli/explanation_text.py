@@ -49,7 +49,7 @@ def _pool_head(pool: PoolExplained) -> str:
 
 def _pool_rows(pool: PoolExplained, now: float) -> Iterable[tuple[str, str]]:
     if not pool.reason:
-        yield "why not more", "every unit that the job asks for has its hardware"
+        yield "why not more", pool.why
         return
     since = f" since {_since(pool.waiting_since, now)}" if pool.waiting_since is not None else ""
     yield "why not more", f"{pool.reason}{since}: {pool.why}"

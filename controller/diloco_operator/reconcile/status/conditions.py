@@ -200,6 +200,8 @@ def waiting_to_start(why: FailedReason | CompleteReason, text: str) -> Statement
 def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     learners = context.spec.learners
     count = f"{scaling.placed} of {plural(scaling.desired, 'unit has', 'units have')} hardware"
+    if scaling.placed > scaling.desired:  # some still drain
+        count = f"{plural(scaling.placed, 'unit has', 'units have')} hardware, and the job wants {scaling.desired}"
     why = _pool_messages(scaling)
     if scaling.placed >= max(scaling.desired, learners.min):
         return Statement(PlacedReason.ALL_PLACED, count)
@@ -216,8 +218,10 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     if any(map(is_waiting, scaling.records.values())):
         reason = PlacedReason.WAITING_FOR_QUOTA if context.spec.queue_name else PlacedReason.WAITING_FOR_NODES
         return Statement(reason, f"{count}, learners.min is {learners.min}{given_up}{why}")
-    text = f"{count}, learners.min is {learners.min}{given_up}{why}. Add nodes, or lower learners.min or pools[].learners.min"
-    return Statement(PlacedReason.INSUFFICIENT_CAPACITY, text)
+    text = f"{count}, learners.min is {learners.min}{given_up}{why}"
+    if not why and scaling.placed + failed >= learners.min:  # more hardware would not help
+        return Statement(PlacedReason.INSUFFICIENT_CAPACITY, f"{text}, which kubectl diloco retry starts again; Degraded says why")
+    return Statement(PlacedReason.INSUFFICIENT_CAPACITY, f"{text}. Add nodes, or lower learners.min or pools[].learners.min")
 
 
 def _pool_messages(scaling: Scaling) -> str:
@@ -336,6 +340,8 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
         if context.finishing:
             return Statement(DegradedReason.ENOUGH_LEARNERS, "the last outer step is done")
         enough = f"{plural(len(contributing), 'contributes', 'contribute')}, learners.min is {learners.min}"
+        if context.observed.report_fault is not None:
+            enough = f"{len(contributing)} contributed by the last report that could be read, learners.min is {learners.min}"
         return Statement(DegradedReason.ENOUGH_LEARNERS, enough)
     there = contributing | active.returning
     if begun and len(there) >= learners.min:

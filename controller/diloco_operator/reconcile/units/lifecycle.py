@@ -3,6 +3,7 @@
 `scaling` decides afterwards whether a unit may run, and where. Nothing here creates or deletes.
 
 See docs/decisions/0188-true-words-in-a-status.md.
+See docs/decisions/0189-words-of-ends-and-returns.md.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
@@ -30,6 +32,8 @@ from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up
 from diloco_operator.timeouts import RECONCILE
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
+_STUCK = "; its pod "
+"""Begins what a message says of a pod that does not end."""
 _DRAINED_GRACE = 5.0
 """Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A
 report comes every second. A needless attempt at the end of a job costs little."""
@@ -129,7 +133,7 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         if there or (there is None and not context.on_slice(current, record.pool, record.slice)):
             record = record._replace(slice=name)
     if record.state is UnitState.DRAINING:
-        return UnitObservation(_drained(context, record, current), adopted)
+        return _drained(context, record, current, adopted=adopted)
     if len(slices) > 1:
         return UnitObservation(_on_two_slices(context, record, slices), adopted)
     if not is_waiting(record):
@@ -300,14 +304,34 @@ def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
     return any(not (pod.ended or pod.never_runs or context.unreachable(pod.node)) for pod in pods)
 
 
-def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView]) -> UnitStatusRecord:
+def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
+    due = min((pod.deletion + RECONCILE.stuck_deletion for pod in current if pod.deletion is not None and not pod.ended), default=None)
     if _lingers(context, current):
-        return record
-    end = _end_of_drain(record, context.now)
+        late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
+        message = _why_it_drains(context, record) + (_stuck(late) if late else "")
+        return UnitObservation(record._replace(message=message), adopted, [due] if due is not None and not late else [])
+    end = _end_of_drain(record._replace(message=_why_it_drains(context, record)), context.now)
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
         # It may have reached the end of the job before it was asked to go.
         end = replace(end, kind=EndKind.COMPLETE, at=context.now)
-    return after_end(record, record.attempt, end, context.spec.learners.restart, context.now)
+    return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted)
+
+
+def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
+    """Without what was added while its pods did not end."""
+    if record.reason == UnitReason.SUSPENDED and not context.spec.suspend:
+        return "the job was suspended and is resumed; the unit starts again when its pods have ended"
+    return record.message.partition(_STUCK)[0]
+
+
+def _stuck(pods: Sequence[PodView]) -> str:
+    """What a person can do about pods that do not end. None is forced: on a node that answers, a process of theirs may still run."""
+    first = min(pods, key=lambda pod: pod.name)
+    assert first.deletion is not None, "chosen for it"
+    return (
+        f"{_STUCK}{first.name} was to end by {format_timestamp(first.deletion)}, and node {first.node} answers but has not ended it: a "
+        "process that waits for a device or a file system cannot be killed. Look at the node; if it must be restarted, drain it first"
+    )
 
 
 def _end_of_drain(record: UnitStatusRecord, now: float) -> End:

@@ -22,9 +22,12 @@ from builders.workloads import FINALIZER, GATE, NO_QUOTA, a_workload, workloads_
 from diloco_operator.api import names
 from diloco_operator.cli.explain import explained
 from diloco_operator.cli.explanation_text import explanation_text
+from diloco_operator.cli.status_text import status_text
+from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import AlreadyExists, NotFound, PatchType
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import RunConfig
+from diloco_operator.report import FaultKind, ReportFault
 
 AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
 
@@ -694,3 +697,99 @@ async def test_pod_of_a_job_that_is_gone_ends_although_its_node_does_not_answer(
         return (status.get("phase"), status.get("reason")) == ("Failed", "NodeLost")
 
     await eventually(ended, "the end of the pod", seconds=600)
+
+
+# --- what a user reads when something is wrong ------------------------------------------------------------------------
+async def page(cluster: FakeCluster) -> str:
+    """What `kubectl diloco explain` prints of lm, for another program."""
+    return explanation_text(await explained(cluster.api, NS, "lm", wall_clock), wall_clock())
+
+
+async def report(cluster: FakeCluster) -> str:
+    """What `kubectl diloco status` prints of lm."""
+    return status_text(JobView.of(await cluster.api.get(names.DILOCO_JOBS, NS, "lm")), wall_clock())
+
+
+def message(status: Obj, condition: str) -> str:
+    found: str = next(each["message"] for each in status["conditions"] if each["type"] == condition)
+    return found
+
+
+@operated(slices=["np-a", "np-b"])
+async def test_a_learner_that_is_lost_for_good_is_named_with_its_cause_and_what_starts_it_again(cluster: FakeCluster) -> None:
+    await cluster.apply("lm", min=2, learners={"restart": {"limit": 0, "window": "1h"}})
+    await cluster.trains("lm", 2)
+    await cluster.crash("lm-v6e-1-a1-0")
+    status = await cluster.when("lm", lambda status: status["reason"] == "LearnersLost")
+    advice = "fix the cause, then kubectl diloco retry starts it again"
+    why = f"given up: 1 failure within 1h, learners.restart.limit is 0; the last, attempt 1: exit 1; {advice}"
+    assert message(status, "Degraded") == f"1 of 1 learner contributes, learners.min is 2; v6e-1 has failed ({why})"
+    placed = message(status, "Placed")
+    assert placed.endswith("; 1 given up, which kubectl diloco retry starts again; Degraded says why"), "more nodes would not help"
+    assert (await report(cluster)).count(f"RestartsExhausted: {why}") == 1
+    shown = await page(cluster)
+    assert shown.startswith("lm in namespace default is Degraded (LearnersLost): 1 of 2 units contribute; unit v6e-1 does not train")
+    assert "  its log         kubectl diloco logs lm v6e-1 -n default" in shown
+    assert await cluster.event_messages("UnitFailed") == [f"v6e-1: {why}"]
+    await cluster.edit(retry=1)
+    await cluster.trains("lm", 2)
+
+
+@operated(slices=["np-a", "np-b"])
+async def test_a_learner_whose_pod_does_not_end_is_named_with_its_node_and_what_to_look_at(cluster: FakeCluster) -> None:
+    await cluster.apply("lm", min=2)
+    await cluster.trains("lm", 2)
+    cluster.stuck.add("lm-v6e-1-a1-0")
+    await cluster.edit(suspend=True)
+
+    def stuck(status: Obj) -> bool:
+        return any("lm-v6e-1-a1-0 was to end by" in unit["message"] for unit in status["units"])
+
+    status = await cluster.when("lm", stuck)
+    told = next(unit["message"] for unit in status["units"] if unit["name"] == "v6e-1")
+    assert told.startswith("the job is suspended; its pod lm-v6e-1-a1-0 was to end by ")
+    assert "node np-b-0 answers but has not ended it: a process that waits for a device" in told
+    assert "the job is suspended and asks for no hardware" in await page(cluster)
+    await asyncio.sleep(600)
+    assert (await cluster.status())["units"] == status["units"], "it is said once"
+    await cluster.edit(suspend=False)
+    again = "the job was suspended and is resumed; the unit starts again when its pods have ended"
+    await cluster.when("lm", says(told.replace("the job is suspended", again)))
+    assert again in await report(cluster)
+    await cluster.api.delete(names.PODS, NS, "lm-v6e-1-a1-0", grace_seconds=0)  # its node was restarted
+    await cluster.trains("lm", 2)
+    assert [unit["message"] for unit in (await cluster.status())["units"]] == ["", ""]
+
+
+@operated(slices=["np-a", "np-b"])
+async def test_a_syncer_that_answers_nonsense_is_said_to_and_nothing_is_claimed_of_what_it_does(cluster: FakeCluster) -> None:
+    await cluster.apply("lm", min=2)
+    await cluster.trains("lm", 2)
+    cluster.answer_nonsense((NS, "lm"), ReportFault(FaultKind.MALFORMED, "a report of the syncer cannot be read: units[0].tokens is -1"))
+    status = await cluster.when("lm", lambda status: status["reason"] == "ReportsRefused")
+    assert message(status, "Degraded") == "2 contributed by the last report that could be read, learners.min is 2"
+    why = "lm in namespace default is Degraded (ReportsRefused): a report of the syncer cannot be read: units[0].tokens is -1. The operator"
+    assert (await page(cluster)).startswith(why)
+    [note] = await cluster.event_messages("ReportsRefused")
+    assert note == f"Training=Unknown: {message(status, 'Training')}"
+    pods = await cluster.pod_phases("lm")
+    await asyncio.sleep(1200)
+    assert await cluster.pod_phases("lm") == pods, "its learners are left alone"
+    assert (await report(cluster)).count("units[0].tokens is -1") == 2, "in its headline and among its conditions"
+    cluster.answer_again((NS, "lm"))
+    status = await cluster.when("lm", lambda status: status["state"] == "Training")
+    assert message(status, "Degraded") == "2 contribute, learners.min is 2"
+
+
+@operated(slices=["np-a"])
+async def test_explanation_of_a_job_that_is_over_says_how_it_ended_where_its_model_is_and_that_it_wants_nothing(
+    cluster: FakeCluster,
+) -> None:
+    await cluster.apply("lm")
+    await cluster.trains("lm")
+    await cluster.complete((NS, "lm"))
+    status = await cluster.when("lm", lambda status: status["state"] == "Complete")
+    shown = await page(cluster)
+    assert shown.startswith(f"lm in namespace default is Complete (StepsReached): {message(status, 'Complete')}\n")
+    assert "the claim is deleted with the job" in shown
+    assert "  why not more    the job is over and needs no hardware" in shown
