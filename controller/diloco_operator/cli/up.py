@@ -91,7 +91,7 @@ def up(
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
 
     FILE is a YAML file with one or more jobs. Ctrl-C drains the jobs; the same command then continues from the last snapshot. A second
-    Ctrl-C kills at once.
+    Ctrl-C kills at once, and so does the first one when the time is up.
 
     \b
     Exit status:
