@@ -149,7 +149,7 @@ class ObservedApi:
         return getattr(self._api, name)
 
     async def create(self, resource: Resource, obj: Obj, **how: Any) -> Obj:
-        if resource is names.PODS:
+        if resource is names.PODS and not how.get("dry_run"):
             self._on_create(obj["metadata"]["name"], time.perf_counter())
         return await self._api.create(resource, obj, **how)
 

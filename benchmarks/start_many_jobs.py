@@ -77,7 +77,7 @@ class TurningApi:
     async def create(self, resource: Any, obj: Obj, **how: Any) -> Obj:
         await asyncio.sleep(0)
         made = await self._api.create(resource, obj, **how)
-        if resource is names.PODS:
+        if resource is names.PODS and not how.get("dry_run"):
             meta = obj["metadata"]
             self.first_pod.setdefault((meta["namespace"], meta["labels"][names.LABEL_JOB]), time.perf_counter())
             self.changed.set()

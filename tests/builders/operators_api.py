@@ -46,6 +46,8 @@ class OperatorsApi:
         """Verb (list or watch), plural and namespace."""
         self.rejects: Callable[[Obj], str] = lambda _: ""
         """Says why an object may not be created; "" if it may."""
+        self.rejects_in_earnest: Callable[[Obj], str] = lambda _: ""
+        """The same of a create that is no dry run: a dry run of the same object is admitted."""
         self.lag: dict[str, float] = {}
         """Seconds by plural: watches of these resources show each change so late."""
         self.listed: list[tuple[str, str]] = []
@@ -54,6 +56,8 @@ class OperatorsApi:
         """Names of the objects that operators tried to create, without Events."""
         self.emitted: list[str] = []
         """Reasons of the Events that they tried to create."""
+        self.dry_runs: list[str] = []
+        """Names of the objects of which they tried a dry run."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._api, name)
@@ -72,11 +76,13 @@ class OperatorsApi:
             yield event if event.type is EventType.BOOKMARK else replace(event, object=self._shown(resource, event.object))
 
     async def create(self, resource: Resource, obj: Obj, **options: Any) -> Obj:
-        if resource == names.EVENTS:
+        if options.get("dry_run"):
+            self.dry_runs.append(obj["metadata"]["name"])
+        elif resource == names.EVENTS:
             self.emitted.append(obj["reason"])
         else:
             self.created.append(obj["metadata"]["name"])
-        if message := self.rejects(obj):
+        if message := self.rejects(obj) or ("" if options.get("dry_run") else self.rejects_in_earnest(obj)):
             raise Forbidden(403, "Forbidden", message)
         return await self._api.create(resource, obj, **options)
 

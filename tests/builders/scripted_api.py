@@ -91,9 +91,11 @@ class ScriptedApi:
             raise NotFound(404, "NotFound", f"{resource.plural} {name!r} not found")
         return answer
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
+    async def create(
+        self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
+    ) -> Obj:
         self.metadata_only.append(metadata_only)
-        return await self._write("create", resource, obj) or obj
+        return await self._write("dry run" if dry_run else "create", resource, obj) or obj
 
     async def patch(
         self,

@@ -38,6 +38,26 @@ async def test_an_error_is_complete_even_if_only_metadata_is_requested(client: C
         await client.create(WIDGETS, widget(namespace, "a"), metadata_only=True)
 
 
+async def test_a_dry_run_of_a_create_stores_nothing(client: Client, namespace: str) -> None:
+    for resource, obj in ((WIDGETS, widget(namespace, "a")), (PODS, a_bare_pod(namespace, "a"))):
+        answer = await client.create(resource, obj, dry_run=True, metadata_only=True)
+        assert (answer["kind"], answer["metadata"]["name"]) == ("PartialObjectMetadata", "a")
+        with pytest.raises(NotFound):
+            await client.get(resource, namespace, "a")
+        made = await client.create(resource, obj)
+        assert made["metadata"]["name"] == "a"
+
+
+async def test_a_dry_run_of_a_create_is_refused_as_the_create_would_be(client: Client, namespace: str) -> None:
+    await client.create(WIDGETS, widget(namespace, "a"))
+    with pytest.raises(AlreadyExists):
+        await client.create(WIDGETS, widget(namespace, "a"), dry_run=True)
+    with pytest.raises(Invalid):
+        await client.create(WIDGETS, widget(namespace, "b", size=-1), dry_run=True)
+    with pytest.raises(NotFound):
+        await client.create(CONFIG_MAPS, config_map("not-there", "a"), dry_run=True)
+
+
 async def test_identity_sent_by_a_client_is_ignored(client: Client, namespace: str) -> None:
     meta = {"uid": "mine", "generation": 7, "creationTimestamp": "2000-01-01T00:00:00Z", "deletionTimestamp": "2000-01-01T00:00:00Z"}
     made = await client.create(WIDGETS, widget(namespace, "a", meta=meta))

@@ -170,11 +170,16 @@ class Client(Protocol):
         """
         ...
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
+    async def create(
+        self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
+    ) -> Obj:
         """The client fills in missing apiVersion and kind, also in `update` and in an apply.
 
         `metadata_only`, here and in `patch`: only the object's metadata is needed. The answer is a meta.k8s.io/v1 PartialObjectMetadata
         then, which is half the work for both sides.
+
+        `dry_run`: the server checks everything, its admission included, and stores nothing. It raises what a create would raise now. A
+        quota counts nothing of it: each of several dry runs is checked against what is left for one.
         """
         ...
 

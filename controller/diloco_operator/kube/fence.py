@@ -187,9 +187,11 @@ class FencedClient:
             allow_bookmarks=allow_bookmarks,
         )
 
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
+    async def create(
+        self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
+    ) -> Obj:
         async with self._fence.write():
-            return await self._client.create(resource, obj, field_manager=field_manager, metadata_only=metadata_only)
+            return await self._client.create(resource, obj, field_manager=field_manager, metadata_only=metadata_only, dry_run=dry_run)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
         async with self._fence.write():

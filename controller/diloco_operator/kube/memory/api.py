@@ -152,11 +152,16 @@ class MemoryApi:
             yield event
 
     # --- writes -------------------------------------------------------------------------------------------------------
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
+    async def create(
+        self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
+    ) -> Obj:
         mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
         kind = await self._begin("create", resource, namespace, name)
-        stored = self._server.create(kind, mine, field_manager)
+        stored = self._server.create(kind, mine, field_manager, dry_run=dry_run)
         answer = _metadata_of(stored) if metadata_only else _handed_out(stored)
+        if dry_run:
+            self._leave("create", resource, namespace, name)
+            return answer
         return self._answer("create", resource, namespace, stored["metadata"]["name"], answer)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:

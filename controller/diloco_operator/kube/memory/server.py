@@ -104,8 +104,9 @@ class Server:
         return obj
 
     # --- writes -------------------------------------------------------------------------------------------------------
-    def create(self, kind: Kind, obj: Obj, manager: str, managed: Managed | None = None) -> Obj:
-        """`obj` belongs to the server from now on. `managed`: the managedFields that an apply has computed."""
+    def create(self, kind: Kind, obj: Obj, manager: str, managed: Managed | None = None, *, dry_run: bool = False) -> Obj:
+        """`obj` belongs to the server from now on. `managed`: the managedFields that an apply has computed. `dry_run`: nothing is stored,
+        and what the server gives to a new object, such as an address, is not given."""
         meta = obj["metadata"]
         _check_type(kind, obj)
         self._check_namespace(kind, meta)
@@ -128,6 +129,8 @@ class Server:
         if self.table(kind).get(meta.get("namespace", ""), meta["name"]) is not None:
             raise AlreadyExists(409, "AlreadyExists", f'{kind.title} "{meta["name"]}" already exists')
         meta["managedFields"] = after_create(obj, kind.node, manager or _DEFAULT_MANAGER, time) if managed is None else managed
+        if dry_run:
+            return obj
         kind.initialize(obj)
         return self._put(kind, established(obj, time) if kind is DEFINITIONS else obj, None)
 

@@ -161,12 +161,15 @@ class RestClient:
         return await self._get("GET", "/version")
 
     # --- writes -------------------------------------------------------------------------------------------------------
-    async def create(self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False) -> Obj:
+    async def create(
+        self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
+    ) -> Obj:
         namespace = _metadata(obj).get("namespace") or ""
         if resource.namespaced and not namespace:
             raise BadRequest(400, "BadRequest", f"{resource.kind} to create: metadata.namespace must be set")
         path = collection_path(resource, namespace)
-        return await self._write("POST", path, _typed(obj, resource), _managed(field_manager), metadata_only=metadata_only)
+        query = _managed(field_manager) | ({"dryRun": "All"} if dry_run else {})
+        return await self._write("POST", path, _typed(obj, resource), query, metadata_only=metadata_only)
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
         meta = _metadata(obj)
