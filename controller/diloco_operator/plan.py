@@ -11,8 +11,9 @@ The stages run in this order, and every action may be repeated:
 3. `deletes`, concurrently, each with the uid that the decision was made for. An object that is gone or has another uid is success. A pod is
    deleted only after its end is recorded in status: a crash between the two leaves the pod, and no end is lost.
 4. `events`, best effort, in the background.
+5. `pod_checks`, concurrently, each a dry run that stores nothing. What the API server answers is observed by the next reconcile.
 
-See docs/decisions/0205-occupancy.md.
+See docs/decisions/0205-occupancy.md. See docs/decisions/0206-dry-runs-before-revocations.md.
 """
 
 from __future__ import annotations
@@ -51,6 +52,14 @@ class Create:
         if not any(owner.get("uid") == job_uid for owner in there["metadata"].get("ownerReferences", ())):
             return False
         return self.resource != PODS or takes_accelerators(fields(there, "spec")) or not takes_accelerators(fields(self.obj, "spec"))
+
+
+@dataclass(frozen=True, slots=True)
+class PodCheck:
+    """Ask the API server by a dry run whether it would admit a pod of the pool now."""
+
+    pool: str
+    pod: Obj = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,7 @@ class Plan:
     status: ApplyStatus | None = None
     deletes: tuple[Delete, ...] = ()
     events: tuple[Event, ...] = ()
+    pod_checks: tuple[PodCheck, ...] = ()
     restarts: tuple[UnitRestart, ...] = ()
     """The restarts that the status of this plan records."""
     slices_given_up: tuple[UnitRestart, ...] = ()
@@ -162,4 +172,4 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        return not (self.patches or self.creates or self.certificates or self.status or self.deletes)
+        return not (self.patches or self.creates or self.certificates or self.status or self.deletes or self.pod_checks)

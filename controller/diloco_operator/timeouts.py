@@ -196,6 +196,13 @@ class ReconcileTimeouts:
     """When some pods of a unit are bound for so long and others are not, kube-scheduler finds no place for the others there."""
     grantor_words: float = 15.0
     """Between two looks at what autoscalers say about pods that wait for nodes."""
+    admission: float = 300.0
+    """A dry run that the API server admitted says so long that pods of this pool are admitted."""
+    in_vain: float = 60.0
+    """After pods were refused that a dry run had admitted, the next dry run for their pool comes so much later; the pause doubles with each
+    further time in a row. A quota that has room for some pods of a unit admits each of them alone."""
+    in_vain_max: float = 1800.0
+    """Longest such pause."""
     event_cool_down: float = 10.0
     """Between two writes of one Event. What is emitted meanwhile goes into its count."""
     crd_retry: float = 5.0
@@ -206,6 +213,7 @@ class ReconcileTimeouts:
     def __post_init__(self) -> None:
         check_order("reconcile", _ZERO, ("postpone_status", self.postpone_status), ("expectation", self.expectation))
         check_order("reconcile", _ZERO, ("crd_retry", self.crd_retry), ("crd_recheck", self.crd_recheck))
+        check_order("reconcile", _ZERO, ("in_vain", self.in_vain), ("in_vain_max", self.in_vain_max))
         check_order("reconcile", _ZERO, ("node_seen", self.node_seen), ("new_node", self.new_node))
 
 

@@ -30,6 +30,7 @@ class SimplePool:
     selector: tuple[tuple[str, str], ...] = ()
     scavenged: bool = False
     needs: Resources = Resources()  # noqa: RUF009 -- immutable
+    admitted: bool = True
 
 
 @dataclass
@@ -82,6 +83,8 @@ class SimpleJob:
                     scavenged=pool.scavenged,
                     units=tuple(held),
                     others=asked.reserved,
+                    name=asked.name,
+                    admitted=pool.admitted,
                 )
             )
         return AllotmentRequest(self.name, self.priority, self.created, self.min, self.max, tuple(pools))

@@ -41,9 +41,12 @@ def namespaces(control_plane: ControlPlane) -> Iterator[list[str]]:
     plane.kubectl("delete", "namespace", *found, "--wait=false")
 
 
-def an_operator(plane: ControlPlane, folder: Path, where: str) -> Any:
-    """One that watches a single namespace."""
-    return replica(folder, where, plane.kubeconfig, "--watch-namespace", where, "--leader-elect-namespace", where)
+def an_operator(plane: ControlPlane, folder: Path, *where: str) -> Any:
+    """One that watches these namespaces. Units may have to leave slices that they have just got."""
+    file = folder / f"{where[0]}.yaml"
+    file.write_text("apiVersion: config.diloco.dev/v1alpha1\nkind: OperatorConfiguration\nminimumHold: 0s\n")
+    watched = [option for namespace in where for option in ("--watch-namespace", namespace)]
+    return replica(folder, where[0], plane.kubeconfig, *watched, "--leader-elect-namespace", where[0], "--config", str(file))
 
 
 def stranger(plane: ControlPlane, where: str, node: str) -> None:
@@ -187,3 +190,39 @@ def test_pods_that_wait_for_an_autoscaler_do_not_end_the_minimum_of_another_job(
         spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": slices[0]}, "priorityClassName": urgent}
         plane.request("POST", f"/api/v1/namespaces/{where}/pods", {"metadata": {"name": "stranger"}, "spec": spec})
         wait_for(leaving, "the scheduler to end a learner for a stranger", operator)
+
+
+def test_a_job_whose_pods_a_quota_refuses_takes_no_slice_from_another_tenant(
+    control_plane: ControlPlane, slices: list[str], namespaces: list[str], tmp_path: Path
+) -> None:
+    plane = control_plane
+    mine, theirs, _ = namespaces
+
+    def limit_to(chips: int) -> None:
+        hard = json.dumps({"spec": {"hard": {"requests.google.com/tpu": str(chips)}}})
+        plane.kubectl("patch", "resourcequota", "chips", "-n", theirs, "--type=merge", "-p", hard)
+        path = f"/api/v1/namespaces/{theirs}/resourcequotas/chips"
+        known = {"requests.google.com/tpu": str(chips)}
+        wait_for(lambda: plane.request("GET", path).get("status", {}).get("hard") == known, f"the quota of {chips} to be in force")
+
+    def refused() -> str:
+        units = status(plane, theirs, "refused").get("units", ())
+        return next((unit["message"] for unit in units if unit["reason"] == "PodsRefused"), "")
+
+    plane.kubectl("create", "quota", "chips", "-n", theirs, "--hard=requests.google.com/tpu=1")
+    limit_to(0)
+    with an_operator(plane, tmp_path, mine, theirs) as operator:
+        apply(plane, mine, 10, "victim")
+        wait_for(lambda: len(learners(plane, mine, "victim")) == len(slices), "the victim to have every slice", operator)
+        before = nodes(plane, mine, "victim")
+        apply(plane, theirs, 1, "refused")
+        wait_for(refused, "the other job to be refused", operator)
+        first = refused()
+        assert "no unit of another job leaves for it: the API server rejected it:" in first
+        assert "exceeded quota: chips, requested: requests.google.com/tpu=4" in first
+        wait_for(lambda: refused() not in ("", first), "the next dry run to be refused", operator)
+        assert nodes(plane, mine, "victim") == before
+        assert {unit["attempt"] for unit in status(plane, mine, "victim")["units"] if unit.get("slice")} == {1}
+        limit_to(4)
+        gave = "a unit of the victim to leave for the job whose pods are admitted now"
+        wait_for(lambda: any(unit["reason"] == "GaveWay" for unit in status(plane, mine, "victim")["units"]), gave, operator)

@@ -8,7 +8,7 @@ See docs/decisions/0129-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from diloco_operator.allotment.classes import SliceClass, SliceClasses
@@ -50,7 +50,7 @@ class Allotment:
     def update(self, request: AllotmentRequest) -> None:
         """What the job has and wants from now on."""
         old = self._requests.get(request.job)
-        if old == request or (old is not None and not self.of(request.job).revoked and _but_losses(old) == _but_losses(request)):
+        if old == request or (old is not None and not self.of(request.job).revoked and _what_decides(old) == _what_decides(request)):
             self._requests[request.job] = request
             return
         self._take_changes()
@@ -62,7 +62,7 @@ class Allotment:
         self._stale |= self._masks.get(request.job, 0)
         self._masks[request.job] = mask = self._mask(request)
         self._stale |= mask
-        if mask and (any(pool.wanted or pool.moving for pool in request.pools) or _may_give(request)):
+        if mask and (any(pool.wanted or pool.moving for pool in request.pools) or request.may_give):
             self._active[request.job] = None
         else:
             self._active.pop(request.job, None)
@@ -190,7 +190,7 @@ class Allotment:
             for node in before.nodes - now.nodes:
                 if self._kept.get(node) == job:
                     del self._kept[node]
-            if now.nodes - before.nodes or now.revoked.keys() - before.revoked.keys():
+            if now.nodes - before.nodes or now.revoked.keys() - before.revoked.keys() or now.checks - before.checks:
                 concerned.add(job)
         for job in found:
             for node in found[job].nodes:
@@ -219,16 +219,15 @@ def _nodes(request: AllotmentRequest) -> frozenset[str]:
     return (request.occupied - {node for node, _ in request.shared}).union(*whole)
 
 
-def _may_give(request: AllotmentRequest) -> bool:
-    firm = [pool for pool in request.pools if not pool.scavenged]
-    if sum(len(pool.units) + pool.lasting for pool in firm) > request.min:
-        return True
-    return any(pool.scavenged and pool.units for pool in request.pools)
-
-
-def _but_losses(request: AllotmentRequest) -> AllotmentRequest:
-    """Which of a job's units leaves first decides nothing while none must leave and all have equally many slices."""
+def _what_decides(request: AllotmentRequest) -> AllotmentRequest:
+    """Which of a job's units leaves first decides nothing while none must leave and all have equally many slices, and which of them cannot
+    leave yet decides nothing while none may have to."""
+    if not request.may_give:
+        request = _with_units(request, lambda unit: unit._replace(settling=False))
     if len({pool.requirements.shape.size for pool in request.pools}) > 1:
         return request
-    pools = tuple(replace(pool, units=tuple(sorted(unit._replace(loss=0) for unit in pool.units))) for pool in request.pools)
-    return replace(request, pools=pools)
+    return _with_units(request, lambda unit: unit._replace(loss=0))
+
+
+def _with_units(request: AllotmentRequest, change: Callable[[HeldUnit], HeldUnit]) -> AllotmentRequest:
+    return replace(request, pools=tuple(replace(pool, units=tuple(sorted(map(change, pool.units)))) for pool in request.pools))

@@ -19,6 +19,8 @@ class HeldUnit(NamedTuple):
     """Names of all its hosts."""
     loss: int = 0
     """How much the job loses with it. Of several units the one with the smallest leaves first."""
+    settling: bool = False
+    """It has just got its slices, and cannot be asked to leave them yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,9 @@ class PoolDemand:
     """Of `units`, those that would leave their slices for others if some are left over."""
     scavenged: bool = False
     """It takes what no other job wants, and is no part of any minimum."""
+    name: str = ""
+    admitted: bool = False
+    """A dry run of its pods has been admitted: units of other jobs may leave for its units."""
     units: tuple[HeldUnit, ...] = ()
     others: int = 0
     """Units besides `units` that count against the maximum: they drain or have finished."""
@@ -62,6 +67,14 @@ class AllotmentRequest:
     """Of `occupied`, the nodes of which units use only parts."""
 
     @property
+    def may_give(self) -> bool:
+        """Whether units may be asked to leave: the job has some beyond its minimum."""
+        firm = [pool for pool in self.pools if not pool.scavenged]
+        if sum(len(pool.units) + pool.lasting for pool in firm) > self.min:
+            return True
+        return any(pool.scavenged and pool.units for pool in self.pools)
+
+    @property
     def order(self) -> tuple[int, float, str]:
         """The highest priority first, among equals the oldest."""
         return (-self.priority, self.created, self.job)
@@ -77,6 +90,8 @@ class Allotted:
     """Slices that other units are leaving, and that are kept for this job."""
     revoked: Mapping[str, str] = field(default_factory=dict)
     """Units that must leave their slices -> the key of the job that gets these."""
+    checks: frozenset[str] = frozenset()
+    """Names of its pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
 
     @property
     def nodes(self) -> frozenset[str]:

@@ -7,9 +7,9 @@
 
 A unit that finds no slice left may have one on which a unit of a later step runs: that unit is revoked. Within surplus of equal priority
 this happens only if the shares become strictly more equal, so no two jobs take a slice from each other in turns. Units of a minimum are
-never revoked.
+never revoked. Nor is a unit that has just got its slices, and none is for a pool whose pods have not been admitted by a dry run.
 
-See docs/decisions/0129-allotment.md.
+See docs/decisions/0129-allotment.md. See docs/decisions/0206-dry-runs-before-revocations.md.
 """
 
 from __future__ import annotations
@@ -134,6 +134,8 @@ class _Job:
         self._leaving: dict[bool, Sequence[tuple[_Pool, HeldUnit]]] = {}
         self.surplus = {band: self._surplus(band) for band in (_FIRM, _SCAVENGED)}
         self.revoked: dict[str, str] = {}
+        self.checks: set[str] = set()
+        """Names of its pools that would get slices of others."""
         self._units: dict[str, tuple[_Pool, HeldUnit]] | None = None
 
     @property
@@ -181,7 +183,7 @@ class _Job:
         if surplus.revocable <= 0:
             return None
         for pool, unit in self._in_order_of_leaving(band):
-            if unit.name in self.revoked or (band is _FIRM and pool.firm <= pool.demand.min):
+            if unit.name in self.revoked or unit.settling or (band is _FIRM and pool.firm <= pool.demand.min):
                 continue
             if not classes.isdisjoint(self.classes_of(unit)):
                 return pool, unit
@@ -315,12 +317,17 @@ class _Round:
         if pool.wanted <= 0 or pool.room <= 0 or job.room <= 0:
             return False
         shape = pool.demand.requirements.shape
-        for take in (self._take_left, self._take_from_others):
+        takes = (self._take_left, self._take_from_others) if pool.demand.admitted else (self._take_left,)
+        for take in takes:
             for demand in self._demands(pool, shape.slots):
                 if take(job, demand, shape, rank):
                     self.grants.append(_Grant(job.key, shape, demand))
                     self._count(job, pool)
                     return True
+        if not pool.demand.admitted:
+            if pool.demand.name not in job.checks and self._would_take(job, pool, shape, rank):
+                job.checks.add(pool.demand.name)
+            return False
         if shape.slots == 1 and self._hosts and self._take_parts_from_others(job, pool, rank):
             self._count(job, pool)
             return True
@@ -352,6 +359,14 @@ class _Round:
     def _take_left(self, _job: _Job, demand: SliceDemand, shape: Shape, _rank: _Rank) -> bool:
         return self.supply.take(demand, shape.slots)
 
+    def _would_take(self, job: _Job, pool: _Pool, shape: Shape, rank: _Rank) -> bool:
+        """Whether a unit of another job would leave for one of this pool, which has found nothing left. A unit of several slices may need
+        more than one to leave; a dry run for nothing is cheap."""
+        reached = (self.supply.reach(demand) for demand in self._demands(pool, shape.slots))
+        if any(self._leaver(job, classes, shape.size, rank) is not None for classes in reached):
+            return True
+        return shape.slots == 1 and self._host_in_parts(job, pool, rank) is not None
+
     def _take_from_others(self, job: _Job, demand: SliceDemand, shape: Shape, rank: _Rank) -> bool:
         slots, size = shape.slots, shape.size
         restore: Callable[[], None] | None = None
@@ -372,8 +387,8 @@ class _Round:
                     self.supply.add(class_)
         return True
 
-    def _take_parts_from_others(self, job: _Job, pool: _Pool, rank: _Rank) -> bool:
-        """A host that units have in parts: as many of them leave as it takes, on the host where the fewest must."""
+    def _host_in_parts(self, job: _Job, pool: _Pool, rank: _Rank) -> int | None:
+        """The host that units have in parts on which the fewest must leave for one of this pool. None: there is none."""
         wanted = pool.demand.requirements.shape.chips_per_host
         best: tuple[int, int] | None = None
         hosts = [(host.least_leavers(wanted), index) for index, host in self._hosts.items() if host.mask >> pool.number & 1]
@@ -384,9 +399,14 @@ class _Round:
             if self._clear(job, pool, rank, self._hosts[index]) and (best is None or len(self._revoked) - before < best[0]):
                 best = len(self._revoked) - before, index
             self._restore_revoked(before)
+        return best[1] if best is not None else None
+
+    def _take_parts_from_others(self, job: _Job, pool: _Pool, rank: _Rank) -> bool:
+        """A host that units have in parts: as many of them leave as it takes, on the host where the fewest must."""
+        best = self._host_in_parts(job, pool, rank)
         if best is None:
             return False
-        host = self._hosts.pop(best[1])
+        host = self._hosts.pop(best)
         if host.rest_class is not None and not self.supply.withdraw(host.rest_class, leaving=host.leaving):
             return self._take_parts_from_others(job, pool, rank)
         self._clear(job, pool, rank, host)
@@ -411,7 +431,7 @@ class _Round:
         for key, name in units:
             other = self._by_key.get(key)
             found = other.unit(name) if other is not None and other is not job else None
-            if other is None or found is None or name in other.revoked:
+            if other is None or found is None or name in other.revoked or found[1].settling:
                 continue
             its, unit = found
             band = its.demand.scavenged
@@ -499,7 +519,10 @@ class _Round:
                     granted.setdefault(grant.job, {}).setdefault(grant.shape, []).append(slice_)
         return {
             job.key: Allotted(
-                {shape: tuple(slices) for shape, slices in granted.get(job.key, {}).items()}, coming.get(job.key, 0), job.revoked
+                {shape: tuple(slices) for shape, slices in granted.get(job.key, {}).items()},
+                coming.get(job.key, 0),
+                job.revoked,
+                frozenset(job.checks),
             )
             for job in self.jobs
         }

@@ -84,7 +84,7 @@ class PlacedReason(ConditionReason):
         "PodsRefused",
         FALSE,
         Severity.NORMAL,
-        "There are slices, but the API server rejected the pods for them; the message says what to do.",
+        "There are slices, or others would leave theirs, but the API server rejects the pods for them; the message says what to do.",
     )
     SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back."
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete and needs no hardware."
@@ -321,7 +321,10 @@ class UnitReason(enum.StrEnum):
     NO_CAPACITY = "NoCapacity", "Pending: no slice is free in any pool that may still grow."
     PODS_REFUSED = (
         "PodsRefused",
-        "Pending: the API server rejected its pods (policy, quota, an invalid template); the message says what to do.",
+        (
+            "Pending: the API server rejected its pods, or a dry run of them (policy, quota, an invalid template); the message says what "
+            "to do."
+        ),
     )
     SCHEDULING = "Scheduling", "Starting: its pods exist, and a scheduler has not bound all of them yet."
     WAITING_FOR_NODES = (

@@ -1,6 +1,6 @@
 """Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing.
 
-See docs/decisions/0121-write-cost.md.
+See docs/decisions/0121-write-cost.md. See docs/decisions/0206-dry-runs-before-revocations.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
-from diloco_operator.plan import ApplyStatus, Create, Delete, IssueCertificates, Patch, Plan
+from diloco_operator.plan import ApplyStatus, Create, Delete, IssueCertificates, Patch, Plan, PodCheck
 from diloco_operator.timeouts import REQUESTS
 
 log = logging.getLogger(__name__)
@@ -64,6 +64,8 @@ class ExecutionResult:
     deleted: int = 0
     gone: int = 0
     """Deletes whose object was gone already."""
+    answers: list[tuple[PodCheck, Failure | None]] = field(default_factory=list, repr=False)
+    """Dry runs, each with why it was refused; None: it was admitted."""
     written: Obj | None = None
     """Metadata of the job, as the API server has it after the status was applied."""
     postponed: bool = False
@@ -114,7 +116,7 @@ class Executor:
         postpone: Callable[[], bool] = lambda: False,
         certificates: AsyncIterator[Create | Patch] | None = None,
     ) -> ExecutionResult:
-        """Patches, creates and certificates, then the status, then deletes, then events. `job`: the job of the plan. `version`: the
+        """Patches, creates and certificates, then the status, then deletes, events and dry runs. `job`: the job of the plan. `version`: the
         resourceVersion of the job that the plan was made from; the status is written over no other one. `postpone` is asked before a status
         that may wait. `certificates` yields the writes for the plan's `certificates`, in their order."""
         result = ExecutionResult()
@@ -137,6 +139,7 @@ class Executor:
             await _all([self._delete(job, delete, result, unsent) for delete in plan.deletes])
             for event in plan.events:
                 self._events.emit(job, event)
+            await _all([self._check_pod(check, job, result) for check in plan.pod_checks])
         else:
             for delete in plan.deletes:
                 unsent(delete.resource, delete.namespace, delete.name)
@@ -204,6 +207,18 @@ class Executor:
             return False
         result.created += 1
         return True
+
+    async def _check_pod(self, check: PodCheck, job: Subject, result: ExecutionResult) -> None:
+        meta = check.pod["metadata"]
+        try:
+            await self._request(
+                job,
+                lambda: self._client.create(names.PODS, check.pod, field_manager=names.FIELD_MANAGER, metadata_only=True, dry_run=True),
+            )
+        except ApiError as error:
+            result.answers.append((check, Failure(f"dry run of Pod {meta.get('namespace', '')}/{meta['name']}", error)))
+        else:
+            result.answers.append((check, None))
 
     async def _check_owner(
         self, create: Create, job: Subject, action: str, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]

@@ -39,8 +39,10 @@ from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
 from diloco_operator.operator.grantor_words import GrantorWords
 from diloco_operator.operator.ignored_pods import IgnoredPods
+from diloco_operator.operator.pod_answers import PodAnswers
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
+from diloco_operator.operator.slices_since import SlicesSince
 from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
@@ -145,6 +147,8 @@ class Reconciler:
         self._refresh: asyncio.TimerHandle | None = None
         """Set while the allotment must be refreshed and the jobs that it concerns woken."""
         self._rejected_writes = RejectedWrites()
+        self._pod_answers = PodAnswers()
+        self._slices_since = SlicesSince()
         self._ignored = IgnoredPods(caches)
         self._unsure: set[JobKey] = set()
         """Jobs whose last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
@@ -185,6 +189,8 @@ class Reconciler:
         """A job that the allotment does not know yet."""
         self._registered[key] = job.key
         request = first_request(self._observed(key, job), datetime.fromtimestamp(self._now(), tz=UTC))
+        if request is not None:
+            self._slices_since.note(key, request, frozenset(), 0.0)
         self._allotment.update(request or _occupying(job.key, reservations(job, self._caches.pods(key), self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
@@ -289,15 +295,17 @@ class Reconciler:
             if offload is not None:
                 self._next_offload = 2 * loop.time() - begun
         self._set_reservations(key, job_key, plan.reservations)
+        if plan.request is not None:
+            self._slices_since.note(key, plan.request, plan.reservations.nodes, self._now())
         return job, plan, loop.time() - begun
 
     def _allots_more(self, job: Job, plan: Plan, seen: Allotted) -> bool:
-        """Register what the job has and wants after this plan. True if the allotment then grants it slices, or revokes units, that the
-        decision did not see."""
+        """Register what the job has and wants after this plan. True if the allotment then grants it slices, revokes units, or needs to know
+        of pods whether they are admitted, and the decision did not see that."""
         self._allotment.update(plan.request or _occupying(job.key, plan.reservations))
         self._refresh_allotment(job.key)
         now = self._allotment.of(job.key)
-        return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys())
+        return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys() or now.checks - seen.checks)
 
     def fleet_changed(self) -> None:
         """Slices came, went, or became free. The jobs that get or give some are woken in a moment; during the start all jobs are due."""
@@ -322,6 +330,9 @@ class Reconciler:
             pods=self._caches.pods(key),
             children=self._caches.children(key),
             rejected_writes=self._rejected_writes.of(key),
+            pod_answers=self._pod_answers.of(key),
+            checks=allotted.checks,
+            slices_since=self._slices_since.of(key),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             without=self._caches.without(key[0]),
             priority=self._priority(job),
@@ -411,6 +422,8 @@ class Reconciler:
             shown = self._caches.shown(resource, written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
         self._rejected_writes.note(key, job.generation, plan, executed, self._now())
+        if self._pod_answers.note(key, job.generation, plan, executed, self._now()):
+            self._wake(key)
         if executed.postponed:
             self._unsure.add(key)
             return ReconcileResult(requeue_after=plan.requeue_after)
@@ -460,6 +473,8 @@ class Reconciler:
         if self._jobs is not None:
             self._jobs.forget(key)
         self._rejected_writes.forget(key)
+        self._pod_answers.forget(key)
+        self._slices_since.forget(key)
         self._unsure.discard(key)
         self._postponement.reset(key)
         self._write_limit.forget(key)

@@ -83,6 +83,9 @@ class OperatorConfig:
     """Time before the first retry of an object that the API server rejected. It doubles with every further rejection."""
     refused_retry_max: float = 300.0
     """Longest time between two such retries. A changed spec is tried at once."""
+    minimum_hold: float = 60.0
+    """No unit leaves a slice for another job that it got less than this ago, so jobs that come and go cost others at most one start in this
+    time."""
     placement_retry: float = 15.0
     """A job with unplaced units is placed again at least this often, and as soon as slices become free."""
     unschedulable_retry: float = 5.0

@@ -29,7 +29,8 @@ from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
-from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, retry_at, standing_rejection, write_key
+from diloco_operator.reconcile.observe.pod_answers import ask_at
+from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, is_known, retry_at, standing_rejection, write_key
 from diloco_operator.reconcile.observe.state import Job, ObservedState, PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 from diloco_operator.report import Report, UnitReport
@@ -125,6 +126,17 @@ class ReconcileContext:
         observed = self.observed
         found = standing_rejection(observed.rejected_writes, key, observed.job.generation, self.now, observed.config)
         return Rejection(key, explain(found, observed.config), retry_at(found, observed.config)) if found is not None else None
+
+    def refused_pods(self, pool: str) -> Rejection | None:
+        """Why no unit of another job leaves for one of this pool; None while the API server is not known to refuse its pods."""
+        observed = self.observed
+        answer, generation = observed.pod_answers.get(pool), observed.job.generation
+        if answer is None or answer.rejected is None or answer.generation != generation or not is_known(answer.rejected):
+            return None
+        again = ask_at(answer, generation, observed.config)
+        if self.now >= again and pool not in observed.checks:
+            return None  # it is old, and nothing depends on it now
+        return Rejection((names.PODS.kind, pool), explain(answer.rejected, observed.config, again), again)
 
     def without_rejected(self, creates: Iterable[Create]) -> tuple[list[Create], list[Rejection]]:
         """Those that may be tried now, and why the others may not."""

@@ -171,6 +171,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         deletes=(*configuration.deletes, *certificates.deletes, *syncer.deletes, *cleanup.deletes, *outdated),
         events=write.events,
         requeue_after=_requeue_after(context, deadlines),
+        pod_checks=tuple(scaling.pod_checks),
         reservations=reserved_nodes(context, scaling.records),
         request=scaling.request,
     )

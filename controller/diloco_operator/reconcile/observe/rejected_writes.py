@@ -56,21 +56,26 @@ def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:
     return rejected.at + exponential(config.refused_retry, config.refused_retry_max, rejected.count)
 
 
+def is_known(rejected: RejectedWrite) -> bool:
+    """False: it may have been a moment of the server's own, and says nothing of the object yet."""
+    return not rejected.transient or rejected.count >= _SERVER_ERRORS
+
+
 def standing_rejection(
     rejected_writes: Mapping[WriteKey, RejectedWrite], key: WriteKey, generation: int, now: float, config: OperatorConfig
 ) -> RejectedWrite | None:
     """The rejection because of which the object must not be tried now; None: it may be."""
     rejected = rejected_writes.get(key)
-    if rejected is None or rejected.generation != generation or (rejected.transient and rejected.count < _SERVER_ERRORS):
+    if rejected is None or rejected.generation != generation or not is_known(rejected):
         return None
     return rejected if now < retry_at(rejected, config) else None
 
 
-def explain(rejected: RejectedWrite, config: OperatorConfig) -> str:
-    """The text for a message: the server's own, what to do, and when the operator tries again."""
+def explain(rejected: RejectedWrite, config: OperatorConfig, again_at: float | None = None) -> str:
+    """The text for a message: the server's own, what to do, and when the operator tries again: at `again_at`, or when the write is due."""
     quoted = rejected.message.strip()
     quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}…"
-    again = format_timestamp(round(retry_at(rejected, config)))
+    again = format_timestamp(round(again_at if again_at is not None else retry_at(rejected, config)))
     return f"the API server rejected it: {quoted.rstrip('.')}; {advice(rejected)}; tried again at {again}"
 
 

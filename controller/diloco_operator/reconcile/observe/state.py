@@ -43,6 +43,7 @@ from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.grantors import Grantor
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
+from diloco_operator.reconcile.observe.pod_answers import PodAnswer
 from diloco_operator.reconcile.observe.provisioning import RequestView
 from diloco_operator.reconcile.observe.quota import PodGroup, Workload, project_group
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
@@ -475,6 +476,12 @@ class ObservedState:
     children: Children = field(default_factory=Children)
     rejected_writes: Mapping[WriteKey, RejectedWrite] = field(default_factory=dict)
     """Objects of the job whose last creation or change the API server rejected."""
+    pod_answers: Mapping[str, PodAnswer] = field(default_factory=dict)
+    """Pool -> what the API server said last of its pods, to a dry run or to a create."""
+    checks: Collection[str] = frozenset()
+    """Pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
+    slices_since: Mapping[str, float] = field(default_factory=dict)
+    """Unit -> when it got its slice; 0: before this operator started. Not there: it has just got it."""
     missing_rights: tuple[str, ...] = ()
     """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
     without: Mapping[Resource, str] = field(default_factory=dict)

@@ -209,7 +209,7 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     given_up = f"; {failed} given up" if failed else ""
     if scaling.placed >= learners.min:
         return Statement(PlacedReason.MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{given_up}{why}")
-    if scaling.placed + scaling.rejected >= learners.min:
+    if scaling.placed + scaling.rejected + scaling.barred >= learners.min:
         rejected_units = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in rejected_units[:_NAMED])
         return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}{why}")

@@ -1,6 +1,6 @@
 """What a job has and wants, for the allotment between jobs. Pure.
 
-See docs/decisions/0129-allotment.md.
+See docs/decisions/0129-allotment.md. See docs/decisions/0206-dry-runs-before-revocations.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PoolRequest
 from diloco_operator.placement.matching import slice_requirements, with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.pod_answers import admits
+from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.timeouts import RECONCILE
 
@@ -30,9 +32,11 @@ def allotment_request(
     records: Mapping[str, UnitStatusRecord],
     unwanted: Collection[str] = (),
     avoid: Collection[str] = (),
+    *,
+    may_start: bool = False,
 ) -> AllotmentRequest:
     """`job`: the request to placement; `records`: its units afterwards; `unwanted`: units without a slice that could not use one now;
-    `avoid`: nodes that units use only if there are no others.
+    `avoid`: nodes that units use only if there are no others; `may_start`: a unit that got a slice now could start there at once.
 
     Units that Kueue gives quota to stay where they are: only Kueue takes it back."""
     queued = bool(context.spec.queue_name)
@@ -58,7 +62,16 @@ def allotment_request(
         min=job.min,
         max=job.max - sum(count for pool, count in leaving.items() if pool not in context.pools),
         pools=tuple(
-            _pool_demand(context, pool, records, unwanted, avoid, others=leaving.get(pool.name, 0), lasting=lasting.get(pool.name, 0))
+            _pool_demand(
+                context,
+                pool,
+                records,
+                unwanted,
+                avoid,
+                others=leaving.get(pool.name, 0),
+                lasting=lasting.get(pool.name, 0),
+                admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
+            )
             for pool in (() if queued else job.pools)
         ),
         occupied=frozenset(occupied),
@@ -86,6 +99,7 @@ def _pool_demand(
     *,
     others: int,
     lasting: int,
+    admitted: bool,
 ) -> PoolDemand:
     units: list[HeldUnit] = []
     # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
@@ -93,7 +107,8 @@ def _pool_demand(
     for unit in pool.units:
         record = records.get(unit.name)
         if record is not None and record.slice and record.state in _LOSS:
-            units.append(HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state]))
+            settling = settled_at(context, record) is not None
+            units.append(HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state], settling))
             moving += not record.running and any(node in pool.avoided or node in avoid for node in nodes)
         elif (record is None or record.state in _LOSS) and unit.name not in unwanted and not context.finishing:
             wanted += 1
@@ -110,7 +125,17 @@ def _pool_demand(
         units=tuple(units),
         others=others,
         lasting=lasting,
+        name=pool.name,
+        admitted=admitted and wanted > 0,
     )
+
+
+def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | None:
+    """When a unit that runs may be asked to leave its slice, if that is later than now. One whose pods are refused cannot use it."""
+    if not record.running or context.rejection((UNIT, record.name)) is not None:
+        return None
+    moment = context.observed.slices_since.get(record.name, context.now) + context.observed.config.minimum_hold
+    return moment if context.now < moment else None
 
 
 def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:

@@ -1,24 +1,32 @@
-"""Which units run, and where: the request to placement, and what its answer means for every unit. Pure."""
+"""Which units run, and where: the request to placement, and what its answer means for every unit. Pure.
+
+See docs/decisions/0206-dry-runs-before-revocations.md.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from diloco_operator.allotment import AllotmentRequest
+from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.avoidance import FleetWithout, NewNodes
+from diloco_operator.fleet.node import Host
+from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, Solver, UnplacedUnit
-from diloco_operator.plan import Create
+from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors import grantor_of
+from diloco_operator.reconcile.observe.pod_answers import ask_at
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.asking import ASKING
 from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, not_needed, with_waiting
-from diloco_operator.reconcile.units.demand import allotment_request
+from diloco_operator.reconcile.units.demand import allotment_request, settled_at
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
 from diloco_operator.reconcile.units.meanwhile import awaits_grant
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
@@ -45,6 +53,9 @@ class Scaling:
     """Units that have hardware."""
     rejected: int = 0
     """Units that have a slice, but whose pods the API server rejected."""
+    barred: int = 0
+    """Units that have no slice, and for which no others leave theirs, because a dry run of their pods was refused."""
+    pod_checks: list[PodCheck] = field(default_factory=list)
     request: AllotmentRequest | None = None
     """What the job has and wants now; None: it keeps what it has."""
     deadlines: list[float] = field(default_factory=list)
@@ -84,11 +95,38 @@ def scale(
     if any(left.reason is UnitReason.NO_CAPACITY for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     unwanted = {left.unit for left in placement.unplaced if left.reason is not UnitReason.NO_CAPACITY}
-    refused = {unit for unit, record in scaling.records.items() if record.reason == UnitReason.PODS_REFUSED}
-    scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid)
+    refused = {unit for unit in scaling.records if context.rejection((UNIT, unit)) is not None}
+    may_start = not blocked and context.syncer is not None
+    scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start)
+    if scaling.request.may_give:
+        scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
     _show_missing(context, scaling, placement)
     _forget_unneeded(scaling, placement)
+    _check_pods(context, scaling, placement, pods)
     return scaling
+
+
+def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placement, pods: LearnerPods) -> None:
+    """Ask whether pods are admitted for which units of other jobs would leave. One pod of a unit stands for all: in dry runs a quota does
+    not add them up."""
+    observed = context.observed
+    for pool in (each for each in context.pools if each in observed.checks):
+        due = ask_at(observed.pod_answers.get(pool), observed.job.generation, observed.config)
+        waiting = [left.unit for left in placement.unplaced if left.pool == pool]
+        waiting += [record.name for record in scaling.records.values() if record.pool == pool and is_waiting(record)]
+        hosts = _any_hosts(context, context.shapes[pool])
+        if context.now < due:
+            scaling.deadlines.append(due)
+        elif waiting and hosts:
+            record = scaling.records.get(waiting[0]) or UnitStatusRecord(waiting[0], pool, since=context.now)
+            creates = pods.of_attempt(_started(context, record), hosts)
+            scaling.pod_checks.append(PodCheck(pool, next(create.obj for create in creates if create.resource == names.PODS)))
+
+
+def _any_hosts(context: ReconcileContext, shape: Shape) -> list[Host]:
+    """Hosts of slices as a unit of this shape has them, free or not; empty: the fleet has too few."""
+    found = [host for slice_ in itertools.islice(context.observed.fleet.slices(shape), shape.slots) for host in slice_.hosts]
+    return found if len(found) == shape.hosts else []
 
 
 def _place(
@@ -217,9 +255,19 @@ def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRec
         return record._replace(slice="")
     record = record._replace(slice="", not_before=None)
     if left.reason == UnitReason.NO_CAPACITY:
-        return _set(record, UnitState.PENDING, left.reason, _with_cause(record, left.message), context.now)
+        reason, message = _why_waits(context, scaling, left)
+        return _set(record, UnitState.PENDING, reason, _with_cause(record, message), context.now)
     record = not_needed(record, left.message)
     return _set(record, UnitState.PENDING, left.reason, record.message, context.now)
+
+
+def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, str]:
+    """Why a unit has no slice: reason and message."""
+    refused = context.refused_pods(left.pool)
+    if refused is None:
+        return left.reason, left.message
+    scaling.barred += 1
+    return UnitReason.PODS_REFUSED, f"{left.message}; no unit of another job leaves for it: {refused.message}"
 
 
 def _set(record: UnitStatusRecord, state: UnitState, reason: str, message: str, now: float) -> UnitStatusRecord:
@@ -238,8 +286,9 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
             continue
         pool = context.pools[left.pool]
         if left.reason == UnitReason.NO_CAPACITY and (short > 0 or assigned[left.pool] < pool.learners.min):
+            reason, message = _why_waits(context, scaling, left)
             scaling.records[left.unit] = UnitStatusRecord(
-                left.unit, left.pool, UnitState.PENDING, reason=left.reason, message=left.message, since=context.now
+                left.unit, left.pool, UnitState.PENDING, reason=reason, message=message, since=context.now
             )
             assigned[left.pool] += 1
             short -= 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders.allotted_jobs import V5P, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
+from diloco_operator.allotment import HeldUnit
 from diloco_operator.fleet import Shape, project_node
 from diloco_operator.placement import PlacementRequest, place
 
@@ -25,6 +28,44 @@ def test_a_younger_job_gets_its_minimum_from_the_surplus_of_one_that_has_all(pri
     world.job("young", a_pool(max=1), priority=priority).settle()
     assert world.counts() == {"old": 3, "young": 1}
     assert world.left == 1
+
+
+def test_no_unit_leaves_for_a_pool_whose_pods_have_not_been_admitted_and_the_allotment_asks_for_that() -> None:
+    world = World(*tpus(4)).job("old", a_pool(max=10)).settle()
+    world.job("young", a_pool(max=1, admitted=False)).settle()
+    assert (world.counts(), world.left) == ({"old": 4, "young": 0}, 0)
+    assert world.allotment.of("young").checks == {"0"}
+    assert world.restarted().of("young").checks == {"0"}
+
+
+def test_a_pool_whose_pods_have_not_been_admitted_takes_what_is_free() -> None:
+    world = World(*tpus(4)).job("new", a_pool(max=3, admitted=False)).settle()
+    assert world.counts() == {"new": 3}
+    assert not world.allotment.of("new").checks
+
+
+def test_a_unit_that_has_just_got_its_slice_does_not_leave_and_another_may() -> None:
+    world = World(*tpus(2)).job("old", a_pool(max=2)).settle()
+    request = world.jobs["old"].request()
+    [pool] = request.pools
+    first, second = pool.units
+
+    def settling(*units: HeldUnit) -> None:
+        held = tuple(unit._replace(settling=unit in units) for unit in pool.units)
+        world.allotment.update(replace(request, pools=(replace(pool, units=held),)))
+        world.allotment.refresh()
+
+    world.job("young", a_pool(max=1))
+    settling(first, second)
+    assert not world.allotment.of("old").revoked
+    settling(second)
+    assert world.allotment.of("old").revoked == {first.name: "young"}
+
+
+def test_the_allotment_does_not_ask_where_no_unit_would_leave() -> None:
+    world = World(*tpus(4)).job("old", a_pool(max=4), min=4).settle()
+    world.job("young", a_pool(max=1, admitted=False), priority=9).settle()
+    assert not world.allotment.of("young").checks
 
 
 def test_a_new_slice_goes_to_the_waiting_minimum_not_to_surplus() -> None:

@@ -115,6 +115,14 @@ def test_a_host_that_units_of_several_jobs_must_leave_stays_chosen_while_they_le
     assert (world.counts()["late"], sum(world.counts().values()), world.left) == (1, 25, 8)  # 24 of 32 units stay, 8 leave
 
 
+def test_no_part_of_a_host_is_left_for_a_pool_whose_pods_have_not_been_admitted() -> None:
+    for size in (4, 8):
+        world = two_hosts().job("greedy", a_pool(shape=gpus(2), max=8), min=1).settle()
+        world.job("poor", a_pool(shape=gpus(size), max=1, admitted=False), min=1).settle()
+        assert (world.counts(), world.left) == ({"greedy": 8, "poor": 0}, 0)
+        assert world.allotment.of("poor").checks == {"0"}
+
+
 def test_whole_hosts_and_parts_of_equal_priority_share_by_hosts() -> None:
     world = two_hosts().job("parts", a_pool(shape=gpus(4), max=4), min=0).settle()
     world.job("whole", a_pool(shape=gpus(8), max=2), min=0).settle()

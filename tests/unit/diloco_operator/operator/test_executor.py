@@ -13,7 +13,7 @@ from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, 
 from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import READY, ExecutionResult, Executor
-from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Patch, Plan
+from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Patch, Plan, PodCheck
 
 JOB = Subject("ns", "lm", "uid-lm")
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -124,6 +124,17 @@ def test_stages_run_in_order_creates_status_deletes_events() -> None:
     assert len(run.events) == 1
     assert run.result.ok
     assert (run.result.created, run.result.deleted) == (2, 1)
+
+
+def test_dry_runs_come_last_and_each_says_whether_it_was_admitted() -> None:
+    plan = Plan(status=STATUS, deletes=(delete("old"),), pod_checks=(PodCheck("a", pod("p")), PodCheck("b", pod("q"))))
+    run = Run(plan, {("dry run", "q"): rejected()})
+    assert run.did == ["patch DiLoCoJob lm", "delete Pod old", "dry run Pod p", "dry run Pod q"]
+    assert [(check.pool, str(failure or "")) for check, failure in run.result.answers] == [
+        ("a", ""),
+        ("b", "dry run of Pod ns/q: exceeded quota: pods=10"),
+    ]
+    assert run.result.ok, "a dry run that is refused is no failure of the plan"
 
 
 def test_creates_run_side_by_side_but_not_more_than_allowed() -> None:

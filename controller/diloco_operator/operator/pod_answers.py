@@ -1,0 +1,68 @@
+"""What the API server said of the pods of each pool, remembered between the reconciles of a job. Only in memory: a new operator asks again.
+
+See docs/decisions/0206-dry-runs-before-revocations.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+from diloco_operator.operator.caches import JobKey
+from diloco_operator.operator.executor import ExecutionResult, Failure
+from diloco_operator.plan import Create, Plan
+from diloco_operator.reconcile.observe.pod_answers import PodAnswer
+from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
+
+
+class PodAnswers:
+    """Of all jobs."""
+
+    def __init__(self) -> None:
+        self._known: dict[JobKey, dict[str, PodAnswer]] = {}
+
+    def of(self, job: JobKey) -> Mapping[str, PodAnswer]:
+        """By pool."""
+        return self._known.get(job, {})
+
+    def note(self, job: JobKey, generation: int, plan: Plan, result: ExecutionResult, now: float) -> bool:
+        """After a plan: remember what dry runs and creates say. Returns whether a dry run was answered, so that the job can act on it."""
+        refused = dict(_refused_creates(result))
+        made = {pool for create in plan.creates if (pool := _pool(create))} if result.ok else set()
+        if not (refused or result.answers or (made and job in self._known)):
+            return False
+        known = {pool: answer for pool, answer in self._known.get(job, {}).items() if answer.generation == generation and pool not in made}
+        for check, failure in result.answers:
+            before = known.get(check.pool)
+            rejected = _rejected(failure, before, generation, now) if failure is not None else None
+            known[check.pool] = PodAnswer(now, generation, rejected, before.in_vain if before is not None else 0)
+        for pool, failure in refused.items():
+            before = known.get(pool)
+            known[pool] = PodAnswer(now, generation, _rejected(failure, before, generation, now), (before.in_vain if before else 0) + 1)
+        if known:
+            self._known[job] = known
+        else:
+            self._known.pop(job, None)
+        return bool(result.answers)
+
+    def forget(self, job: JobKey) -> None:
+        self._known.pop(job, None)
+
+
+def _rejected(failure: Failure, before: PodAnswer | None, generation: int, now: float) -> RejectedWrite:
+    count = before.rejected.count + 1 if before is not None and before.rejected is not None else 1
+    return RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)
+
+
+def _refused_creates(result: ExecutionResult) -> Iterator[tuple[str, Failure]]:
+    """Pools of which the API server refused a pod."""
+    for failure in result.failures:
+        if isinstance(failure.write, Create) and not failure.transient and (pool := _pool(failure.write)):
+            yield pool, failure
+
+
+def _pool(create: Create) -> str:
+    """Of a learner's pod; "" for anything else."""
+    labels: Obj = create.obj["metadata"].get("labels") or {}
+    return str(labels.get(names.LABEL_POOL, "")) if create.resource == names.PODS else ""

@@ -1,0 +1,173 @@
+"""Jobs whose pods the API server refuses: units of other jobs do not leave for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from builders.cluster_scenes import operated
+from builders.fake_cluster import FakeCluster
+from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
+
+QUOTA = 'pods "x" is forbidden: exceeded quota: none, requested: pods=1, used: pods=0, limited: pods=0'
+NODES = [f"np-{index}-0" for index in range(4)]
+SLICES = [f"np-{index}" for index in range(4)]
+
+
+def refused_in_team_b(component: str = "") -> Callable[[Obj], str]:
+    """What refuses all pods of team-b, or those of one component."""
+
+    def says(obj: Obj) -> str:
+        meta = obj["metadata"]
+        found = (meta.get("labels") or {}).get(names.LABEL_COMPONENT, "")
+        is_pod = meta.get("namespace") == "team-b" and "containers" in obj.get("spec", {})
+        return QUOTA if is_pod and component in ("", found) else ""
+
+    return says
+
+
+async def victim(cluster: FakeCluster) -> None:
+    """The job `lm` of team-a trains on all slices, and needs one."""
+    await cluster.apply("lm", max=4, namespace="team-a")
+    await cluster.trains_on("lm", *NODES, namespace="team-a")
+
+
+async def attempts(cluster: FakeCluster) -> list[int]:
+    """Of the units of `lm`."""
+    return [unit["attempt"] for unit in (await cluster.status("lm", "team-a"))["units"]]
+
+
+def refused(status: Obj) -> bool:
+    return [unit["reason"] for unit in status.get("units", ())] == ["PodsRefused"]
+
+
+scene = operated(slices=SLICES, namespaces=["team-a", "team-b"])
+
+
+@pytest.mark.parametrize("component", ["", names.COMPONENT_LEARNER], ids=["every pod", "learners"])
+def test_jobs_whose_pods_are_always_refused_restart_no_unit_of_another_tenant(component: str) -> None:
+    @scene
+    async def play(cluster: FakeCluster) -> None:
+        await victim(cluster)
+        cluster.client.rejects = refused_in_team_b(component)
+        for index in range(2):
+            await cluster.apply(f"evil-{index}", namespace="team-b")
+        await asyncio.sleep(300)
+        await cluster.trains_on("lm", *NODES, namespace="team-a")
+        assert await attempts(cluster) == [1, 1, 1, 1]
+
+    play()
+
+
+@scene
+async def test_a_job_whose_pods_a_dry_run_refuses_says_what_refused_them(cluster: FakeCluster) -> None:
+    await victim(cluster)
+    cluster.client.rejects = refused_in_team_b(names.COMPONENT_LEARNER)
+    await cluster.apply("evil", namespace="team-b")
+    status = await cluster.when("evil", refused, "team-b")
+    [unit] = status["units"]
+    assert (unit["state"], unit["slice"]) == ("Pending", "")
+    assert "no unit of another job leaves for it: the API server rejected it: " + QUOTA in unit["message"]
+    assert "raise the namespace's quota or limit range" in unit["message"]
+    [placed] = [each for each in status["conditions"] if each["type"] == "Placed"]
+    assert (placed["status"], placed["reason"]) == ("False", "PodsRefused")
+    assert QUOTA in placed["message"]
+
+
+@scene
+async def test_dry_runs_that_are_refused_come_after_growing_pauses(cluster: FakeCluster) -> None:
+    """5 s, doubled each time up to 300 s: after 0, 5, 15, 35, 75, 155 and 315 s, and then 1 more by second 650."""
+    await victim(cluster)
+    cluster.client.rejects = refused_in_team_b(names.COMPONENT_LEARNER)
+    await cluster.apply("evil", namespace="team-b")
+    await cluster.when("evil", refused, "team-b")
+    await asyncio.sleep(650)
+    assert len(cluster.client.dry_runs) == 7 + 1
+    assert set(cluster.client.dry_runs) == {"evil-v6e-0-a1-0"}
+
+
+@scene
+async def test_a_job_gets_its_minimum_once_its_pods_are_admitted(cluster: FakeCluster) -> None:
+    await victim(cluster)
+    cluster.client.rejects = refused_in_team_b(names.COMPONENT_LEARNER)
+    await cluster.apply("evil", namespace="team-b")
+    await cluster.when("evil", refused, "team-b")
+    cluster.client.rejects = lambda _: ""
+    await cluster.trains("evil", namespace="team-b")
+    await cluster.trains("lm", 3, namespace="team-a")
+
+
+@scene
+async def test_a_changed_spec_is_asked_for_at_once(cluster: FakeCluster) -> None:
+    await victim(cluster)
+    cluster.client.rejects = refused_in_team_b(names.COMPONENT_LEARNER)
+    await cluster.apply("evil", namespace="team-b")
+    await asyncio.sleep(400)  # the pause is 300 s now
+    asked = len(cluster.client.dry_runs)
+    cluster.client.rejects = lambda _: ""
+    await cluster.edit("evil", namespace="team-b", learners={"stallTimeout": "11m"})
+    await cluster.settle()
+    assert len(cluster.client.dry_runs) == asked + 1
+
+
+@scene
+async def test_pods_that_are_refused_although_a_dry_run_admitted_them_take_slices_seldom(cluster: FakeCluster) -> None:
+    """A quota for some of a unit's pods admits each alone. The pauses are 60, 120, 240 and 480 s: a slice is taken after 0, 60, 180
+    and 420 s, each time some seconds later than that."""
+    await victim(cluster)
+    cluster.client.rejects_in_earnest = refused_in_team_b(names.COMPONENT_LEARNER)
+    await cluster.apply("evil", namespace="team-b")
+    await asyncio.sleep(500)
+    assert sum(await attempts(cluster)) == 4 + 4
+
+
+@scene
+async def test_what_is_free_needs_no_dry_run(cluster: FakeCluster) -> None:
+    await cluster.apply("lm", max=4, namespace="team-a")
+    await cluster.trains_on("lm", *NODES, namespace="team-a")
+    await cluster.apply("waits", min=1, namespace="team-a")
+    await cluster.trains("waits", namespace="team-a")
+    assert cluster.client.dry_runs == ["waits-v6e-0-a1-0"]
+
+
+# --- slices that units have just got ------------------------------------------------------------------------------------
+@scene
+async def test_no_unit_leaves_a_slice_that_it_has_just_got(cluster: FakeCluster) -> None:
+    """The victim has its slices from before second 10 on, and `minimumHold` is 60 s."""
+    begun = asyncio.get_running_loop().time()
+    await victim(cluster)
+    await cluster.apply("young", namespace="team-b")
+    await asyncio.sleep(begun + 55 - asyncio.get_running_loop().time())
+    assert await attempts(cluster) == [1, 1, 1, 1]
+    await cluster.trains_on("lm", *NODES, namespace="team-a")
+    await cluster.trains("young", namespace="team-b")
+    assert asyncio.get_running_loop().time() < begun + 90
+
+
+@scene
+async def test_a_unit_whose_pods_are_deleted_again_and_again_leaves_its_slice_all_the_same(cluster: FakeCluster) -> None:
+    await victim(cluster)
+    await cluster.apply("young", namespace="team-b")
+    for _ in range(8):
+        for pod in await cluster.pod_phases("lm", "team-a"):
+            if "syncer" not in pod:
+                await cluster.api.delete(names.PODS, "team-a", pod)
+        await asyncio.sleep(10)
+    await cluster.trains("young", namespace="team-b")
+
+
+def test_an_operator_that_starts_counts_all_slices_as_old() -> None:
+    @operated(slices=SLICES, namespaces=["team-a", "team-b"], runs=False)
+    async def play(cluster: FakeCluster) -> None:
+        await cluster.start()
+        await victim(cluster)
+        await cluster.restart()
+        begun = asyncio.get_running_loop().time()
+        await cluster.apply("young", namespace="team-b")
+        await cluster.trains("young", namespace="team-b")
+        assert asyncio.get_running_loop().time() < begun + 20
+        await cluster.stop()
+
+    play()
