@@ -165,15 +165,17 @@ def test_pods_that_wait_for_an_autoscaler_do_not_end_the_minimum_of_another_job(
     control_plane: ControlPlane, slices: list[str], namespaces: list[str], urgent: str, tmp_path: Path
 ) -> None:
     plane, where = control_plane, namespaces[0]
-    growing = {"provisioning": {"mode": "Autoscaler"}, "max": 1}
     with an_operator(plane, tmp_path, where) as operator:
         pool = tpu_pool("v6e", "tpu-v6e", "2x2", max=len(slices))
         holds = a_manifest("holds", min=len(slices), max=len(slices), pools=[pool], spec={"syncer": {}})
         plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(holds))
         wait_for(lambda: len(learners(plane, where, "holds")) == len(slices), "holds to have every slice", operator)
         before = nodes(plane, where, "holds")
-        for job, own, of_template in (("urgent", {"priorityClassName": urgent}, {}), ("inside", {}, {"priorityClassName": urgent})):
-            asks = tpu_pool("v6e", "tpu-v6e", "2x2", **growing, template=template(**of_template))
+        for job, own, pods in (
+            ("urgent", {"priorityClassName": urgent}, template()),
+            ("inside", {}, template(priorityClassName=urgent)),
+        ):
+            asks = tpu_pool("v6e", "tpu-v6e", "2x2", template=pods, max=1, provisioning={"mode": "Autoscaler"})
             manifest = a_manifest(job, min=1, max=1, pools=[asks], spec={"syncer": {}, **own})
             plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(manifest))
             wait_for(
