@@ -95,7 +95,11 @@ def scale(
     if any(left.reason is UnitReason.NO_CAPACITY for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     unwanted = {left.unit for left in placement.unplaced if left.reason is not UnitReason.NO_CAPACITY}
-    refused = {unit for unit in scaling.records if context.rejection((UNIT, unit)) is not None}
+    refused = {
+        unit
+        for unit, record in scaling.records.items()
+        if record.reason == UnitReason.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
+    }
     may_start = not blocked and context.syncer is not None
     scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start)
     if scaling.request.may_give:
