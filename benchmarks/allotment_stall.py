@@ -85,7 +85,7 @@ def act(world: World, name: str, stalls: Stalls) -> None:
     """One reconcile; only what the allotment does in it is measured."""
     update, refresh = world.allotment.update, world.allotment.refresh
     world.allotment.update = lambda request: stalls.note("register", lambda: update(request))  # type: ignore[method-assign]
-    world.allotment.refresh = lambda: stalls.note("refresh", refresh)  # type: ignore[method-assign]
+    world.allotment.refresh = lambda most=None: stalls.note("refresh", lambda: refresh(most))  # type: ignore[method-assign]
     try:
         world.act(name)
     finally:

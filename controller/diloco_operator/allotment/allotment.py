@@ -3,12 +3,12 @@
 The result depends on nothing but the present requests and the present fleet. Only the jobs that a change can concern are allotted again:
 those that are connected with it through slices that they could use.
 
-See docs/decisions/0129-allotment.md.
+See docs/decisions/0129-allotment.md. See docs/decisions/0207-one-allotment-for-many-jobs.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 
 from diloco_operator.allotment.classes import SliceClass, SliceClasses
@@ -16,6 +16,7 @@ from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotte
 from diloco_operator.allotment.shared import SharedHosts, shares_of
 from diloco_operator.allotment.solve import Applicant, allot
 from diloco_operator.allotment.view import AllottedFleet
+from diloco_operator.allotment.waiting import WaitingJobs, only_waits
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.slices import Slice, is_divisible
 from diloco_operator.placement.matching import SliceRequirements
@@ -28,7 +29,8 @@ class Allotment:
         self._fleet = fleet
         self._requests: dict[str, AllotmentRequest] = {}
         self._active: dict[str, None] = {}
-        """Jobs that want slices, or of which units may be revoked."""
+        """Jobs that want slices, or of which units may be revoked; those that only wait are in `_waiting`."""
+        self._waiting = WaitingJobs()
         self._holders: dict[str, set[str]] = {}
         """Node -> jobs whose units are there to stay."""
         self._classes = SliceClasses()
@@ -41,53 +43,79 @@ class Allotment:
         """Job -> the bits of its requirements."""
         self._stale = 0
         """Bits of the requirements that a change since the last refresh can concern."""
+        self._large = 0
+        """Bits of requirements that `refresh` left for `in_steps`, because they concern too many jobs."""
+        self._deferred: dict[str, AllotmentRequest | None] | None = None
+        """While `in_steps` runs: what jobs have and want by now, None if a job is gone."""
         fleet.track_changes()
 
     # --- what changes ------------------------------------------------------------------------------------------------------
     def knows(self, job: str) -> bool:
-        return job in self._requests
+        return self._request(job) is not None
 
     def update(self, request: AllotmentRequest) -> None:
-        """What the job has and wants from now on."""
-        old = self._requests.get(request.job)
-        if old == request or (old is not None and not self.of(request.job).revoked and _what_decides(old) == _what_decides(request)):
-            self._requests[request.job] = request
-            return
-        self._take_changes()
-        self._requests[request.job] = request
-        for requirements in _requirements(request):
-            self._classes.use(requirements)
-        for requirements in _requirements(old) if old is not None else ():
-            self._stale |= self._classes.drop(requirements)
-        self._stale |= self._masks.get(request.job, 0)
-        self._masks[request.job] = mask = self._mask(request)
-        self._stale |= mask
-        if mask and (any(pool.wanted or pool.moving for pool in request.pools) or request.may_give):
-            self._active[request.job] = None
+        """What the job has and wants from now on. While `in_steps` runs, this and other changes wait for its end."""
+        self._forget_revocations(request)
+        if self._deferred is None:
+            self._update(request)
         else:
-            self._active.pop(request.job, None)
-        self._hold(request.job, _nodes(old) if old is not None else frozenset(), _nodes(request))
-        self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
+            self._deferred[request.job] = request
 
     def remove(self, job: str) -> None:
         """The job is gone. What its last pods have is free when they have ended."""
-        old = self._requests.get(job)
-        if old is None:
-            return
-        self.update(AllotmentRequest(job))
-        del self._requests[job], self._masks[job]
-        for node in self._results.pop(job, NOTHING).nodes:
-            self._kept.pop(node, None)
+        if self._deferred is None:
+            self._remove(job)
+        else:
+            self._deferred[job] = None
 
-    def refresh(self) -> set[str]:
-        """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some."""
-        self._take_changes()
+    def refresh(self, most: int | None = None) -> set[str]:
+        """Allot again what changed. Returns the jobs that can act on it: they got slices, or must give some. What concerns more than `most`
+        jobs is left for `in_steps`."""
         concerned: set[str] = set()
-        while self._stale:
-            component = self._component(self._stale & -self._stale)
-            self._stale &= ~component
-            concerned |= self._allot(component)
+        if self._deferred is not None:
+            return concerned
+        if most is None:
+            self._large = 0
+        self._take_changes()
+        while now := self._stale & ~self._large:
+            component = self._component(now & -now)
+            if most is not None and (component & self._large or len(self._competing(component)) > most):
+                self._large |= component
+            else:
+                self._stale &= ~component
+                concerned |= _at_once(self._allot(component))
         return concerned
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether `refresh` left something for `in_steps`, or this runs."""
+        return bool(self._large) or self._deferred is not None
+
+    def in_steps(self) -> Generator[None, None, set[str]]:
+        """What `refresh` does, in short steps. Between them the caller may do other things and call any other method of this object. What
+        changes meanwhile counts from the end on: the result is right for the state at the beginning, and until then the last one stands."""
+        self._take_changes()
+        self._deferred, self._large = {}, 0
+        concerned: set[str] = set()
+        try:
+            while self._stale:
+                component = self._component(self._stale & -self._stale)
+                concerned |= yield from self._allot(component)
+                self._stale &= ~component
+        finally:
+            self._end_deferring(self._deferred)
+        return concerned
+
+    def _end_deferring(self, deferred: Mapping[str, AllotmentRequest | None]) -> None:
+        self._deferred = None
+        for location in self._fleet.take_changes():  # hosts that were divided meanwhile have been read as they are now
+            self._stale |= self._read_slice(location) | self._shared.mask(location)
+        for job, request in deferred.items():
+            if request is None:
+                self._remove(job)
+            else:
+                self._forget_revocations(request)
+                self._update(request)
 
     # --- what it says --------------------------------------------------------------------------------------------------------
     def of(self, job: str) -> Allotted:
@@ -97,7 +125,7 @@ class Allotment:
     def view(self, job: str) -> AllottedFleet:
         """The fleet as this job may use it. Slices that the job's request names already, but that it has not reserved yet, are its own."""
         granted = dict(self.of(job).granted)
-        request = self._requests.get(job)
+        request = self._request(job)
         for pool in request.pools if request is not None else ():
             shape = pool.requirements.shape
             own = [slice_ for unit in pool.units for slice_ in self._slices(unit)] if not shape.divides else self._own_parts(job, pool)
@@ -106,6 +134,53 @@ class Allotment:
         return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
+    def _request(self, job: str) -> AllotmentRequest | None:
+        """The last one, whether it counts already or not."""
+        return self._deferred[job] if self._deferred is not None and job in self._deferred else self._requests.get(job)
+
+    def _update(self, request: AllotmentRequest) -> None:
+        old = self._requests.get(request.job)
+        if old == request or (old is not None and not self.of(request.job).revoked and _what_decides(old) == _what_decides(request)):
+            self._requests[request.job] = request
+            return
+        self._take_changes()
+        self._requests[request.job] = request
+        for requirements in _requirements(request):
+            self._classes.use(requirements)
+        before = self._masks.get(request.job, 0)
+        for requirements in _requirements(old) if old is not None else ():
+            before |= self._classes.drop(requirements)
+        if self._waiting.discard(request.job):
+            self._stale |= before
+        self._masks[request.job] = mask = self._mask(request)
+        self._active.pop(request.job, None)
+        if mask and only_waits(request):
+            self._stale |= mask if self._waiting.add(request, mask) else 0
+        else:
+            self._stale |= mask
+            if mask and (any(pool.wanted or pool.moving for pool in request.pools) or request.may_give):
+                self._active[request.job] = None
+        self._hold(request.job, _nodes(old) if old is not None else frozenset(), _nodes(request))
+        self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
+
+    def _remove(self, job: str) -> None:
+        old = self._requests.get(job)
+        if old is None:
+            return
+        self._update(AllotmentRequest(job))
+        del self._requests[job], self._masks[job]
+        for node in self._results.pop(job, NOTHING).nodes:
+            self._kept.pop(node, None)
+
+    def _forget_revocations(self, request: AllotmentRequest) -> None:
+        """A unit must leave what it had when it was revoked, and nothing that it got since."""
+        allotted = self.of(request.job)
+        if not allotted.revoked:
+            return
+        before, now = _places(self._request(request.job)), _places(request)
+        left = {unit: winner for unit, winner in allotted.revoked.items() if before.get(unit) == now.get(unit)}
+        self._results[request.job] = replace(allotted, revoked=left)
+
     def _own_parts(self, job: str, pool: PoolDemand) -> list[Slice]:
         """Parts of hosts of the job's units that it has not reserved yet."""
         found = []
@@ -158,7 +233,7 @@ class Allotment:
 
     def _component(self, mask: int) -> int:
         """All requirements that are connected with these: through slices that meet both, or through a job that has both."""
-        masks = self._classes.masks() | {self._masks[job] for job in self._active}
+        masks = self._classes.masks() | self._waiting.masks() | {self._masks[job] for job in self._active}
         grown = True
         while grown:
             touching = [each for each in masks if each & mask]
@@ -169,14 +244,16 @@ class Allotment:
             grown = mask != before
         return mask
 
-    def _allot(self, component: int) -> set[str]:
-        jobs = [job for job in self._active if self._masks[job] & component]
-        had = {job for job in self._results if self._masks.get(job, 0) & component or job not in self._active}
+    def _allot(self, component: int) -> Generator[None, None, set[str]]:
+        """In steps. The results change in the last one."""
+        had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
         self._shared.unite(component)
+        jobs = self._competing(component)
+        self._waiting.note(component, *self._most_units(component))
         found: dict[str, Allotted] = {}
         while jobs:
             classes = [class_ for class_ in self._classes if class_.mask & component]
-            outcome = allot((self._applicant(job) for job in jobs), classes, self._shared.in_parts(component))
+            outcome = yield from allot((self._applicant(job) for job in jobs), classes, self._shared.in_parts(component))
             found = outcome.allotted
             if not self._shared.divide(outcome):
                 break
@@ -196,6 +273,16 @@ class Allotment:
             for node in found[job].nodes:
                 self._kept[node] = job
         return concerned
+
+    def _competing(self, component: int) -> list[str]:
+        """The jobs that can get or give slices with these requirements, and one more of each line at least."""
+        jobs = [job for job in self._active if self._masks[job] & component]
+        return [*jobs, *self._waiting.first(component, *self._most_units(component))]
+
+    def _most_units(self, component: int) -> tuple[int, int]:
+        """How many units find room at most: where slices are free or will be, and where units of others may have to leave."""
+        free = sum(class_.most_units for class_ in self._classes if class_.mask & component)
+        return free, sum(_most_units(self._requests[job]) for job in self._active if self._masks[job] & component)
 
     def _applicant(self, job: str) -> Applicant:
         request = self._requests[job]
@@ -217,6 +304,29 @@ def _nodes(request: AllotmentRequest) -> frozenset[str]:
     """Those that it has as a whole."""
     whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
     return (request.occupied - {node for node, _ in request.shared}).union(*whole)
+
+
+def _at_once[T](steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def _places(request: AllotmentRequest | None) -> dict[str, tuple[str, ...]]:
+    """Unit -> its nodes."""
+    return {unit.name: unit.nodes for pool in request.pools for unit in pool.units} if request is not None else {}
+
+
+def _most_units(request: AllotmentRequest) -> int:
+    """How many units of others find room at most where those of this job may leave."""
+    if not request.may_give:
+        return 0
+    shapes = ((pool.requirements.shape, len(pool.units)) for pool in request.pools)
+    return sum(
+        count * (max(1, shape.hosts * shape.chips_per_host) if is_divisible(shape.accelerator) else shape.slots) for shape, count in shapes
+    )
 
 
 def _what_decides(request: AllotmentRequest) -> AllotmentRequest:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from diloco_operator.fleet.inventory import Location
-from diloco_operator.fleet.slices import Slice, SliceKind
+from diloco_operator.fleet.slices import Slice, SliceKind, is_divisible
 from diloco_operator.placement.matching import SliceRequirements
 
 _KEY = itemgetter(1)
@@ -37,6 +37,11 @@ class SliceClass:
     def rank(self) -> tuple[SliceKind, int, tuple[str, str]]:
         """The order of taking: the tightest kind first, then what the fewest requirements can use."""
         return (self.kind, self.mask.bit_count(), self.free[0][1] if self.free else min(key for _, key in self.members))
+
+    @property
+    def most_units(self) -> int:
+        """How many units find room at most on those that no job keeps."""
+        return (len(self.free) + len(self.leaving)) * (max(1, self.kind.chips_per_host) if is_divisible(self.kind.accelerator) else 1)
 
     def is_free(self, location: Location) -> bool:
         index = bisect.bisect_left(self.free, location[1], key=_KEY)

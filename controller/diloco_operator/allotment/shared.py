@@ -76,6 +76,14 @@ class SharedHosts:
             self._parts[location] = now
         return mask
 
+    def mask(self, location: Location) -> int:
+        """The bits of the requirements that the host, or a part of it, meets."""
+        mask = 0
+        for part in self._parts.get(location, ()):
+            if (class_ := self._classes.class_at(part)) is not None:
+                mask |= class_.mask
+        return mask
+
     def _present(self, location: Location, *, whole: bool) -> dict[Location, Part]:
         slice_ = self._fleet.slice_at(location)
         if slice_ is None or not self._fleet.usable(slice_):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -229,23 +229,33 @@ class Outcome(NamedTuple):
     """Requirements -> units that found nothing."""
 
 
-def allot(applicants: Iterable[Applicant], classes: Iterable[SliceClass], hosts: Sequence[HostInParts] = ()) -> Outcome:
-    """What each job gets and gives. Cost: one augmenting path for each unit that gets slices, and one for each job that gets none."""
-    round_ = _Round(sorted((_Job(applicant) for applicant in applicants), key=lambda job: job.request.order), Supply(classes), hosts)
+def allot(
+    applicants: Iterable[Applicant], classes: Iterable[SliceClass], hosts: Sequence[HostInParts] = ()
+) -> Generator[None, None, Outcome]:
+    """What each job gets and gives, in steps of about one unit or one job, between which the caller may do other things that change no
+    argument. Cost: one augmenting path for each unit that gets slices, and one for each job that gets none."""
+    jobs: list[_Job] = []
+    for applicant in applicants:
+        jobs.append(_Job(applicant))
+        yield
+    round_ = _Round(sorted(jobs, key=lambda job: job.request.order), Supply(classes), hosts)
     for job in round_.jobs:
         round_.meet_minimum(job)
+        yield
     for band in (_FIRM, _SCAVENGED):
         for priority in sorted({job.request.priority for job in round_.jobs}, reverse=True):
-            round_.share_out(band, priority)
+            yield from round_.share_out(band, priority)
     for job in round_.jobs:
         round_.replace_slices(job)
+        yield
     refused: dict[int, int] = {}
     for job in round_.jobs:
         for pool in job.pools:
             if (missing := min(pool.wanted, pool.room, job.room)) > 0:
                 refused[pool.number] = refused.get(pool.number, 0) + missing
+        yield
     taken = {demand: {stock.class_: count for stock, count in given.items()} for demand, given in round_.supply.given.items()}
-    return Outcome(round_.result(), taken, refused)
+    return Outcome((yield from round_.result()), taken, refused)
 
 
 class _Round:
@@ -290,7 +300,7 @@ class _Round:
             while job.missing() > 0 and self._claim(job, pool, rank):
                 pass
 
-    def share_out(self, band: bool, priority: int) -> None:
+    def share_out(self, band: bool, priority: int) -> Generator[None, None, None]:
         """One unit after the other goes to the job with the smallest share."""
         rank = _Rank(band, surplus=True, priority=-priority)
         asking = [job for job in self.jobs if job.request.priority == priority and any(pool.wanted > 0 for pool in job.of(band))]
@@ -298,6 +308,7 @@ class _Round:
         queue = [(job.surplus[band].share, place) for job, place in places.items()]
         heapq.heapify(queue)
         while queue:
+            yield
             share, place = heapq.heappop(queue)
             job = asking[place]
             if share != job.surplus[band].share:  # it got or gave meanwhile, and stands elsewhere in the queue
@@ -505,8 +516,8 @@ class _Round:
         return restore
 
     # --- the slices ------------------------------------------------------------------------------------------------------
-    def result(self) -> dict[str, Allotted]:
-        """Which slices: in the order of the grants, free ones first."""
+    def result(self) -> Generator[None, None, dict[str, Allotted]]:
+        """Which slices: in the order of the grants, free ones first. Only of jobs that get or give something."""
         stocks = {class_: _FreeSlices(class_) for given in self.supply.given.values() for class_ in (stock.class_ for stock in given)}
         left = {demand: {stock.class_: count for stock, count in given.items()} for demand, given in self.supply.given.items()}
         granted: dict[str, dict[Shape, list[Slice]]] = {}
@@ -517,15 +528,14 @@ class _Round:
                     coming[grant.job] = coming.get(grant.job, 0) + 1
                 else:
                     granted.setdefault(grant.job, {}).setdefault(grant.shape, []).append(slice_)
-        return {
-            job.key: Allotted(
-                {shape: tuple(slices) for shape, slices in granted.get(job.key, {}).items()},
-                coming.get(job.key, 0),
-                job.revoked,
-                frozenset(job.checks),
-            )
-            for job in self.jobs
-        }
+            yield
+        found: dict[str, Allotted] = {}
+        for job in self.jobs:
+            slices = {shape: tuple(each) for shape, each in granted.get(job.key, {}).items()}
+            if slices or job.key in coming or job.revoked or job.checks:
+                found[job.key] = Allotted(slices, coming.get(job.key, 0), job.revoked, frozenset(job.checks))
+            yield
+        return found
 
 
 class _FreeSlices:

@@ -8,6 +8,7 @@ decision for a big job takes a tenth of a second and more and would block everyt
 fleet, and counts only if no other job reserved one of its nodes meanwhile.
 
 See docs/decisions/0091-fairness-between-jobs.md. See docs/decisions/0204-start-with-many-jobs.md.
+See docs/decisions/0207-one-allotment-for-many-jobs.md.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, nullcontext
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing, closing, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -64,6 +65,11 @@ _MANY_CERTIFICATES = 8
 
 _REFRESH_DELAY = 0.01
 """Seconds. Changes of the fleet come in bursts, and one refresh serves all of a burst."""
+_AT_ONCE = 100
+"""An allotment over so many jobs takes a few milliseconds. A larger one is made in steps, once for all changes of a moment."""
+_TURN_STEPS = 100
+_TURN_SECONDS = 0.005
+"""A turn of the loop has at most so many of these steps, and about so many seconds of them."""
 _DECISIONS = 3
 """Decisions in one reconcile: each shows what the job wants, and may be granted more."""
 
@@ -146,6 +152,8 @@ class Reconciler:
         self._restoring = False
         self._refresh: asyncio.TimerHandle | None = None
         """Set while the allotment must be refreshed and the jobs that it concerns woken."""
+        self._allotting: asyncio.Task[None] | None = None
+        """Makes an allotment in steps."""
         self._rejected_writes = RejectedWrites()
         self._pod_answers = PodAnswers()
         self._slices_since = SlicesSince()
@@ -178,6 +186,7 @@ class Reconciler:
                 except Exception:  # as above
                     log.exception("job %s/%s cannot be registered for slices: this is a defect, please report it", *key)
                 await asyncio.sleep(0)  # each new requirement is tested against every slice
+        await self._allot_in_steps()
         self._restoring = False
 
     def _restore_reservations(self, key: JobKey) -> None:
@@ -313,13 +322,64 @@ class Reconciler:
             self._refresh = asyncio.get_running_loop().call_later(_REFRESH_DELAY, self._refresh_allotment)
 
     def _refresh_allotment(self, deciding: str = "") -> None:
-        """Wake the jobs whose allotment changed; `deciding`: the job that is being decided on."""
+        """Wake the jobs whose allotment changed; `deciding`: the job that is being decided on. What concerns many jobs follows in a moment;
+        until then the last allotment stands."""
         if self._refresh is not None:
             self._refresh.cancel()
             self._refresh = None
-        for job in self._allotment.refresh() - {deciding}:
+        self._wake_all(self._allotment.refresh(_AT_ONCE) - {deciding})
+        if self._allotment.unfinished and self._allotting is None:
+            self._allotting = asyncio.create_task(self._allot_rest(), name="allotment")
+
+    def _wake_all(self, jobs: Iterable[str]) -> None:
+        for job in jobs:
             namespace, name, _ = job.split("/", 2)
             self._wake((namespace, name))
+
+    async def _allot_rest(self) -> None:
+        """Make allotments in steps until nothing is left. Each is followed by a pause of the same length, so that it takes at most half the
+        time, and waits for the changes of a moment."""
+        loop = asyncio.get_running_loop()
+        pause = _REFRESH_DELAY
+        try:
+            while self._allotment.unfinished:
+                await asyncio.sleep(pause)
+                begun = loop.time()
+                await self._allot_in_steps()
+                self._wake_all(self._allotment.refresh(_AT_ONCE))  # what changed meanwhile and concerns few
+                pause = max(_REFRESH_DELAY, loop.time() - begun)
+        except Exception:  # the next change starts another one
+            log.exception("the allotment of slices failed: this is a defect of the operator, please report it")
+        finally:
+            self._allotting = None
+
+    async def _allot_in_steps(self) -> None:
+        loop = asyncio.get_running_loop()
+        with closing(self._allotment.in_steps()) as steps:
+            while True:
+                until = loop.time() + _TURN_SECONDS
+                for _ in range(_TURN_STEPS):
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        self._wake_all(end.value)
+                        return
+                    if loop.time() >= until:
+                        break
+                await asyncio.sleep(0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no allotment is being made."""
+        return self._allotting is None
+
+    async def close(self) -> None:
+        """End what goes on beside the reconciles."""
+        if self._refresh is not None:
+            self._refresh.cancel()
+        if self._allotting is not None:
+            self._allotting.cancel()
+            await asyncio.gather(self._allotting, return_exceptions=True)
 
     def _observed(self, key: JobKey, job: Job) -> ObservedState:
         allotted = self._allotment.of(job.key)

@@ -168,7 +168,7 @@ class Operator:
     @property
     def idle(self) -> bool:
         """Whether every change that the operator has seen so far is handled."""
-        return self._started and self._queue.idle
+        return self._started and self._queue.idle and self._reconciler.idle
 
     async def run(self, *, lead: Callable[[], Awaitable[None]] | None = None) -> None:
         """Work until cancelled, then end the reconciles that run, and return. Any other end is an error after which the process should
@@ -288,6 +288,7 @@ class Operator:
         for task in [*workers, *others]:
             task.cancel()
         await asyncio.gather(*workers, *others, return_exceptions=True)
+        await self._reconciler.close()
         await self._telemetry.close()
 
 
