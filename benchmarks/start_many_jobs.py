@@ -1,14 +1,16 @@
-"""[start-many-jobs] Longest hold of the event loop while an operator starts with 10,000 jobs of one tenant, which want 8 slices.
+"""[start-many-jobs] Longest hold of the event loop while an operator that starts with 10,000 jobs of one tenant leads; they want 8 slices.
 
 [start-many-jobs-neighbour] is how long a job of another tenant waits for its first pod meanwhile, from the moment at which the operator
 leads. Its `ratio` is that to the same without the crowd, in the same run; `later_seconds` is that of a second such job, which is created
 while the crowd still waits. The hold is measured as the operator's own metrics do: by the watch of the loop. The API server is in memory
-and on the same loop, so its own work counts as well; each request takes a turn of its own, as on a real one.
+and on the same loop, so its own work counts as well; each request takes a turn of its own, as on a real one. Only its objects are left out
+of garbage collections, which those of another process never slow down. The operator's own are collected as in its process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +24,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator.loop_watch import Hold, LoopWatch
+from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, leave_out_of_collections
 
 from benchmarks.figure import Figure
 from benchmarks.simulated_cluster import InstantKubelet, SimulatedTelemetry, new_api
@@ -48,7 +51,10 @@ class Start:
     """One start of an operator. Seconds."""
 
     hold: float
+    """While the operator leads."""
     where: str
+    hold_before: float
+    """While it lists, before it leads: nothing waits for it then."""
     neighbour: float
     """From the beginning of the lead to the pod of the job that was there."""
     later: float
@@ -121,6 +127,7 @@ def start(crowd: int, slices: int) -> Start:
     """Start an operator on a cluster with `crowd` jobs."""
     turns: list[float] = []
     holds: list[Hold] = []
+    before_lead: list[float] = []
     watch = LoopWatch(on_turn=turns.append, on_hold=holds.append)
 
     async def run() -> tuple[float, float]:
@@ -132,8 +139,13 @@ def start(crowd: int, slices: int) -> Start:
         led: list[float] = []
 
         async def lead() -> None:
+            leave_out_of_collections()  # as the operator's process does
+            before_lead.append(max(turns, default=0.0))
+            turns.clear()
+            holds.clear()
             led.append(time.perf_counter())
 
+        leave_out_of_collections()  # the API server's objects
         await asyncio.sleep(0.1)
         turns.clear()
         holds.clear()
@@ -152,10 +164,16 @@ def start(crowd: int, slices: int) -> Start:
         with watch.looking():
             return await run()
 
-    with asyncio.Runner(loop_factory=watch.new_loop) as runner:
-        first, later = runner.run(looked_at())
+    before = gc.get_threshold()
+    collect_oldest_seldom()
+    try:
+        with asyncio.Runner(loop_factory=watch.new_loop) as runner:
+            first, later = runner.run(looked_at())
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
     longest = max(holds, key=lambda hold: hold.seconds, default=None)
-    return Start(max(turns), longest.place.function if longest is not None else "", first, later)
+    return Start(max(turns), longest.place.function if longest is not None else "", before_lead[0], first, later)
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
@@ -164,7 +182,15 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     beside = start(size.jobs, size.slices)
     unit = f"ms, {size.jobs} jobs of one namespace, {size.slices} slices"
     hold = beside.hold * 1e3
-    yield Figure("start-many-jobs", hold, unit, HOLD_LIMIT_MS, hold <= HOLD_LIMIT_MS, 1, {"where": beside.where})
+    yield Figure(
+        "start-many-jobs",
+        hold,
+        unit,
+        HOLD_LIMIT_MS,
+        hold <= HOLD_LIMIT_MS,
+        1,
+        {"where": beside.where, "before_lead_ms": beside.hold_before * 1e3},
+    )
     worst = max(beside.neighbour, beside.later)
     details = {
         "at_start_seconds": beside.neighbour,

@@ -24,6 +24,7 @@ from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoint_tls import self_signed
 from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
 from diloco_operator.operator.loop_watch import Hold, LoopWatch
+from diloco_operator.operator.malloc_tuning import leave_out_of_collections
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
@@ -175,6 +176,7 @@ class OperatorProcess:
         raise RuntimeError("the operator ended without being asked to stop")
 
     async def _lead(self) -> None:
+        leave_out_of_collections()  # what was listed stays
         if self._lease is None:
             self._fence.open_until(math.inf)
         else:

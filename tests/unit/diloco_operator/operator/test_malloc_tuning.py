@@ -3,9 +3,10 @@
 import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
-from diloco_operator.operator.malloc_tuning import collect_oldest_seldom
+from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, leave_out_of_collections
 
 # Raises glibc's thresholds as a big answer of the API server does (a block of 8 MiB, freed), then frees 60 MiB of blocks of 1 MiB below
 # one that stays.
@@ -49,3 +50,19 @@ def test_full_garbage_collections_are_rare_and_young_ones_unchanged() -> None:
         assert old > before[2]
     finally:
         gc.set_threshold(*before)
+
+
+def test_what_is_there_is_left_out_of_later_collections_but_for_young_garbage() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.itself = self
+
+    kept, gone = Cycle(), Cycle()
+    seen = weakref.ref(gone)
+    del gone
+    try:
+        leave_out_of_collections()
+        assert seen() is None
+        assert all(each is not kept for each in gc.get_objects())
+    finally:
+        gc.unfreeze()
