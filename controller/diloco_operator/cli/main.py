@@ -10,6 +10,7 @@ _COMMANDS = {
     "up": "diloco_operator.cli.up",
     "validate": "diloco_operator.cli.validate",
     "export": "diloco_operator.cli.export",
+    "simulate": "diloco_operator.cli.simulate",
     "launch": "diloco_operator.cli.launch",
     "crd": "diloco_operator.cli.crd",
     "local": "diloco_operator.cli.local_nodes",

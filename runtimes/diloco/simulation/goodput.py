@@ -1,0 +1,50 @@
+"""Where the time of the accelerators of a job goes."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+class Use(enum.StrEnum):
+    """What a slice of a unit does at a moment. All but the first is badput."""
+
+    TRAINING = "training"
+    """Steps that were completed."""
+    LOST_WORK = "lost work"
+    """A step that a failure ended."""
+    RECOVERY = "recovery"
+    """The unit starts again without what has failed."""
+    RECONFIGURATION = "reconfiguration"
+    """The unit takes a slice that has come back."""
+    MISSING = "missing hardware"
+    """The slice itself is out, while its unit does anything."""
+    WAITING = "waiting"
+    """The unit rests until others train too."""
+
+
+@dataclass
+class Accounts:
+    """Slice-seconds by use, of all units."""
+
+    by_use: Counter[Use] = field(default_factory=Counter)
+
+    def add(self, use: Use, slices: int, missing: int, seconds: float) -> None:
+        """`slices` of a unit had this use for so long, while `missing` others were out."""
+        self.by_use[use] += slices * seconds  # type: ignore[assignment]
+        self.by_use[Use.MISSING] += missing * seconds  # type: ignore[assignment]
+
+    @property
+    def total(self) -> float:
+        """Slice-seconds."""
+        return float(sum(self.by_use.values()))
+
+    def share(self, use: Use) -> float:
+        """Of all slice-seconds, 0..1; 0 before any."""
+        return float(self.by_use[use]) / self.total if self.total else 0.0
+
+    @property
+    def goodput(self) -> float:
+        """The share of all slice-seconds that went into completed steps."""
+        return self.share(Use.TRAINING)
