@@ -25,7 +25,9 @@ def simulate() -> None:
 
 
 @simulate.command("table-1", short_help="Goodput and uptime by units and chips.")
-@click.option("--unit-seconds", type=click.FloatRange(min=100.0), default=40_000.0, show_default=True, help="Virtual seconds of all units.")
+@click.option(
+    "--unit-seconds", type=click.FloatRange(min=100.0), default=100_000.0, show_default=True, help="Virtual seconds of all units."
+)
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same figures on each machine.")
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count(), show_default="cores", help="Processes side by side.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format of the output.")

@@ -32,7 +32,7 @@ class Outcome:
     goodput: float
     """The share of all slice-seconds that went into completed steps, 0..1."""
     uptime: float
-    """The share of the time in which at least one unit was in a step, 0..1."""
+    """The share of the time in which at least one unit was in a step that was completed, 0..1."""
     contributions: float
     """Per merge."""
     merges: int

@@ -20,7 +20,7 @@ from diloco.simulation.unit import Hardware
 
 CHIPS_PER_SLICE: Final = 256
 CHIPS: Final = (150_000, 300_000, 600_000, 1_200_000, 2_400_000)
-LEAST_SECONDS: Final = 3_000.0
+LEAST_SECONDS: Final = 6_000.0
 """Of a cell: slices that are out come back after some hundreds of seconds."""
 UNITS: Final = (1, 2, 4, 8, 16, 32)
 LLAMA_YEARS: Final = 5.8
@@ -40,7 +40,7 @@ class Calibration:
     """Of a job that is not elastic, until all of it runs again: of the evidence's closed form, not fitted here."""
 
 
-CALIBRATION: Final = Calibration(step_seconds=2.0, down_seconds=11.5, up_seconds=10.0, return_seconds=1200.0, restart_seconds=83.0)
+CALIBRATION: Final = Calibration(step_seconds=4.0, down_seconds=10.5, up_seconds=8.5, return_seconds=1200.0, restart_seconds=82.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class SimulatedUnit:
         self.present = hardware.slices
         """Slices that it has."""
         self.training = False
-        """It is in a step."""
+        """It is in a step that no failure ends."""
         self.resting = False
         """The syncer has told it to take no step."""
         self.lost_steps = 0
@@ -134,7 +134,6 @@ class SimulatedUnit:
             return
         # The whole step is lost: its failures are known at its end, as in the paper's simulation.
         self.lost_steps += 1
-        self.training = True
         self._spend(Use.LOST_WORK, hardware.step_seconds, lambda: self._failed(failed))
 
     def _stepped(self) -> None:
@@ -163,7 +162,6 @@ class SimulatedUnit:
 
     def _failed(self, slices: int) -> None:
         """Of a step in which so many slices failed: the unit starts again without them."""
-        self.training = False
         now, hardware = self._timeline.now, self.hardware
         self._syncer.left(self)
         self.present -= slices
