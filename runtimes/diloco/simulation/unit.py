@@ -70,7 +70,6 @@ class SimulatedUnit:
         """It is in a step that no failure ends."""
         self.resting = False
         """The syncer has told it to take no step."""
-        self.lost_steps = 0
         self._fragments = fragments
         self._timeline = timeline
         self._syncer = syncer
@@ -133,7 +132,6 @@ class SimulatedUnit:
             self._spend(Use.TRAINING, hardware.step_seconds, self._stepped)
             return
         # The whole step is lost: its failures are known at its end, as in the paper's simulation.
-        self.lost_steps += 1
         self._spend(Use.LOST_WORK, hardware.step_seconds, lambda: self._failed(failed))
 
     def _stepped(self) -> None:
