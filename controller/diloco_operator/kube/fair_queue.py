@@ -27,11 +27,13 @@ class FairQueue[K]:
         self._lanes.setdefault(self._lane(key), deque()).append(key)
         self._size += 1
 
-    def pop(self) -> K:
-        """The next key. Its lane comes last from now on. Raises `IndexError` if none waits."""
-        if not self._lanes:
-            raise IndexError("no key waits")
-        lane, waiting = self._lanes.popitem(last=False)
+    def pop(self, may: Callable[[Hashable], bool] = lambda _: True) -> K | None:
+        """The next key, of a lane that `may` give one now. Its lane comes last from now on. None: no such key waits."""
+        found = next(([lane] for lane in self._lanes if may(lane)), None)
+        if found is None:
+            return None
+        (lane,) = found
+        waiting = self._lanes.pop(lane)
         key = waiting.popleft()
         if waiting:
             self._lanes[lane] = waiting

@@ -18,6 +18,7 @@ from typing import Protocol
 from diloco.protocol.backoff import ExponentialBackoff
 
 from diloco_operator.kube.fair_queue import FairQueue
+from diloco_operator.kube.worker_shares import WorkerShares
 
 
 class KeyQueue[K: Hashable]:
@@ -75,12 +76,12 @@ class KeyQueue[K: Hashable]:
                 self.add(key)
         return released
 
-    def take(self, now: float) -> K | None:
-        """The next key, which counts as processed from now until `done`; None: no key is due."""
+    def take(self, now: float, may: Callable[[Hashable], bool] = lambda _: True) -> K | None:
+        """The next key, which counts as processed from now until `done`; None: no key is due of a lane that `may` have one processed."""
         self.release_due(now)
-        if not self._ready:
+        key = self._ready.pop(may)
+        if key is None:
             return None
-        key = self._ready.pop()
         self._debouncing.pop(key, None)
         self._dirty.discard(key)
         self._processing.add(key)
@@ -176,7 +177,8 @@ class WorkQueue[K: Hashable]:
     """A `KeyQueue` that workers wait on. For one event loop; not thread-safe.
 
     `time` is the clock of the delays, by default the running loop's. The waiting itself always uses the loop's timer.
-    `rng` draws the jitter of the back-off from [0, 1). Keys of different lanes, by `lane`, take turns.
+    `rng` draws the jitter of the back-off from [0, 1). Keys of different lanes, by `lane`, take turns, and no lane holds all `workers`, see
+    `WorkerShares`; None: each lane may hold as many as ask.
     """
 
     def __init__(
@@ -187,8 +189,11 @@ class WorkQueue[K: Hashable]:
         time: Callable[[], float] | None = None,
         observer: QueueObserver | None = None,
         lane: Callable[[K], Hashable] = lambda _: None,
+        workers: int | None = None,
     ) -> None:
         self._keys: KeyQueue[K] = KeyQueue(lane)
+        self._lane = lane
+        self._shares = WorkerShares(workers) if workers is not None else None
         self._backoff = backoff
         self._rng = rng
         self._time = time or _LoopTime()
@@ -250,7 +255,7 @@ class WorkQueue[K: Hashable]:
         while True:
             for released in self._keys.release_due(self._time()):
                 self._note_added(released)
-            key = self._keys.take(self._time())
+            key = self._keys.take(self._time(), self._shares.may_have_one) if self._shares is not None else self._keys.take(self._time())
             if key is not None:
                 self._note_taken(key)
                 self._arm()
@@ -275,10 +280,14 @@ class WorkQueue[K: Hashable]:
         """The work on `key` ended. If the key was added meanwhile, or is added within `cool_down` seconds from now, it becomes ready after
         the cool-down."""
         taken = self._taken.pop(key, None)
+        if taken is not None and self._shares is not None:
+            self._shares.gave_back(self._lane(key))
         if taken is not None and self._observer is not None:
             self._observer.finished(self._time() - taken)
         if cool_down > 0 and not self._closed:
             asyncio.get_running_loop().call_later(cool_down, self.done, key)
+            if self._keys.ready:
+                self._wake()  # its lane may have a worker again
             return
         self._keys.done(key)
         if self._keys.ready:
@@ -320,6 +329,8 @@ class WorkQueue[K: Hashable]:
 
     def _note_taken(self, key: K) -> None:
         now = self._taken[key] = self._time()
+        if self._shares is not None:
+            self._shares.took(self._lane(key))
         waited = now - self._added.pop(key, now)
         if self._observer is not None:
             self._observer.taken(waited)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-import pytest
 from diloco_operator.kube.fair_queue import FairQueue
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +27,7 @@ def test_no_lane_waits_for_more_than_one_key_of_each_other_lane(steps: list[str 
             waiting[lane].append((lane, number))
         elif any(waiting.values()):
             key = queue.pop()
+            assert key is not None
             assert key == waiting[key[0]].pop(0), "within a lane the oldest key comes first"
             passed[key[0]].clear()
             for other in "abcd":
@@ -50,5 +50,13 @@ def test_an_empty_lane_is_forgotten() -> None:
     queue.append(("a", 0))
     queue.pop()
     assert not queue._lanes
-    with pytest.raises(IndexError, match="no key waits"):
-        queue.pop()
+    assert queue.pop() is None
+
+
+def test_a_lane_that_may_have_none_now_is_passed_over_and_keeps_its_turn() -> None:
+    queue = fair()
+    for key in (("a", 0), ("a", 1), ("b", 0), ("b", 1)):
+        queue.append(key)
+    assert [queue.pop(lambda lane: lane != "a"), queue.pop(lambda lane: lane != "a")] == [("b", 0), ("b", 1)]
+    assert queue.pop(lambda lane: lane != "a") is None
+    assert [queue.pop(), queue.pop()] == [("a", 0), ("a", 1)]

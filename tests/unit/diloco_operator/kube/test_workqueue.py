@@ -119,6 +119,65 @@ def test_a_key_that_is_added_while_it_is_processed_waits_in_its_own_lane() -> No
     assert [queue.take(0) for _ in range(3)] == ["b1", "a2", "a1"]
 
 
+def test_a_lane_whose_work_takes_long_leaves_workers_to_others() -> None:
+    """Twenty workers, and reconciles of a crowd that wait for their writes for an hour."""
+
+    async def scenario() -> tuple[int, list[str]]:
+        queue: WorkQueue[str] = WorkQueue(
+            ExponentialBackoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0, lane=lambda key: key.split("/")[0], workers=20
+        )
+        taken: list[str] = []
+
+        async def work() -> None:
+            while True:
+                key = await queue.get()
+                taken.append(key)
+                await asyncio.sleep(3600 if key.startswith("crowd") else 1)
+                queue.done(key)
+
+        workers = [asyncio.create_task(work()) for _ in range(20)]
+        for number in range(1000):
+            queue.add(f"crowd/{number}")
+        await asyncio.sleep(1)
+        held = len(queue.running)
+        for number in range(8):
+            queue.add(f"quiet/{number}")
+        await asyncio.sleep(10)
+        for worker in workers:
+            worker.cancel()
+        return held, [key for key in taken if key.startswith("quiet")]
+
+    held, quiet = run_virtual(scenario())
+    assert held == 16, "four fifths: 16 = 4 x the 4 that are free"
+    assert len(quiet) == 8, "the others are served meanwhile"
+
+
+def test_a_lane_alone_gets_a_worker_back_as_soon_as_one_of_its_keys_is_done() -> None:
+    async def scenario() -> int:
+        queue: WorkQueue[str] = WorkQueue(
+            ExponentialBackoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0, lane=lambda _: "one", workers=5
+        )
+        done: list[str] = []
+
+        async def work() -> None:
+            while True:
+                key = await queue.get()
+                await asyncio.sleep(1)
+                queue.done(key, cool_down=100 if key == "0" else 0)
+                done.append(key)
+
+        workers = [asyncio.create_task(work()) for _ in range(5)]
+        for number in range(40):
+            queue.add(f"{number}")
+        await asyncio.sleep(10.5)
+        for worker in workers:
+            worker.cancel()
+        return len(done)
+
+    # Four of five workers for a second each: 40 keys in 10 s. The key that cools down holds none.
+    assert run_virtual(scenario()) == 40
+
+
 def test_done_without_a_worker_is_a_defect() -> None:
     with pytest.raises(ValueError, match="no worker has this key"):
         KeyQueue[str]().done("a")
