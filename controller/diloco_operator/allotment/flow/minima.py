@@ -1,0 +1,148 @@
+"""Minima first: who gets its minimum, by augmenting paths. Pure.
+
+1. Units that the minimum of their job needs keep their slices.
+2. Jobs that run get what is missing, unit by unit, in the order of priority and age.
+3. Jobs that wait get their minimum as a whole or not at all, in the same order. The first that does not fit keeps what it found from the
+   minima that come later, so that it starts as soon as enough has become free; else small jobs would pass it for ever. One whose minimum
+   is more than there is at all keeps nothing.
+
+What a job has beyond its minimum plays no part here: it gives way to any minimum.
+
+See docs/decisions/0208-one-flow.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from diloco_operator.allotment.flow.model import JobArcs, Model
+from diloco_operator.allotment.flow.objective import bonuses
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob
+from diloco_operator.allotment.flow.residual import BACK, SINK, SOURCE, Arc, Path
+
+
+@dataclass(slots=True)
+class Minima:
+    """The minima that are met. The model's flow meets them together."""
+
+    met: dict[str, int] = field(default_factory=dict)
+    """Admitted job -> units of its minimum that have slices."""
+    missing: dict[str, int] = field(default_factory=dict)
+    """Admitted job -> units of its minimum that have none."""
+    waiting: str = ""
+    """The first job that does not fit."""
+    withheld: int = 0
+    """Units that it keeps from later minima."""
+
+
+def meet_minima(model: Model) -> Minima:
+    """Leaves in the model the flow of the minima alone, and bounds that keep it."""
+    return _Admission(model).run()
+
+
+class _Admission:
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._network = model.network
+        self._dead: set[int] = {SOURCE}
+        """Nodes from which no path leads to the sink, and none will: flow is only added."""
+        self._minima = Minima()
+
+    def run(self) -> Minima:
+        running = [arcs for arcs in self._model.jobs.values() if arcs.job.runs]
+        for arcs in running:
+            self._keep(arcs)
+        for arcs in running:
+            got = sum(units for _, units in self.fill(arcs))
+            self._close(arcs, got)
+            if missing := arcs.job.missing - got:
+                self._minima.missing[arcs.job.key] = missing
+        for arcs in self._model.jobs.values():
+            if not arcs.job.runs:
+                self._admit(arcs)
+        return self._minima
+
+    def _keep(self, arcs: JobArcs) -> None:
+        """The units that the minimum needs stay: of each pool those that its own minimum needs, and the best of the others."""
+        job, network = arcs.job, self._network
+        network.upper[arcs.minimum] = job.protected
+        if arcs.held is None:
+            return
+        needed = {pool.name: min(pool.min, pool.has) for pool in job.firm}
+        others = job.protected - sum(needed.values())
+        for pool in job.firm:
+            for each in sorted(pool.held, key=lambda each: (-each.value, each.class_)):
+                here = min(each.units, needed[pool.name])
+                more = min(each.units - here, others)
+                needed[pool.name] -= here
+                others -= more
+                key = (job.key, pool.name)
+                way = (BACK, arcs.entry, arcs.minimum, arcs.held, self._model.stays[key], self._model.kept[key, each.class_])
+                path = [Arc(arc, forward=True) for arc in (*way, self._model.sinks[each.class_, pool.size])]
+                network.push(path, here + more)
+        network.lower[arcs.held] = job.protected
+
+    def fill(self, arcs: JobArcs) -> list[tuple[Path, int]]:
+        """New units for the minimum, as many as there are slices for: what the minima of its pools need, in their order, then the rest.
+        Returns what was added to the flow: paths, and units on each."""
+        job, network = arcs.job, self._network
+        wanted = job.missing
+        network.upper[arcs.minimum] = job.protected + wanted
+        closed = self._dead | {network.tails[arcs.minimum]} | ({arcs.firm} - {arcs.start})
+        pushed: list[tuple[Path, int]] = []
+        if arcs.rest is not None:
+            network.upper[arcs.rest] = wanted - sum(pool.missing for pool in job.firm)
+            for arc in arcs.own.values():
+                pushed += self._push(arcs, [arc], closed | {arcs.start, arcs.rest_node}, wanted, set())
+        reached: set[int] = set()
+        pushed += self._push(arcs, [], closed, wanted - sum(units for _, units in pushed), reached)
+        if not pushed:
+            self._dead |= reached
+        return pushed
+
+    def _push(self, arcs: JobArcs, first: list[int], closed: set[int], wanted: int, reached: set[int]) -> list[tuple[Path, int]]:
+        """Units along paths that begin with these arcs behind the one of all new units."""
+        network = self._network
+        begin = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, arcs.minimum, arcs.new, *first) if arc is not None]
+        start = network.heads[first[-1]] if first else arcs.start
+        pushed: list[tuple[Path, int]] = []
+        while wanted > 0 and network.room(begin) > 0 and (found := network.shortest(start, SINK, closed, reached)) is not None:
+            path = [*begin, *found]
+            units = min(wanted, network.room(path))
+            network.push(path, units)
+            pushed.append((path, units))
+            wanted -= units
+        return pushed
+
+    def _close(self, arcs: JobArcs, got: int) -> None:
+        """Let the job keep what its minimum has got."""
+        network, met = self._network, arcs.job.protected + got
+        network.lower[arcs.minimum] = network.upper[arcs.minimum] = met
+        if arcs.new is not None:
+            network.lower[arcs.new] = got
+        for arc in arcs.own.values():
+            network.lower[arc] = network.flow[arc]
+        self._minima.met[arcs.job.key] = met
+
+    def _admit(self, arcs: JobArcs) -> None:
+        """A job that waits: all of its minimum, or nothing; the first that does not fit keeps what it has found."""
+        job, network = arcs.job, self._network
+        pushed = self.fill(arcs)
+        got = sum(units for _, units in pushed)
+        if got == job.missing:
+            self._close(arcs, got)
+            return
+        if not self._minima.waiting and fits_alone(job, self._model.classes):
+            self._minima.waiting, self._minima.withheld = job.key, got
+            network.lower[arcs.minimum] = network.upper[arcs.minimum] = network.upper[arcs.entry] = got
+            return
+        for path, units in reversed(pushed):
+            network.push(path, -units)
+        network.upper[arcs.entry] = 0
+
+
+def fits_alone(job: FlowJob, classes: list[FlowClass]) -> bool:
+    """Whether the minimum of a job that waits would fit if no other job had anything."""
+    model = Model([job], classes, bonuses([job]))
+    pushed = _Admission(model).fill(model.jobs[job.key])
+    return sum(units for _, units in pushed) == job.missing

@@ -1,0 +1,192 @@
+"""The network of a problem: source, jobs, pools, hubs, classes, sink. Pure.
+
+    source -> job -> (minimum, or one of the segments of its share) -> units that it has -> pool -> class -> sink
+                                                                    -> new units         -> pool -> hub -> class -> sink
+
+Hubs keep it small: an arc for each pool and hub, and for each hub and class, in place of one for each pool and class.
+
+See docs/decisions/0208-one-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diloco_operator.allotment.flow.objective import Bonuses, segments
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool
+from diloco_operator.allotment.flow.residual import PLENTY, SINK, SOURCE, Network
+
+type PoolKey = tuple[str, str]
+"""Job and pool."""
+type Size = int
+MOVING = -1
+"""The cost of a slice for a unit that would leave its own: it gets one only if that costs no unit anything."""
+
+
+@dataclass(slots=True)
+class JobArcs:
+    """The arcs of one job."""
+
+    job: FlowJob
+    entry: int
+    """From the source."""
+    minimum: int
+    """For the units of its minimum."""
+    surplus: list[list[int]] = field(default_factory=list)
+    """For units beyond it, and for those of scavenged pools: the segments of their shares."""
+    held: int | None = None
+    """For units that it has."""
+    new: int | None = None
+    """For new ones; None: it has none, so all are new."""
+    firm: int = 0
+    """The node through which all units of its minimum go."""
+    start: int = 0
+    """The node from which new units of its minimum go."""
+    own: dict[str, int] = field(default_factory=dict)
+    """Pool -> the arc of new units that its own minimum needs."""
+    rest: int | None = None
+    """For new units that no pool's minimum needs."""
+    rest_node: int = 0
+    arcs: range = range(0)
+    """All of them."""
+
+
+class Model:
+    """The network of some jobs on some classes."""
+
+    def __init__(self, jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> None:
+        self.network = Network()
+        self.jobs: dict[str, JobArcs] = {}
+        """In the order in which they are served."""
+        self.kept: dict[tuple[PoolKey, str], int] = {}
+        """Pool and class -> the arc of units that stay."""
+        self.stays: dict[PoolKey, int] = {}
+        """Pool -> the arc of all its units that stay."""
+        self.taken: dict[tuple[PoolKey, str, Size], int] = {}
+        """Pool, hub and size -> the arc of new units."""
+        self.limits: dict[PoolKey, list[int]] = {}
+        """Pool -> arcs that let pass as many new units as it wants, beyond what its minimum needs. The first of them limits the number."""
+        self.replaced: dict[tuple[PoolKey, str, Size], int] = {}
+        self.movers: dict[PoolKey, int] = {}
+        """Pool -> the arc of slices for units that would leave theirs."""
+        self.choices: dict[tuple[str, Size], dict[str, int]] = {}
+        """Hub and size -> class -> the arc between them."""
+        self.sinks: dict[tuple[str, Size], int] = {}
+        """Class and size -> the arc into the sink."""
+        self._nodes: dict[tuple[str, str, Size], int] = {}
+        self.classes = sorted(classes, key=lambda class_: class_.name)
+        ordered = sorted(jobs, key=lambda job: job.order)
+        self._add_classes(ordered)
+        for job in ordered:
+            self._add_job(job, bonus)
+
+    def _add_classes(self, jobs: Iterable[FlowJob]) -> None:
+        sizes: dict[str, set[Size]] = {}
+        held: dict[str, set[Size]] = {}
+        for job in jobs:
+            for pool in job.pools:
+                for hub in pool.values:
+                    sizes.setdefault(hub, set()).add(pool.size)
+                for each in pool.held:
+                    held.setdefault(each.class_, set()).add(pool.size)
+        for class_ in self.classes:
+            arcs = []
+            for size in sorted(sizes.get(class_.hub, set()) | held.get(class_.name, set())):
+                node = self._nodes["class", class_.name, size] = self.network.node()
+                self.sinks[class_.name, size] = arc = self.network.arc(node, SINK, class_.room // size)
+                arcs.append((arc, size))
+                if size in sizes.get(class_.hub, ()):
+                    begin = self._hub(class_.hub, size)
+                    self.choices[class_.hub, size][class_.name] = self.network.arc(begin, node, class_.room // size)
+            if len(arcs) > 1:
+                self.network.share(class_.room, arcs)
+
+    def _hub(self, hub: str, size: Size) -> int:
+        key = ("hub", hub, size)
+        if key not in self._nodes:
+            self._nodes[key] = self.network.node()
+            self.choices[hub, size] = {}
+        return self._nodes[key]
+
+    def _add_job(self, job: FlowJob, bonus: Bonuses) -> None:
+        network, node, first = self.network, self.network.node(), len(self.network.tails)
+        firm = network.node()
+        entry = network.arc(SOURCE, node, job.max)
+        minimum = network.arc(node, firm, 0)
+        arcs = self.jobs[job.key] = JobArcs(job, entry, minimum)
+        scavenging = tuple(pool for pool in job.pools if pool.scavenged)
+        for pools, end, scavenged in ((job.firm, firm, False), (scavenging, network.node() if scavenging else firm, True)):
+            if pools:
+                worth = bonus.of(job, scavenged=scavenged)
+                arcs.surplus.append([network.arc(node, end, units, cost - worth) for units, cost in segments(pools, job.max)])
+            if scavenged:
+                for pool in pools:
+                    self._add_held(job, pool, end)
+                    self._add_new(job, pool, end, pool.wanted)
+        self._add_firm(arcs, firm)
+        for pool in job.pools:
+            self._add_moving(job, pool)
+        arcs.arcs = range(first, len(network.tails))
+
+    def _add_firm(self, arcs: JobArcs, firm: int) -> None:
+        network, job = self.network, arcs.job
+        arcs.firm = arcs.start = firm
+        if job.has:
+            held = network.node()
+            arcs.held = network.arc(firm, held, job.has)
+            for pool in job.firm:
+                self._add_held(job, pool, held)
+            arcs.start = network.node()
+            arcs.new = network.arc(firm, arcs.start, PLENTY)
+        arcs.rest_node = arcs.start
+        if any(pool.missing for pool in job.firm):
+            arcs.rest_node = network.node()
+            arcs.rest = network.arc(arcs.start, arcs.rest_node, PLENTY)
+        for pool in job.firm:
+            own = min(pool.missing, pool.wanted)
+            if not own:
+                self._add_new(job, pool, arcs.rest_node, pool.wanted)
+                continue
+            node = network.node()
+            arcs.own[pool.name] = network.arc(arcs.start, node, own)
+            self.limits[job.key, pool.name] = [network.arc(arcs.rest_node, node, pool.wanted - own)]
+            self._add_new(job, pool, node, pool.wanted)
+
+    def _add_held(self, job: FlowJob, pool: FlowPool, start: int) -> None:
+        if not pool.held:
+            return
+        node = self.network.node()
+        lower = 0 if pool.scavenged or not job.runs else min(pool.min, pool.has)
+        self.stays[job.key, pool.name] = self.network.arc(start, node, pool.has, lower=lower)
+        for each in sorted(pool.held, key=lambda each: each.class_):
+            end = self._nodes["class", each.class_, pool.size]
+            self.kept[(job.key, pool.name), each.class_] = self.network.arc(node, end, each.units, -each.value)
+
+    def _add_new(self, job: FlowJob, pool: FlowPool, start: int, most: int) -> None:
+        """Arcs from this node to the hubs of the pool."""
+        hubs = [(hub, value) for hub, value in sorted(pool.values.items()) if (hub, pool.size) in self.choices]
+        if not hubs:
+            return
+        key, node = (job.key, pool.name), start
+        limits = self.limits.setdefault(key, [])
+        if len(hubs) > 1:
+            node = self.network.node()
+            limits.append(self.network.arc(start, node, most))
+        for hub, value in hubs:
+            arc = self.network.arc(node, self._hub(hub, pool.size), most, -value)
+            self.taken[key, hub, pool.size] = arc
+            limits.append(arc)
+
+    def _add_moving(self, job: FlowJob, pool: FlowPool) -> None:
+        hubs = [hub for hub in sorted(pool.values) if (hub, pool.size) in self.choices]
+        if not pool.moving or not hubs:
+            return
+        node = self.network.node()
+        self.movers[job.key, pool.name] = self.network.arc(SOURCE, node, min(pool.moving, pool.has))
+        for hub in hubs:
+            self.replaced[(job.key, pool.name), hub, pool.size] = self.network.arc(node, self._hub(hub, pool.size), pool.moving, MOVING)
+
+    def chosen(self) -> dict[tuple[str, Size], dict[str, int]]:
+        """Hub and size -> class -> units that go there from the hub."""
+        return {key: {name: self.network.flow[arc] for name, arc in classes.items()} for key, classes in self.choices.items()}

@@ -1,0 +1,177 @@
+"""What the flow is asked, and what it answers, in counts: which job may have how many units in which class of slices. Pure data.
+
+See docs/decisions/0208-one-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+MEAN = 1000
+"""The value of a unit on a slice of average speed for its job."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowClass:
+    """Slices that no unit tells apart: one kind, one capacity type, one failure domain, met by the same requirements."""
+
+    name: str
+    hub: str
+    """Classes with one hub differ in nothing but their domain: a new unit may take any of them."""
+    room: int
+    """Slices or hosts that are free, that units are leaving, and that the units of the problem hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowHeld:
+    """Units of one pool that have slices of one class, and may be asked to leave them."""
+
+    class_: str
+    units: int
+    value: int
+    """Of each, as in `FlowPool.values`: what it trains there, and what leaving would cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPool:
+    """What one pool has and wants. Counts are units."""
+
+    name: str
+    values: Mapping[str, int]
+    """Hub of which a new unit may take slices -> what a unit is worth there, at least 2. `MEAN` is average for the job."""
+    wanted: int
+    """New units that could start now and for which the pool has room."""
+    min: int = 0
+    """At least so many units, as a part of the job's minimum."""
+    size: int = 1
+    """Slices or hosts of a class that one unit takes."""
+    held: tuple[FlowHeld, ...] = ()
+    scavenged: bool = False
+    """It takes what no other pool wants, and is no part of any minimum."""
+    moving: int = 0
+    """Of the held units, those that would leave their slices for others if some are left over."""
+
+    @property
+    def has(self) -> int:
+        """Units that it has."""
+        return sum(each.units for each in self.held)
+
+    @property
+    def missing(self) -> int:
+        """New units that its own minimum needs."""
+        return 0 if self.scavenged else max(0, self.min - self.has)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowJob:
+    """What one job has and wants. Counts are units."""
+
+    key: str
+    min: int
+    """Units over all pools that are not scavenged, from those that are held and new ones."""
+    max: int
+    """Units over all pools, from those that are held and new ones."""
+    pools: tuple[FlowPool, ...]
+    """In order of preference."""
+    priority: int = 0
+    created: float = 0.0
+    """Seconds since the epoch: of jobs with equal priority the oldest comes first."""
+    admitted: bool = False
+    """It runs: its minimum keeps what it has, and what is missing is filled unit by unit."""
+
+    @property
+    def order(self) -> tuple[int, float, str]:
+        """The highest priority first, among equals the oldest."""
+        return (-self.priority, self.created, self.key)
+
+    @property
+    def firm(self) -> tuple[FlowPool, ...]:
+        """The pools that are not scavenged."""
+        return tuple(pool for pool in self.pools if not pool.scavenged)
+
+    @property
+    def has(self) -> int:
+        """Units that count towards its minimum."""
+        return sum(pool.has for pool in self.firm)
+
+    @property
+    def runs(self) -> bool:
+        """Its minimum keeps what it has."""
+        return self.admitted or any(pool.held for pool in self.pools)
+
+    @property
+    def protected(self) -> int:
+        """Held units that its minimum needs: they stay, whatever other jobs want."""
+        return min(self.minimum, self.has)
+
+    @property
+    def minimum(self) -> int:
+        """Of the job, with those of its pools."""
+        return max(self.min, sum(pool.min for pool in self.firm))
+
+    @property
+    def missing(self) -> int:
+        """New units that its minimum and those of its pools need."""
+        return max(self.min - self.has, sum(pool.missing for pool in self.firm))
+
+
+@dataclass(frozen=True, slots=True)
+class FlowProblem:
+    """All jobs and all classes. The order of either does not matter."""
+
+    classes: tuple[FlowClass, ...]
+    jobs: tuple[FlowJob, ...]
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for numbers that the flow cannot count with."""
+        names = {class_.name for class_ in self.classes}
+        if len(names) < len(self.classes) or len({job.key for job in self.jobs}) < len(self.jobs):
+            raise ValueError("two classes, or two jobs, have one name")
+        used = dict.fromkeys(names, 0)
+        for job in self.jobs:
+            for pool in job.pools:
+                counts = (job.min, job.max, pool.min, pool.wanted, pool.moving, *pool.values.values())
+                if not all(type(count) is int for count in (*counts, *(each.value for each in pool.held))):
+                    raise ValueError(f"{job.key}, pool {pool.name}: counts and values must be integers")
+                if pool.size < 1 or min(counts) < 0 or any(each.units < 1 for each in pool.held):
+                    raise ValueError(f"{job.key}, pool {pool.name}: counts must not be negative, sizes and held units be 1 or more")
+                if min((*pool.values.values(), *(each.value for each in pool.held)), default=2) < 2:
+                    raise ValueError(f"{job.key}, pool {pool.name}: values must be 2 or more")
+                for each in pool.held:
+                    if each.class_ not in used:
+                        raise ValueError(f"{job.key}, pool {pool.name}: no class is named {each.class_}")
+                    used[each.class_] += each.units * pool.size
+        for class_ in self.classes:
+            if used[class_.name] > class_.room:
+                raise ValueError(f"class {class_.name}: units hold {used[class_.name]} of {class_.room}")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """Units of one pool, by class."""
+
+    kept: Mapping[str, int] = field(default_factory=dict)
+    """Units that stay. Those that are not here leave."""
+    taken: Mapping[str, int] = field(default_factory=dict)
+    """New units."""
+    replaced: Mapping[str, int] = field(default_factory=dict)
+    """Slices for units that would leave theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPlan:
+    """What each job gets and keeps."""
+
+    pools: Mapping[tuple[str, str], PoolPlan]
+    """Job and pool -> its units."""
+    admitted: frozenset[str]
+    """Jobs that have their minimum, with what they get here, or had it."""
+    missing: Mapping[str, int]
+    """Admitted job -> units of its minimum for which there is nothing left."""
+    withheld: Mapping[str, Mapping[str, int]]
+    """Job that waits first -> class -> units that no other minimum may take."""
+    objective: int
+    """What the flow made as large as it can be: it comes without what withheld slices are lent for."""
+    lent: int
+    """What withheld slices are lent for, in the same units."""

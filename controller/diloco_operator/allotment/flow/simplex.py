@@ -1,0 +1,112 @@
+"""The cheapest flow in a network with lower bounds, by networkx's network simplex method. Pure.
+
+Before, nodes that limit nothing are removed: the method's time grows faster than their number.
+
+See docs/decisions/0208-one-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import networkx
+
+from diloco_operator.allotment.flow.residual import SINK, SOURCE, Network
+
+
+def cheapest_flow(network: Network) -> None:
+    """Leave the cheapest flow from the source to the sink in the network, whatever its amount. Raises `networkx.NetworkXUnfeasible` if no
+    flow keeps the lower bounds."""
+    small = _Small(network)
+    small.contract()
+    for index in range(len(network.tails)):
+        network.clear(index)
+    for arc, units in small.flow():
+        for index in arc.through:
+            network.add(index, units)
+
+
+@dataclass(slots=True, eq=False)
+class _Arc:
+    tail: int
+    head: int
+    lower: int
+    upper: int
+    cost: int
+    through: list[int]
+    """Arcs of the network through which all that flows here goes."""
+
+
+class _Small:
+    """A network with fewer nodes and the same flows."""
+
+    def __init__(self, network: Network) -> None:
+        reached = _reached(network)
+        self._out: dict[int, dict[_Arc, None]] = {node: {} for node in sorted(reached)}
+        self._in: dict[int, dict[_Arc, None]] = {node: {} for node in sorted(reached)}
+        for index, (tail, head, upper) in enumerate(zip(network.tails, network.heads, network.upper, strict=True)):
+            if upper and tail in reached:
+                arc = _Arc(tail, head, network.lower[index], upper, network.costs[index], [index])
+                self._out[tail][arc] = self._in[head][arc] = None
+
+    def contract(self) -> None:
+        """Remove nodes with one arc in, or one out, that lets all pass that the other arcs do."""
+        again = True
+        while again:
+            again = False
+            for node in list(self._out):
+                if len(self._in[node]) == 1:
+                    again |= self._merge(node, next(iter(self._in[node])), list(self._out[node]), into_tail=True)
+                elif len(self._out[node]) == 1:
+                    again |= self._merge(node, next(iter(self._out[node])), list(self._in[node]), into_tail=False)
+
+    def _merge(self, node: int, one: _Arc, others: list[_Arc], *, into_tail: bool) -> bool:
+        if one.tail == one.head or one.upper < sum(arc.upper for arc in others) or one.lower > sum(arc.lower for arc in others):
+            return False
+        there = one.tail if into_tail else one.head
+        del self._out[one.tail][one], self._in[one.head][one]
+        for arc in others:
+            arc.cost += one.cost
+            arc.through += one.through
+            if into_tail:
+                arc.tail = there
+                self._out[there][arc] = None
+            else:
+                arc.head = there
+                self._in[there][arc] = None
+        del self._out[node], self._in[node]
+        return True
+
+    def flow(self) -> Iterator[tuple[_Arc, int]]:
+        """What flows along each arc."""
+        arcs = [arc for found in self._out.values() for arc in found]
+        balance = dict.fromkeys(self._out, 0)
+        graph = networkx.MultiDiGraph()
+        graph.add_nodes_from(balance)
+        for index, arc in enumerate(arcs):
+            balance[arc.tail] += arc.lower
+            balance[arc.head] -= arc.lower
+            if arc.lower:
+                yield arc, arc.lower
+            if arc.upper > arc.lower:
+                graph.add_edge(arc.tail, arc.head, key=index, capacity=arc.upper - arc.lower, weight=arc.cost)
+        networkx.set_node_attributes(graph, balance, "demand")
+        _, flows = networkx.network_simplex(graph)
+        for heads in flows.values():
+            for found in heads.values():
+                for index, units in found.items():
+                    if units:
+                        yield arcs[index], units
+
+
+def _reached(network: Network) -> set[int]:
+    """The nodes to which something can flow."""
+    found = {SOURCE, SINK}
+    queue = [SOURCE]
+    for here in queue:
+        for index, there, forward in network.around[here]:
+            if forward and network.upper[index] and there not in found:
+                found.add(there)
+                queue.append(there)
+    return found

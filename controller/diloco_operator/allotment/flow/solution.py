@@ -1,0 +1,159 @@
+"""The flow: `solve(problem) -> FlowPlan`. Pure and deterministic; the order of jobs and classes in the problem does not matter.
+
+1. Minima, by augmenting paths: see `minima`.
+2. The cheapest flow that keeps them: who gets which kind of slice, and who gets more than its minimum.
+3. What the first job that does not fit withholds is lent to units beyond a minimum.
+
+See docs/decisions/0208-one-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from diloco_operator.allotment.flow.components import components
+from diloco_operator.allotment.flow.groups import best_division, mixed_classes
+from diloco_operator.allotment.flow.minima import Minima, meet_minima
+from diloco_operator.allotment.flow.model import Model, PoolKey
+from diloco_operator.allotment.flow.objective import Bonuses, bonuses
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowProblem, PoolPlan
+from diloco_operator.allotment.flow.residual import BACK, PLENTY, SINK, SOURCE, Arc, State
+from diloco_operator.allotment.flow.simplex import cheapest_flow
+
+
+def solve(problem: FlowProblem) -> FlowPlan:
+    """Who keeps, leaves and gets what. Cost: one simplex for each set of jobs that compete."""
+    bonus = bonuses(problem.jobs)
+    return merged(Solution.of(jobs, classes, bonus).plan() for jobs, classes in components(problem))
+
+
+def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
+    """One plan from plans for jobs that do not compete."""
+    pools: dict[PoolKey, PoolPlan] = {}
+    admitted: set[str] = set()
+    missing: dict[str, int] = {}
+    withheld: dict[str, dict[str, int]] = {}
+    objective = lent = 0
+    for plan in plans:
+        pools.update(plan.pools)
+        admitted |= plan.admitted
+        missing.update(plan.missing)
+        withheld.update({job: dict(classes) for job, classes in plan.withheld.items()})
+        objective += plan.objective
+        lent += plan.lent
+    return FlowPlan(pools, frozenset(admitted), missing, withheld, objective, lent)
+
+
+@dataclass(slots=True)
+class Solution:
+    """The solved network of jobs that compete."""
+
+    model: Model
+    minima: Minima
+    objective: int = 0
+    lent: int = 0
+    withheld: dict[str, int] = field(default_factory=dict)
+    """Class -> units."""
+    _before_lending: State | None = None
+
+    @classmethod
+    def of(cls, jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> Solution:
+        model = Model(jobs, classes, bonus)
+        minima = meet_minima(model)
+        _release(model, minima)
+        if mixed := mixed_classes(model):
+            best_division(model, mixed)
+        else:
+            cheapest_flow(model.network)
+        solution = cls(model, minima)
+        solution.lend()
+        return solution
+
+    def plan(self) -> FlowPlan:
+        """What the network says, by pool and class."""
+        model, network = self.model, self.model.network
+        kept: dict[PoolKey, dict[str, int]] = {}
+        for (pool, class_), arc in model.kept.items():
+            if network.flow[arc]:
+                kept.setdefault(pool, {})[class_] = network.flow[arc]
+        taken, replaced = (_by_pool(units) for units in self._new_units())
+        keys = [(job, pool.name) for job, arcs in model.jobs.items() for pool in arcs.job.pools]
+        pools = {key: PoolPlan(kept.get(key, {}), taken.get(key, {}), replaced.get(key, {})) for key in keys}
+        withheld = {self.minima.waiting: self.withheld} if self.minima.waiting else {}
+        return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, withheld, self.objective, self.lent)
+
+    def _new_units(self) -> tuple[ByClass, ByClass]:
+        """New units, and slices for units that would leave theirs."""
+        model, flow = self.model, self.model.network.flow
+        left = model.chosen()
+        taken = {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.taken.items()}
+        return taken, {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.replaced.items()}
+
+    def take_back(self) -> None:
+        """Undo `lend`."""
+        if self._before_lending is not None:
+            self.model.network.restore(self._before_lending)
+            self._before_lending = None
+
+    def lend(self) -> None:
+        """Give what is withheld to units beyond minima. All else stays as it is."""
+        model, network = self.model, self.model.network
+        self.objective, self.lent, self.withheld = -network.cost(), 0, {}
+        if not self.minima.waiting:
+            return
+        self._before_lending, waiting = network.state(), model.jobs[self.minima.waiting]
+        for (pool, hub, size), classes in self._new_units()[0].items():
+            if pool[0] == self.minima.waiting:
+                for name, units in classes.items():
+                    self.withheld[name] = self.withheld.get(name, 0) + units
+                    network.add(model.choices[hub, size][name], -units)
+                    network.add(model.sinks[name, size], -units)
+                    network.add(BACK, -units)
+        for arc in waiting.arcs:
+            network.clear(arc)
+            network.lower[arc] = network.upper[arc] = 0
+        network.lower[:] = network.flow
+        while (found := network.cheapest(SOURCE, SINK)) is not None and found[0] < 0:
+            path = [Arc(BACK, forward=True), *found[1]]
+            units = network.room(path)
+            network.push(path, units)
+            self.lent -= found[0] * units
+
+
+type ByClass = dict[tuple[PoolKey, str, int], dict[str, int]]
+"""Pool, hub and size -> class -> units."""
+
+
+def _spread(units: int, left: dict[str, int]) -> dict[str, int]:
+    """Units that go through a hub, on its classes, of which so many units are left: they are the same to new units."""
+    found: dict[str, int] = {}
+    for name, room in left.items():
+        if here := min(units, room):
+            units -= here
+            left[name] -= here
+            found[name] = here
+    assert not units, "what enters a hub leaves it"
+    return found
+
+
+def _by_pool(units: ByClass) -> dict[PoolKey, dict[str, int]]:
+    """Pool -> class -> units. A class has one hub, and a pool one size."""
+    found: dict[PoolKey, dict[str, int]] = {}
+    for (pool, _, _), classes in units.items():
+        found.setdefault(pool, {}).update(classes)
+    return found
+
+
+def _release(model: Model, minima: Minima) -> None:
+    """Let jobs that have their minimum have more."""
+    network = model.network
+    for key, met in minima.met.items():
+        arcs = model.jobs[key]
+        if arcs.rest is not None:
+            network.upper[arcs.rest] = PLENTY
+        for segments in arcs.surplus:  # no more than the maximum: then the arc that limits all of them limits nothing
+            left = arcs.job.max - met
+            for arc in segments:
+                network.upper[arc] = min(network.upper[arc], left)
+                left -= network.upper[arc]

@@ -1,0 +1,272 @@
+"""The best placement by integer programming: what the flow is compared with. It knows the rules, and nothing of networks.
+
+Lexicographic, as the rules are: each minimum in its turn, then the value of all that is placed. Every step is one call of HiGHS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from diloco_operator.allotment.flow import FlowJob, FlowPlan, FlowPool, FlowProblem
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+type Terms = dict[str, float]
+"""Variable -> its factor."""
+WIDTHS = (1, 1, 2, 4, 8, 16, 32)
+"""Of the segments in which a job's units beyond its minimum count; the eighth is the rest."""
+
+
+@dataclass(slots=True)
+class Best:
+    """The best there is."""
+
+    admitted: frozenset[str]
+    missing: Mapping[str, int]
+    waiting: str
+    withheld: int
+    objective: int
+
+
+@dataclass(slots=True)
+class Programme:
+    """Variables are whole numbers of at least 0."""
+
+    upper: dict[str, int] = field(default_factory=dict)
+    rows: list[tuple[Terms, float, float]] = field(default_factory=list)
+
+    def variable(self, name: str, upper: int) -> str:
+        self.upper[name] = upper
+        return name
+
+    def row(self, terms: Terms, least: float = -np.inf, most: float = np.inf) -> None:
+        self.rows.append((terms, least, most))
+
+    def largest(self, terms: Terms) -> int | None:
+        """The largest value of this sum; None: the rows contradict each other."""
+        if any(not row and not least <= 0 <= most for row, least, most in self.rows):
+            return None  # an empty sum is 0
+        if not self.upper:
+            return 0
+        places = {name: index for index, name in enumerate(self.upper)}
+        matrix = np.zeros((len(self.rows), len(places)))
+        for number, (row, _, _) in enumerate(self.rows):
+            for name, factor in row.items():
+                matrix[number, places[name]] += factor
+        costs = np.zeros(len(places))
+        for name, factor in terms.items():
+            costs[places[name]] -= factor
+        least, most = np.array([row[1] for row in self.rows]), np.array([row[2] for row in self.rows])
+        found = milp(
+            costs,
+            integrality=np.ones(len(places)),
+            bounds=Bounds(0, np.array(list(self.upper.values()), dtype=float)),
+            constraints=[LinearConstraint(matrix, least, most)] if self.rows else [],
+            options={"mip_rel_gap": 0.0},
+        )
+        if found.status == 2:
+            return None
+        assert found.status == 0, found.message
+        values = {name: round(found.x[index]) for name, index in places.items()}
+        return round(sum(factor * values[name] for name, factor in terms.items()))
+
+
+class Rules:
+    """What any placement must keep, and what each adds to its value."""
+
+    def __init__(self, problem: FlowProblem) -> None:
+        self.problem = problem
+        self.programme = Programme()
+        self.jobs = sorted(problem.jobs, key=lambda job: (-job.priority, job.created, job.key))
+        self.takes: dict[str, Terms] = {class_.name: {} for class_ in problem.classes}
+        """Class -> what takes its room."""
+        self.value: Terms = {}
+        self.kept: dict[tuple[str, str], Terms] = {}
+        self.new: dict[tuple[str, str], Terms] = {}
+        for job in self.jobs:
+            for pool in job.pools:
+                self._place(job, pool)
+            self.programme.row(self.units(job.key, job.pools), most=job.max)
+        for class_ in problem.classes:
+            self.programme.row(self.takes[class_.name], most=class_.room)
+
+    def _place(self, job: FlowJob, pool: FlowPool) -> None:
+        kept, new = self.kept.setdefault((job.key, pool.name), {}), self.new.setdefault((job.key, pool.name), {})
+        moves: Terms = {}
+        for each in pool.held:
+            name = self._in_class(f"{job.key} {pool.name} keeps {each.class_}", each.class_, each.units, pool.size)
+            kept[name], self.value[name] = 1, each.value
+        for class_ in self.problem.classes:
+            if class_.hub in pool.values:
+                name = self._in_class(f"{job.key} {pool.name} takes {class_.name}", class_.name, pool.wanted, pool.size)
+                new[name], self.value[name] = 1, pool.values[class_.hub]
+                name = self._in_class(f"{job.key} {pool.name} moves to {class_.name}", class_.name, pool.moving, pool.size)
+                moves[name], self.value[name] = 1, 1
+        self.programme.row(new, most=pool.wanted)
+        self.programme.row(moves, most=min(pool.moving, sum(each.units for each in pool.held)))
+
+    def _in_class(self, name: str, class_: str, upper: int, size: int) -> str:
+        self.takes[class_][name] = size
+        return self.programme.variable(name, upper)
+
+    def of(self, job: str, pools: tuple[FlowPool, ...], counts: Mapping[tuple[str, str], Terms]) -> Terms:
+        return {name: 1 for pool in pools for name in counts[job, pool.name]}
+
+    def units(self, job: str, pools: tuple[FlowPool, ...]) -> Terms:
+        return {**self.of(job, pools, self.kept), **self.of(job, pools, self.new)}
+
+
+def best(problem: FlowProblem) -> Best:
+    """The admission, then the largest value."""
+    rules = Rules(problem)
+    met: dict[str, int] = {}
+    missing: dict[str, int] = {}
+    runs = [job for job in rules.jobs if job.admitted or any(pool.held for pool in job.pools)]
+    for job in runs:  # all that their minima need stays
+        has = {pool.name: sum(each.units for each in pool.held) for pool in job.firm}
+        met[job.key] = min(sum(has.values()), max(job.min, sum(pool.min for pool in job.firm)))
+        rules.programme.row(rules.of(job.key, job.firm, rules.kept), least=met[job.key])
+        for pool in job.firm:
+            rules.programme.row(rules.kept[job.key, pool.name], least=min(pool.min, has[pool.name]))
+    for job in runs:  # then what is missing, of each pool and of the job
+        has = {pool.name: sum(each.units for each in pool.held) for pool in job.firm}
+        lacks = {pool.name: max(0, pool.min - has[pool.name]) for pool in job.firm}
+        wanted = max(job.min - sum(has.values()), sum(lacks.values()))
+        filled = _fill(rules, job, lacks, wanted)
+        met[job.key] += filled
+        if filled < wanted:
+            missing[job.key] = wanted - filled
+    waits: dict[str, tuple[str, int]] = {}
+    groups = _groups(problem)
+    for job in rules.jobs:
+        if job in runs:
+            continue
+        before = len(rules.programme.rows)
+        least = max(job.min, sum(pool.min for pool in job.firm))
+        rules.programme.row(rules.of(job.key, job.firm, rules.new), least=least)
+        for pool in job.firm:
+            rules.programme.row(rules.new[job.key, pool.name], least=pool.min)
+        if rules.programme.largest({}) is not None:
+            met[job.key] = least
+            continue
+        del rules.programme.rows[before:]
+        if groups[job.key] not in waits and _fits_alone(problem, job):
+            waits[groups[job.key]] = job.key, _withhold(rules, job, least)
+        else:
+            rules.programme.row(rules.units(job.key, job.pools), most=0)
+    waiting = {key for key, _ in waits.values()}
+    objective = rules.programme.largest(_objective(rules, met, waiting))
+    assert objective is not None
+    return Best(frozenset(met), missing, ",".join(sorted(waiting)), sum(units for _, units in waits.values()), objective)
+
+
+def _fill(rules: Rules, job: FlowJob, lacks: Mapping[str, int], wanted: int) -> int:
+    """As many of the missing units as there are slices for; those of the pools' minima first. They stay."""
+    filled = 0
+    for pool in job.firm:
+        if lacks[pool.name]:
+            rules.programme.upper[name := f"{job.key} {pool.name} own"] = lacks[pool.name]
+            rules.programme.row({**rules.new[job.key, pool.name], name: -1}, least=0)
+            units = rules.programme.largest({name: 1}) or 0
+            rules.programme.row({name: 1}, least=units, most=units)
+            filled += units
+    rest = wanted - sum(lacks.values())
+    if wanted:
+        rules.programme.upper[name := f"{job.key} rest"] = rest
+        rules.programme.row({**rules.of(job.key, job.firm, rules.new), name: -1}, least=filled)
+        units = rules.programme.largest({name: 1}) or 0
+        rules.programme.row({name: 1}, least=units, most=units)
+        filled += units
+    return filled
+
+
+def _withhold(rules: Rules, job: FlowJob, least: int) -> int:
+    """As much of the minimum as there are slices for."""
+    programme = rules.programme
+    terms: Terms = {}
+    rest = least - sum(pool.min for pool in job.firm)
+    others = [programme.variable(f"{job.key} {pool.name} rest", rest) for pool in job.firm]
+    for pool, name in zip(job.firm, others, strict=True):
+        programme.row({**rules.new[job.key, pool.name], name: -1}, most=pool.min)
+        terms |= rules.new[job.key, pool.name]
+    programme.row(dict.fromkeys(others, 1), most=rest)
+    programme.row(rules.of(job.key, tuple(pool for pool in job.pools if pool.scavenged), rules.new), most=0)
+    units = programme.largest(terms) or 0
+    programme.row(terms, least=units, most=units)
+    return units
+
+
+def _fits_alone(problem: FlowProblem, job: FlowJob) -> bool:
+    rules = Rules(FlowProblem(problem.classes, (job,)))
+    rules.programme.row(rules.of(job.key, job.firm, rules.new), least=max(job.min, sum(pool.min for pool in job.firm)))
+    for pool in job.firm:
+        rules.programme.row(rules.new[job.key, pool.name], least=pool.min)
+    return rules.programme.largest({}) is not None
+
+
+def _groups(problem: FlowProblem) -> dict[str, str]:
+    """Job -> the first of the jobs with which it competes, over any number of others."""
+    hubs = {class_.name: class_.hub for class_ in problem.classes}
+    uses = {
+        job.key: {hub for pool in job.pools for hub in (*pool.values, *(hubs[each.class_] for each in pool.held))} for job in problem.jobs
+    }
+    groups = {}
+    for start in sorted(uses):
+        if start in groups:
+            continue
+        members, grown = {start}, True
+        while grown:
+            reach = set().union(*(uses[key] for key in members))
+            found = {key for key, own in uses.items() if own & reach} | members
+            members, grown = found, found != members
+        groups |= dict.fromkeys(members, start)
+    return groups
+
+
+def _objective(rules: Rules, met: Mapping[str, int], waiting: set[str]) -> Terms:
+    """Values, less what shares cost, and the bonuses of priorities."""
+    jobs = rules.problem.jobs
+    terms = dict(rules.value)
+    values = [value for job in jobs for pool in job.pools for value in (*pool.values.values(), *(each.value for each in pool.held))]
+    ranks = sorted({(not pool.scavenged, job.priority) for job in jobs for pool in job.pools})
+    step = (max(values, default=0) + 1000) * (2 * sum(len(job.pools) for job in jobs) + 1)
+    for job in jobs:
+        if job.key in waiting:
+            continue
+        for scavenged in (False, True):
+            pools = tuple(pool for pool in job.pools if pool.scavenged is scavenged)
+            if not pools:
+                continue
+            own = [value for pool in pools for value in (*pool.values.values(), *(each.value for each in pool.held))]
+            units: Terms = rules.units(job.key, pools)
+            for index, width in enumerate((*WIDTHS, job.max)):
+                name = rules.programme.variable(f"{job.key} {scavenged} segment {index}", width)
+                terms[name] = ranks.index((not scavenged, job.priority)) * step - min(125 * index, min(own, default=2) - 2)
+                units[name] = -1
+            least = 0 if scavenged else met.get(job.key, 0)
+            rules.programme.row(units, least=least, most=least)
+    return terms
+
+
+def value_of(problem: FlowProblem, plan: FlowPlan) -> int:
+    """The value of a plan without withheld slices, from what it says of each unit."""
+    rules = Rules(problem)
+    for job in problem.jobs:
+        for pool in job.pools:
+            placed = plan.pools[job.key, pool.name]
+            for word, counts in (("keeps", placed.kept), ("takes", placed.taken), ("moves to", placed.replaced)):
+                for name in rules.programme.upper:
+                    if name.startswith(f"{job.key} {pool.name} {word} "):
+                        count = counts.get(name.rpartition(" ")[2], 0)
+                        rules.programme.row({name: 1}, least=count, most=count)
+    met = {}
+    for job in problem.jobs:
+        if job.key in plan.admitted:
+            has = sum(each.units for pool in job.firm for each in pool.held)
+            least = min(has, max(job.min, sum(pool.min for pool in job.firm)))
+            lacks = sum(max(0, pool.min - sum(each.units for each in pool.held)) for pool in job.firm)
+            met[job.key] = least + max(job.min - has, lacks) - plan.missing.get(job.key, 0)
+    found = rules.programme.largest(_objective(rules, met, set()))
+    assert found is not None, "the plan breaks a rule"
+    return found

@@ -1,0 +1,181 @@
+"""Who keeps, leaves and gets which kind of slice."""
+
+from __future__ import annotations
+
+import pytest
+from builders.flow_problems import a_job, a_pool, a_problem, carried_out, settled, units
+from diloco_operator.allotment.flow import FlowClass, FlowJob, FlowProblem, solve
+
+
+# --- value ----------------------------------------------------------------------------------------------------------------
+def test_a_job_gets_the_kind_that_trains_it_faster() -> None:
+    problem = a_problem({"v5p/a": 1, "v6e/a": 1}, a_job("one", a_pool({"v5p": 700, "v6e": 1300}, 1)))
+    assert units(solve(problem), "one") == {"v6e/a": 1}
+
+
+def test_each_of_two_jobs_gets_the_kind_that_gains_most_over_both() -> None:
+    # 1,500 + 1,000 against 500 + 1,100.
+    problem = a_problem(
+        {"v5p/a": 1, "v6e/a": 1},
+        a_job("far", a_pool({"v5p": 500, "v6e": 1500}, 1), created=1.0),
+        a_job("near", a_pool({"v5p": 1000, "v6e": 1100}, 1)),
+    )
+    plan = solve(problem)
+    assert (units(plan, "far"), units(plan, "near"), plan.objective) == ({"v6e/a": 1}, {"v5p/a": 1}, 2500)
+
+
+def test_a_unit_moves_to_a_faster_kind_when_that_gains_more_than_leaving_costs() -> None:
+    # It has 1,000 and 200 for staying.
+    def after(value: int) -> dict[str, int]:
+        job = a_job("one", a_pool({"v5p": 1000, "v6e": value}, 1, {"v5p/a": 1}), max=1)
+        return units(solve(a_problem({"v5p/a": 1, "v6e/a": 1}, job)), "one")
+
+    assert after(1199) == {"v5p/a": 1}
+    assert after(1201) == {"v6e/a": 1}
+
+
+def test_values_that_are_no_integers_are_refused() -> None:
+    with pytest.raises(ValueError, match="pool pool-0: counts and values must be integers"):
+        a_problem({"v5p/a": 1}, a_job("one", a_pool({"v5p": 1.5}, 1)))  # type: ignore[dict-item]
+
+
+# --- shares ---------------------------------------------------------------------------------------------------------------
+def test_jobs_of_equal_priority_share_what_is_beyond_their_minima() -> None:
+    problem = a_problem({"v5p/a": 14}, a_job("a", a_pool("v5p", 20), min=2), a_job("b", a_pool("v5p", 20)))
+    plan = solve(problem)
+    # 12 are beyond minima. The segments of a share are 1, 1, 2, 4, 8 units wide: each job has its first four, 8 units, before the fifth.
+    assert (sum(units(plan, "a").values()), sum(units(plan, "b").values())) in [(2 + shared, 12 - shared) for shared in range(4, 9)]
+
+
+def test_all_surplus_goes_to_the_higher_priority() -> None:
+    problem = a_problem({"v5p/a": 9}, a_job("low", a_pool({"v5p": 5000}, 20)), a_job("high", a_pool({"v5p": 2}, 20), priority=1, max=8))
+    plan = solve(problem)
+    assert (units(plan, "high"), units(plan, "low")) == ({"v5p/a": 8}, {"v5p/a": 1})
+
+
+def test_scavenged_pools_get_what_no_other_pool_wants() -> None:
+    problem = a_problem(
+        {"v5p/a": 4}, a_job("scavenger", a_pool("v5p", 9, scavenged=True), priority=9), a_job("other", a_pool("v5p", 3), priority=0)
+    )
+    plan = solve(problem)
+    assert (units(plan, "scavenger"), units(plan, "other")) == ({"v5p/a": 1}, {"v5p/a": 3})
+
+
+def test_a_share_that_is_large_leaves_no_slice_idle() -> None:
+    problem = a_problem({"v5p/a": 500}, a_job("one", a_pool({"v5p": 300, "v6e": 1700}, 500), max=500))
+    assert units(solve(problem), "one") == {"v5p/a": 500}
+
+
+# --- minima ---------------------------------------------------------------------------------------------------------------
+def test_a_minimum_takes_the_surplus_of_others_whatever_their_priority() -> None:
+    old = a_job("old", a_pool("v5p", held={"v5p/a": 4}), priority=5, min=1)
+    plan = solve(a_problem({"v5p/a": 4}, old, a_job("young", a_pool("v5p", 3), min=3)))
+    assert (units(plan, "old"), units(plan, "young")) == ({"v5p/a": 1}, {"v5p/a": 3})
+
+
+def test_no_unit_of_a_running_minimum_leaves_even_for_a_faster_kind() -> None:
+    job = a_job("one", a_pool({"v5p": 100, "v6e": 5000}, 2, {"v5p/a": 2}), min=2, max=2)
+    assert units(solve(a_problem({"v5p/a": 2, "v6e/a": 2}, job)), "one") == {"v5p/a": 2}
+
+
+def test_a_job_chooses_which_of_its_units_are_the_minimum_so_that_another_one_fits() -> None:
+    old = a_job("old", a_pool({"v5p": 1000, "v6e": 1000}, 0, {"v5p/a": 1, "v6e/a": 1}), min=1)
+    plan = solve(a_problem({"v5p/a": 1, "v6e/a": 1}, old, a_job("young", a_pool("v6e", 1), min=1)))
+    assert (units(plan, "old"), units(plan, "young")) == ({"v5p/a": 1}, {"v6e/a": 1})
+
+
+def test_a_waiting_minimum_is_met_as_a_whole_or_not_at_all() -> None:
+    plan = solve(a_problem({"v5p/a": 3}, a_job("one", a_pool("v5p", 9), min=4)))
+    assert (units(plan, "one"), plan.admitted) == ({}, frozenset())
+
+
+def test_a_job_that_runs_gets_what_its_minimum_lacks_unit_by_unit_and_first() -> None:
+    broken = a_job("broken", a_pool("v5p", 3, {"v5p/a": 1}), min=4, created=9.0)
+    plan = solve(a_problem({"v5p/a": 3}, broken, a_job("waits", a_pool("v5p", 2), min=2, priority=1)))
+    assert (units(plan, "broken"), plan.missing, plan.admitted) == ({"v5p/a": 3}, {"broken": 1}, {"broken"})
+
+
+def test_the_minimum_of_a_pool_comes_before_other_units_of_the_minimum() -> None:
+    job = a_job("one", a_pool({"v5p": 1500}, 4), a_pool("v6e", 4, min=2), min=3, max=3)
+    assert units(solve(a_problem({"v5p/a": 4, "v6e/a": 4}, job)), "one") == {"v5p/a": 1, "v6e/a": 2}
+
+
+def test_minima_move_aside_for_each_other_before_they_start() -> None:
+    flexible = a_job("flexible", a_pool({"v5p": 2000, "v6e": 100}, 1), min=1)
+    plan = solve(a_problem({"v5p/a": 1, "v6e/a": 1}, flexible, a_job("fixed", a_pool("v5p", 1), min=1, created=1.0)))
+    assert (units(plan, "flexible"), units(plan, "fixed")) == ({"v6e/a": 1}, {"v5p/a": 1})
+
+
+# --- what is withheld -------------------------------------------------------------------------------------------------------
+def test_the_first_minimum_that_does_not_fit_keeps_what_is_free_from_later_ones() -> None:
+    large = a_job("large", a_pool("v5p", 4), min=4)
+    old = a_job("old", a_pool("v5p", held={"v5p/a": 2}), min=2)
+    plan = solve(a_problem({"v5p/a": 4}, large, old, a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
+    assert (plan.admitted, plan.withheld) == ({"old"}, {"large": {"v5p/a": 2}})
+
+
+def test_what_is_withheld_is_lent_to_units_beyond_minima() -> None:
+    large = a_job("large", a_pool("v5p", 4), min=4)
+    old = a_job("old", a_pool("v5p", 1, held={"v5p/a": 2}), min=2)
+    problem = a_problem({"v5p/a": 4}, large, old)
+    plan = solve(problem)
+    assert (units(plan, "old"), plan.lent) == ({"v5p/a": 3}, 1000)
+    assert units(solve(carried_out(problem, plan)), "old") == {"v5p/a": 3}
+
+
+def test_a_minimum_that_is_more_than_there_is_keeps_nothing() -> None:
+    plan = solve(a_problem({"v5p/a": 4}, a_job("huge", a_pool("v5p", 9), min=9), a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
+    assert (plan.admitted, plan.withheld) == ({"small"}, {})
+
+
+def test_a_minimum_of_which_some_units_cannot_start_now_keeps_nothing() -> None:
+    plan = solve(a_problem({"v5p/a": 4}, a_job("paused", a_pool("v5p", 2), min=3), a_job("small", a_pool("v5p", 1), min=1, created=1.0)))
+    assert (plan.admitted, plan.withheld) == ({"small"}, {})
+
+
+def test_each_of_two_groups_of_jobs_that_do_not_compete_has_a_first_that_waits() -> None:
+    problem = a_problem(
+        {"v5p/a": 1, "h100/a": 1},
+        *(a_job(f"old-{hub}", a_pool(hub, held={f"{hub}/a": 1}), min=1) for hub in ("v5p", "h100")),
+        *(a_job(f"large-{hub}", a_pool(hub, 2), min=2) for hub in ("v5p", "h100")),
+    )
+    larger = FlowProblem((*(FlowClass(each.name, each.hub, 2) for each in problem.classes),), problem.jobs)
+    assert solve(larger).withheld == {"large-v5p": {"v5p/a": 1}, "large-h100": {"h100/a": 1}}
+
+
+def test_a_large_job_starts_although_small_ones_come_all_the_time() -> None:
+    # Ten slices; small jobs of two take turns, each for two rounds, and a new one waits in every round. The large job wants eight.
+    large = a_job("large", a_pool("v5p", 8), min=8, max=8, created=0.5)
+    running: list[tuple[FlowJob, int]] = [
+        (a_job(f"small-{index}", a_pool("v5p", held={"v5p/a": 2}), min=2, max=2), index % 2) for index in range(5)
+    ]
+    for round_ in range(20):
+        waiting = [a_job(f"new-{round_}-{index}", a_pool("v5p", 2), min=2, max=2, created=1.0 + round_) for index in range(3)]
+        jobs = [job for job, _ in running]
+        plan = solve(a_problem({"v5p/a": 10}, large, *jobs, *waiting))
+        if "large" in plan.admitted:
+            break
+        started = [a_job(job.key, a_pool("v5p", held=units(plan, job.key)), min=2, max=2) for job in waiting if job.key in plan.admitted]
+        running = [(job, left - 1) for job, left in running if left > 0] + [(job, 1) for job in started]
+    # Rounds 0 and 1 end the five small jobs, of which none is followed by another.
+    assert round_ == 2
+
+
+# --- slices for units that would leave theirs -----------------------------------------------------------------------------------
+def test_a_unit_that_would_leave_its_slice_gets_one_that_is_left_over() -> None:
+    job = a_job("one", a_pool("v5p", held={"v5p/a": 1}, moving=1), min=1, max=1)
+    assert solve(a_problem({"v5p/a": 1, "v5p/b": 1}, job)).pools["one", "pool-0"].replaced == {"v5p/b": 1}
+    other = a_job("two", a_pool({"v5p": 2}, 1))
+    assert solve(a_problem({"v5p/a": 1, "v5p/b": 1}, job, other)).pools["one", "pool-0"].replaced == {}
+
+
+# --- an end to all moves ------------------------------------------------------------------------------------------------------------
+def test_two_jobs_with_units_of_two_sizes_come_to_rest() -> None:
+    # Three hosts. Equal priority; a: units of 1 and of 2 hosts, at least 2; b: units of 2 hosts and of 1, at least 1.
+    sizes: dict[str, tuple[int, int]] = {"a": (1, 2), "b": (2, 1)}
+    jobs = [
+        a_job(key, *(a_pool({"h100": 1000 * size}, 3, size=size) for size in found), min=2 if key == "a" else 1)
+        for key, found in sizes.items()
+    ]
+    _, plan = settled(a_problem({"h100/a": 3}, *jobs), 4)
+    assert plan.admitted == {"a", "b"}  # two units and one, of one host each

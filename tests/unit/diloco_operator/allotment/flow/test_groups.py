@@ -1,0 +1,54 @@
+"""Units of several hosts, of one size and of several, on the hosts of one domain."""
+
+from __future__ import annotations
+
+import pytest
+from builders.flow_problems import a_job, a_pool, a_problem, units
+from builders.placement_fleets import a_problem_of_groups
+from builders.placement_reference import best, value_of
+from diloco_operator.allotment.flow import solve
+
+
+def test_units_of_one_size_fill_each_domain_as_far_as_it_goes() -> None:
+    # Floors of 7 / 3 and 5 / 3.
+    plan = solve(a_problem({"h100/a": 7, "h100/b": 5}, a_job("one", a_pool("h100", 9, size=3))))
+    assert units(plan, "one") == {"h100/a": 2, "h100/b": 1}
+
+
+def test_a_group_leaves_no_room_for_what_is_worth_less() -> None:
+    groups, single = a_pool({"h100": 4500}, 1, size=4), a_pool({"h100": 1000}, 4)
+    plan = solve(a_problem({"h100/a": 4}, a_job("groups", groups), a_job("single", single)))
+    assert (units(plan, "groups"), units(plan, "single")) == ({"h100/a": 1}, {})
+
+
+def test_small_units_take_the_hosts_of_a_group_that_is_worth_less() -> None:
+    # Four small ones count 1,000, 875, 750 and 750: together more than 2,500.
+    groups, single = a_pool({"h100": 2500}, 1, size=4), a_pool({"h100": 1000}, 4)
+    plan = solve(a_problem({"h100/a": 4}, a_job("groups", groups), a_job("single", single)))
+    assert (units(plan, "groups"), units(plan, "single")) == ({}, {"h100/a": 4})
+
+
+def test_the_minimum_of_a_group_gets_its_hosts_from_the_surplus_of_small_units() -> None:
+    small = a_job("small", a_pool("h100", held={"h100/a": 4}), min=1)
+    plan = solve(a_problem({"h100/a": 4}, small, a_job("group", a_pool("h100", 1, size=3), min=1)))
+    assert (units(plan, "small"), units(plan, "group")) == ({"h100/a": 1}, {"h100/a": 1})
+
+
+def test_a_minimum_is_met_by_small_units_where_groups_leave_no_room() -> None:
+    job = a_job("one", a_pool({"h100": 4000}, 2, size=4), a_pool({"h100": 900}, 2), min=2)
+    assert units(solve(a_problem({"h100/a": 5}, job)), "one") == {"h100/a": 2}
+
+
+@pytest.mark.slow
+def test_mixed_sizes_come_near_the_exact_packing() -> None:
+    gaps = []
+    for seed in range(40):
+        problem = a_problem_of_groups(seed)
+        plan, exact = solve(problem), best(problem)
+        assert plan.objective <= exact.objective or plan.admitted != exact.admitted or plan.missing != exact.missing
+        if (plan.admitted, dict(plan.missing)) == (exact.admitted, dict(exact.missing)):
+            gaps.append((exact.objective - plan.objective) / max(1, exact.objective))
+            if not plan.withheld:
+                assert value_of(problem, plan) == plan.objective
+    assert len(gaps) >= 36
+    assert sum(gap <= 0.001 for gap in gaps) >= 0.9 * len(gaps)
