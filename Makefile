@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-sizes bench-kube bench-quality bench-smoke proto crds docs wheel clean
+.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement bench-sizes bench-kube bench-quality bench-smoke proto crds docs wheel clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -15,7 +15,7 @@ ifeq ($(wildcard $(LOOPS)),)
 endif
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything that the other targets need
 
@@ -47,6 +47,9 @@ mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE
 
 bench: setup  ## measure the operator and the exchange, as JSON lines; 13 minutes
 	@$(BIN)/python -m benchmarks
+
+bench-placement: setup  ## compare the flow that places units with the exact optimum, and measure its time; 3 minutes
+	@$(BIN)/python -m benchmarks --placement
 
 bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes
 	@$(BIN)/python -m benchmarks --sizes

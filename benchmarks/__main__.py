@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--sizes | --kube | --quality] [--smoke] [name...]`: run benchmarks, one JSON line for each figure.
+"""`python -m benchmarks [--placement | --sizes | --kube | --quality] [--smoke] [name...]`: run benchmarks, one JSON line for each figure.
 
 Exit status 1 when a figure misses its limit, when a benchmark raises, or when it does not print a figure that it has; 2 for a wrong name.
 """
@@ -61,6 +61,14 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "units-per-second": Benchmark("benchmarks.units_per_second", ("units-per-second",)),
 }
 """`make bench`."""
+PLACEMENT: Mapping[str, Benchmark] = {
+    "placement-time": Benchmark(
+        "benchmarks.placement_time",
+        ("full-placement", "million-chips", "incremental-placement", "broken-minimum", "growth-slices", "growth-jobs"),
+    ),
+    "placement-gap": Benchmark("benchmarks.placement_gap", ("optimality-small", "optimality-groups", "optimality-large")),
+}
+"""`make bench-placement`: the flow that places units, against an exact reference."""
 SIZES: Mapping[str, Benchmark] = {
     "int4": Benchmark("benchmarks.sizes.int4", ("int4-encode", "int4-decode")),
     "merge": Benchmark("benchmarks.sizes.merge", ("merge",)),
@@ -93,7 +101,7 @@ KUBE: Mapping[str, Benchmark] = {
     "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }
 """`make bench-kube`: on a real API server and etcd, with Karpenter and Kueue, which hack/kube/assets.sh provides."""
-ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **SIZES, **QUALITY, **KUBE}
+ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **PLACEMENT, **SIZES, **QUALITY, **KUBE}
 
 
 def run(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
@@ -120,12 +128,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="One JSON line for each figure.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(ALL)}; default: all of the group")
     group = parser.add_mutually_exclusive_group()
+    group.add_argument("--placement", action="store_true", help="the flow that places units")
     group.add_argument("--sizes", action="store_true", help="the group with models of real sizes")
     group.add_argument("--kube", action="store_true", help="the groups that need a real API server")
     group.add_argument("--quality", action="store_true", help="the group that trains models to the end")
     parser.add_argument("--smoke", action="store_true", help="all groups in a small size; no limit is judged")
     given = parser.parse_args(arguments)
     group_of = [
+        (given.placement, PLACEMENT),
         (given.sizes, SIZES),
         (given.kube, KUBE),
         (given.quality, QUALITY),

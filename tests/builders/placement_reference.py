@@ -5,12 +5,14 @@ Lexicographic, as the rules are: each minimum in its turn, then the value of all
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from diloco_operator.allotment.flow import FlowJob, FlowPlan, FlowPool, FlowProblem
 from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
 
 type Terms = dict[str, float]
 """Variable -> its factor."""
@@ -43,24 +45,24 @@ class Programme:
     def row(self, terms: Terms, least: float = -np.inf, most: float = np.inf) -> None:
         self.rows.append((terms, least, most))
 
-    def largest(self, terms: Terms) -> int | None:
-        """The largest value of this sum; None: the rows contradict each other."""
+    def largest(self, terms: Terms, *, whole: bool = True) -> int | None:
+        """The largest value of this sum; None: the rows contradict each other. Without `whole` variables are any numbers, and the value is
+        rounded down: a bound, which is quick on large fleets."""
         if any(not row and not least <= 0 <= most for row, least, most in self.rows):
             return None  # an empty sum is 0
         if not self.upper:
             return 0
         places = {name: index for index, name in enumerate(self.upper)}
-        matrix = np.zeros((len(self.rows), len(places)))
-        for number, (row, _, _) in enumerate(self.rows):
-            for name, factor in row.items():
-                matrix[number, places[name]] += factor
+        cells = [(factor, number, places[name]) for number, (row, _, _) in enumerate(self.rows) for name, factor in row.items()]
+        factors, rows, columns = zip(*cells, strict=True) if cells else ((), (), ())
+        matrix = coo_array((factors, (rows, columns)), (len(self.rows), len(places)))
         costs = np.zeros(len(places))
         for name, factor in terms.items():
             costs[places[name]] -= factor
         least, most = np.array([row[1] for row in self.rows]), np.array([row[2] for row in self.rows])
         found = milp(
             costs,
-            integrality=np.ones(len(places)),
+            integrality=np.full(len(places), whole),
             bounds=Bounds(0, np.array(list(self.upper.values()), dtype=float)),
             constraints=[LinearConstraint(matrix, least, most)] if self.rows else [],
             options={"mip_rel_gap": 0.0},
@@ -68,7 +70,9 @@ class Programme:
         if found.status == 2:
             return None
         assert found.status == 0, found.message
-        values = {name: round(found.x[index]) for name, index in places.items()}
+        if not whole:
+            return math.floor(-float(found.fun) + 1e-6)
+        values: dict[str, int] = {name: round(found.x[index]) for name, index in places.items()}
         return round(sum(factor * values[name] for name, factor in terms.items()))
 
 
@@ -181,8 +185,8 @@ def _fill(rules: Rules, job: FlowJob, lacks: Mapping[str, int], wanted: int) -> 
     return filled
 
 
-def _withhold(rules: Rules, job: FlowJob, least: int) -> int:
-    """As much of the minimum as there are slices for."""
+def _withhold(rules: Rules, job: FlowJob, least: int, units: int | None = None) -> int:
+    """As much of the minimum as there are slices for, or so much."""
     programme = rules.programme
     terms: Terms = {}
     rest = least - sum(pool.min for pool in job.firm)
@@ -192,7 +196,8 @@ def _withhold(rules: Rules, job: FlowJob, least: int) -> int:
         terms |= rules.new[job.key, pool.name]
     programme.row(dict.fromkeys(others, 1), most=rest)
     programme.row(rules.of(job.key, tuple(pool for pool in job.pools if pool.scavenged), rules.new), most=0)
-    units = programme.largest(terms) or 0
+    if units is None:
+        units = programme.largest(terms) or 0
     programme.row(terms, least=units, most=units)
     return units
 
@@ -211,7 +216,7 @@ def _groups(problem: FlowProblem) -> dict[str, str]:
     uses = {
         job.key: {hub for pool in job.pools for hub in (*pool.values, *(hubs[each.class_] for each in pool.held))} for job in problem.jobs
     }
-    groups = {}
+    groups: dict[str, str] = {}
     for start in sorted(uses):
         if start in groups:
             continue
@@ -247,6 +252,28 @@ def _objective(rules: Rules, met: Mapping[str, int], waiting: set[str]) -> Terms
             least = 0 if scavenged else met.get(job.key, 0)
             rules.programme.row(units, least=least, most=least)
     return terms
+
+
+def bound(problem: FlowProblem, plan: FlowPlan) -> int:
+    """More than this no placement is worth that meets the minima which the plan meets, by linear programming."""
+    rules = Rules(problem)
+    met = {}
+    for job in rules.jobs:
+        if job.key in plan.withheld:
+            _withhold(rules, job, max(job.min, sum(pool.min for pool in job.firm)), sum(plan.withheld[job.key].values()))
+        elif job.key not in plan.admitted:
+            rules.programme.row(rules.units(job.key, job.pools), most=0)
+        else:
+            has = sum(each.units for pool in job.firm for each in pool.held)
+            least = min(has, max(job.min, sum(pool.min for pool in job.firm)))
+            lacks = sum(max(0, pool.min - sum(each.units for each in pool.held)) for pool in job.firm)
+            new = max(job.min - has, lacks) - plan.missing.get(job.key, 0)
+            met[job.key] = least + new
+            rules.programme.row(rules.of(job.key, job.firm, rules.kept), least=least)
+            rules.programme.row(rules.of(job.key, job.firm, rules.new), least=new)
+    found = rules.programme.largest(_objective(rules, met, set(plan.withheld)), whole=False)
+    assert found is not None
+    return found
 
 
 def value_of(problem: FlowProblem, plan: FlowPlan) -> int:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from benchmarks.__main__ import ALL, KUBE, OPERATOR_AND_EXCHANGE, QUALITY, SIZES, Benchmark, main, run
+from benchmarks.__main__ import ALL, KUBE, OPERATOR_AND_EXCHANGE, PLACEMENT, QUALITY, SIZES, Benchmark, main, run
 from benchmarks.figure import Figure, percentile
 
 
@@ -90,6 +90,7 @@ def test_a_benchmark_without_processes_prints_its_figures_in_small_size(name: st
     ("arguments", "group"),
     [
         ([], OPERATOR_AND_EXCHANGE),
+        (["--placement"], PLACEMENT),
         (["--sizes"], SIZES),
         (["--kube"], KUBE),
         (["--quality"], QUALITY),

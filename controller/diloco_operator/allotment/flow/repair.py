@@ -17,16 +17,22 @@ from diloco_operator.allotment.flow.residual import SINK, SOURCE, Arc
 from diloco_operator.allotment.flow.solution import Solution
 
 
+def prepare(solution: Solution) -> None:
+    """Find the prices of the solved network, which make repairs fast. They stay from one repair to the next."""
+    _open(solution)
+    solution.lend()
+
+
 def lose_free(solution: Solution, class_: str) -> bool:
     """One slice of this class that no unit of the problem had is gone. False: who has a minimum changes, so all must be solved anew, and
     the solution is of no use any more."""
-    solution.take_back()
+    _open(solution)
     return _shrink(solution, class_) and _finish(solution)
 
 
 def lose_held(solution: Solution, job: str, pool: str, class_: str) -> bool:
     """One unit has lost its slice of this class, and wants another. False: as for `lose_free`."""
-    solution.take_back()
+    _open(solution)
     model, network = solution.model, solution.model.network
     arcs = model.jobs[job]
     before, after = arcs.job, without_unit(arcs.job, pool, class_)
@@ -67,6 +73,12 @@ def lose_held(solution: Solution, job: str, pool: str, class_: str) -> bool:
     _move_fewer(solution, (job, pool), own)
     arcs.job = after
     return _finish(solution)
+
+
+def _open(solution: Solution) -> None:
+    solution.take_back()
+    if not solution.model.network.priced:
+        solution.model.network.price()
 
 
 def _move_fewer(solution: Solution, key: PoolKey, pool: FlowPool) -> None:

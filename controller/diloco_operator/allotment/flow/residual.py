@@ -5,6 +5,7 @@ See docs/decisions/0208-one-flow.md.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -33,6 +34,7 @@ class State(NamedTuple):
     upper: list[int]
     flow: list[int]
     rooms: list[int]
+    prices: list[int]
 
 
 class Network:
@@ -52,6 +54,9 @@ class Network:
         """Of groups of arcs that share room: what is left."""
         self._shared: dict[int, tuple[int, int]] = {}
         """Arc -> its group, and what one unit of flow takes of the room."""
+        self._prices: list[int] = []
+        """Of the nodes: no arc along which more can flow costs less than the price of its end is above that of its beginning. Empty: not
+        known."""
         self.arc(SINK, SOURCE, PLENTY)
 
     def node(self) -> int:
@@ -110,10 +115,10 @@ class Network:
 
     def state(self) -> State:
         """Bounds and flow as they are."""
-        return State(list(self.lower), list(self.upper), list(self.flow), list(self._rooms))
+        return State(list(self.lower), list(self.upper), list(self.flow), list(self._rooms), list(self._prices))
 
     def restore(self, state: State) -> None:
-        self.lower, self.upper, self.flow, self._rooms = (list(each) for each in state)
+        self.lower, self.upper, self.flow, self._rooms, self._prices = (list(each) for each in state)
 
     def cost(self) -> int:
         """Of all that flows."""
@@ -150,19 +155,62 @@ class Network:
         """How much more may flow along it."""
         return min(self.spare(index, forward=forward) for index, forward in path)
 
+    def price(self) -> None:
+        """Find prices for the flow, which must be the cheapest for its amount. They make `cheapest` fast, and it keeps them. Bounds may
+        then become narrower, and an arc wider if the next path that is asked for is from its end to its beginning."""
+        costs, _ = self.distances(*range(self.nodes))
+        self._prices = [costs[node] for node in range(self.nodes)]
+
+    def forget_prices(self) -> None:
+        """Bounds or the flow change in other ways."""
+        self._prices = []
+
+    @property
+    def priced(self) -> bool:
+        """Whether prices are known."""
+        return bool(self._prices)
+
     def cheapest(self, start: int, end: int) -> tuple[int, Path] | None:
         """The cost of the cheapest path, and the path. There must be no cycle of negative cost, so the flow must be optimal for its amount.
-        None: there is no path. Bellman and Ford, with a queue."""
-        costs, before = self.distances(start, end)
+        None: there is no path. By prices (Dijkstra), or without them (Bellman and Ford)."""
+        costs, before = self._by_prices(start, end) if self._prices else self.distances(start, end=end)
         return (costs[end], self._path(before, start, end)) if end in costs else None
 
-    def distances(self, start: int, end: int = -1, *, towards: bool = False) -> tuple[dict[int, int], dict[int, Arc | None]]:
-        """The cost of the cheapest path to each node, and its last arc. No path goes on behind `end`. `towards`: from each node to the
-        start, in place of from the start."""
-        costs: dict[int, int] = {start: 0}
+    def _by_prices(self, start: int, end: int) -> tuple[dict[int, int], dict[int, Arc | None]]:
+        """The cost of the cheapest path to the end, and to nodes on the way. Lowers the prices of nodes that are nearer than the end."""
+        prices = self._prices
+        above: dict[int, int] = {start: 0}
         before: dict[int, Arc | None] = {start: None}
-        arcs = {start: 0}
-        queue, waiting = deque([start]), {start}
+        done: dict[int, int] = {}
+        queue = [(0, start)]
+        while queue:
+            cost, here = heapq.heappop(queue)
+            if here in done:
+                continue
+            done[here] = cost
+            if here == end:
+                break
+            for index, there, forward in self.around[here]:
+                if there in done or self.spare(index, forward=forward) <= 0:
+                    continue
+                next_cost = cost + (self.costs[index] if forward else -self.costs[index]) + prices[here] - prices[there]
+                if there not in above or next_cost < above[there]:
+                    above[there] = next_cost
+                    before[there] = Arc(index, forward)
+                    heapq.heappush(queue, (next_cost, there))
+        costs = {node: cost + prices[node] - prices[start] for node, cost in done.items()}
+        farthest = done[end] if end in done else max(done.values()) + max(prices) - min(prices) + max(map(abs, self.costs))
+        for node, cost in done.items():
+            prices[node] -= farthest - cost
+        return costs, before
+
+    def distances(self, *starts: int, end: int = -1, towards: bool = False) -> tuple[dict[int, int], dict[int, Arc | None]]:
+        """The cost of the cheapest path to each node from one of the starts, and its last arc. No path goes on behind `end`. `towards`:
+        from each node to a start, in place of from a start. Bellman and Ford, with a queue."""
+        costs: dict[int, int] = dict.fromkeys(starts, 0)
+        before: dict[int, Arc | None] = dict.fromkeys(starts)
+        arcs = dict.fromkeys(starts, 0)
+        queue, waiting = deque(starts), set(starts)
         while queue:
             here = queue.popleft()
             waiting.discard(here)

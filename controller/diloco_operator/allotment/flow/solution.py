@@ -114,6 +114,7 @@ class Solution:
             network.clear(arc)
             network.lower[arc] = network.upper[arc] = 0
         network.lower[:] = network.flow
+        network.forget_prices()
         while (found := network.cheapest(SOURCE, SINK)) is not None and found[0] < 0:
             path = [Arc(BACK, forward=True), *found[1]]
             units = network.room(path)

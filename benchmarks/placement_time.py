@@ -1,0 +1,146 @@
+"""[full-placement] [million-chips] [incremental-placement] [broken-minimum] [growth-slices] [growth-jobs] What the flow costs.
+
+Processor time of one thread, on fleets from seeds; `python -m benchmarks.placement_time --seed N` takes other fleets. The growth figures
+are ratios of two times of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from builders.placement_fleets import a_large_problem
+from diloco_operator.allotment.flow import FlowProblem, solve
+from diloco_operator.allotment.flow.components import components
+from diloco_operator.allotment.flow.objective import bonuses
+from diloco_operator.allotment.flow.repair import lose_held, prepare, without_unit
+from diloco_operator.allotment.flow.solution import Solution
+
+from benchmarks.figure import Figure, measured_commit, percentile
+
+FULL_LIMIT, MILLION_LIMIT, REPAIR_LIMIT_MS = 1.0, 2.0, 20.0
+SLICES_LIMIT, JOBS_EXPONENT_LIMIT = 2.0, 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    slices: int
+    jobs: int
+    million: tuple[int, int]
+    """Slices of 256 chips, and jobs."""
+    growth: tuple[int, int]
+    """Slices, at fixed jobs."""
+    repairs: int
+    runs: int
+
+
+FULL = Size(5000, 200, (4688, 500), (500, 50_000), 20, 3)
+SMOKE = Size(200, 10, (100, 10), (100, 200), 3, 1)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    gc.collect()
+    began = time.process_time()
+    work()
+    return time.process_time() - began
+
+
+def solving(problem: FlowProblem, runs: int) -> float:
+    """Median of the seconds that one solve takes."""
+    return statistics.median(seconds(lambda: solve(problem)) for _ in range(runs))
+
+
+@dataclass(slots=True)
+class Losses:
+    """What repairs of one lost slice each took."""
+
+    milliseconds: list[float] = field(default_factory=list)
+    """With the time of a new solve where one was needed."""
+    anew: int = 0
+    gap: int = 0
+    """The largest difference to a new solve."""
+
+
+def losses(problem: FlowProblem, count: int, *, broken: bool) -> Losses:
+    """Of units that are beyond the minimum of their job; `broken`: of units that the minimum needs."""
+    found = Losses()
+    for job in problem.jobs:
+        if len(found.milliseconds) < count and job.has > (0 if broken else job.protected):
+            jobs = (replace(each, min=each.has) if broken and each is job else each for each in problem.jobs)
+            _lose(FlowProblem(problem.classes, tuple(jobs)), job.key, found)
+    return found
+
+
+def _lose(problem: FlowProblem, key: str, found: Losses) -> None:
+    """One unit of this job loses its slice."""
+    bonus = bonuses(problem.jobs)
+    jobs, classes = next(each for each in components(problem) if any(job.key == key for job in each[0]))
+    pool = next(pool for job in jobs if job.key == key for pool in job.firm if pool.has)
+    lost = pool.held[0].class_
+    solution = Solution.of(jobs, classes, bonus)
+    prepare(solution)
+    after = [without_unit(job, pool.name, lost) if job.key == key else job for job in jobs]
+    fewer = [replace(each, room=each.room - (each.name == lost)) for each in classes]
+    gc.collect()
+    began = time.process_time()
+    repaired = lose_held(solution, key, pool.name, lost)
+    if not repaired:
+        solution = Solution.of(after, fewer, bonus)
+        found.anew += 1
+    found.milliseconds.append((time.process_time() - began) * 1000)
+    if repaired:
+        found.gap = max(found.gap, abs(Solution.of(after, fewer, bonus).objective - solution.objective))
+
+
+def figures(size: Size, seed: int) -> Iterator[Figure]:
+    problem = a_large_problem(seed, size.slices, size.jobs)
+    unit = "s of processor time, {} slices, {} jobs"
+    value = solving(problem, size.runs)
+    what = unit.format(size.slices, size.jobs)
+    yield Figure("full-placement", value, what, FULL_LIMIT, value <= FULL_LIMIT, size.runs, {"seed": seed})
+    million = a_large_problem(seed, *size.million, kinds=5, domains=4)
+    value = solving(million, size.runs)
+    what = unit.format(*size.million)
+    yield Figure("million-chips", value, what, MILLION_LIMIT, value <= MILLION_LIMIT, size.runs, {"seed": seed})
+    for name, broken in (("incremental-placement", False), ("broken-minimum", True)):
+        found = losses(problem, size.repairs, broken=broken)
+        value = statistics.median(found.milliseconds)
+        details: dict[str, object] = {
+            "seed": seed,
+            "gap": found.gap,
+            "p95": percentile(found.milliseconds, 0.95),
+            "solved_anew": found.anew,
+        }
+        within = value <= REPAIR_LIMIT_MS and not found.gap
+        yield Figure(name, value, "ms of processor time, one slice lost", REPAIR_LIMIT_MS, within, len(found.milliseconds), details)
+    few, many = (solving(a_large_problem(seed, slices, size.jobs), size.runs) for slices in size.growth)
+    what = "x, {} to {} slices".format(*size.growth)
+    yield Figure("growth-slices", many / few, what, SLICES_LIMIT, many / few <= SLICES_LIMIT, size.runs, {"seed": seed})
+    few, many = (solving(a_large_problem(seed, size.slices, jobs), size.runs) for jobs in (size.jobs // 2, size.jobs * 2))
+    value = math.log(many / few) / math.log(4)
+    what = f"exponent, {size.jobs // 2} to {size.jobs * 2} jobs"
+    yield Figure("growth-jobs", value, what, JOBS_EXPONENT_LIMIT, value <= JOBS_EXPONENT_LIMIT, size.runs, {"seed": seed})
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    yield from figures(SMOKE if smoke else FULL, 0)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.placement_time", description="One JSON line for each figure.")
+    parser.add_argument("--seed", type=int, default=0, help="of the fleets")
+    commit, kept = measured_commit(), True
+    for figure in figures(FULL, parser.parse_args(argv).seed):
+        sys.stdout.write(figure.line(smoke=False, commit=commit) + "\n")
+        kept = kept and figure.ok
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
