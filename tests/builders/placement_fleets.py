@@ -36,7 +36,8 @@ def _a_pool(draw: random.Random, name: str, hubs: list[str], classes: list[FlowC
         if class_.hub in chosen and left[class_.name] >= size and draw.random() < 0.4:
             units = draw.randint(1, left[class_.name] // size)
             left[class_.name] -= units * size
-            held.append(FlowHeld(class_.name, units, values[class_.hub] + draw.choice([0, 200, 400])))
+            settling = draw.choice([0, 0, 0, 0, 1, units])
+            held.append(FlowHeld(class_.name, units, values[class_.hub] + draw.choice([0, 200, 400]), settling))
     scavenged = draw.random() < 0.15
     has = sum(each.units for each in held)
     return FlowPool(
@@ -48,6 +49,7 @@ def _a_pool(draw: random.Random, name: str, hubs: list[str], classes: list[FlowC
         tuple(held),
         scavenged,
         draw.choice([0, 0, 0, has]),
+        draw.random() < 0.85,
     )
 
 

@@ -85,6 +85,8 @@ class Rules:
         self.jobs = sorted(problem.jobs, key=lambda job: (-job.priority, job.created, job.key))
         self.takes: dict[str, Terms] = {class_.name: {} for class_ in problem.classes}
         """Class -> what takes its room."""
+        self.timid: dict[str, Terms] = {class_.name: {} for class_ in problem.classes}
+        """Class -> what takes only the room that no unit has."""
         self.value: Terms = {}
         self.kept: dict[tuple[str, str], Terms] = {}
         self.new: dict[tuple[str, str], Terms] = {}
@@ -94,6 +96,10 @@ class Rules:
             self.programme.row(self.units(job.key, job.pools), most=job.max)
         for class_ in problem.classes:
             self.programme.row(self.takes[class_.name], most=class_.room)
+            held = sum(
+                each.units * pool.size for job in self.jobs for pool in job.pools for each in pool.held if each.class_ == class_.name
+            )
+            self.programme.row(self.timid[class_.name], most=class_.room - held)
 
     def _place(self, job: FlowJob, pool: FlowPool) -> None:
         kept, new = self.kept.setdefault((job.key, pool.name), {}), self.new.setdefault((job.key, pool.name), {})
@@ -101,10 +107,13 @@ class Rules:
         for each in pool.held:
             name = self._in_class(f"{job.key} {pool.name} keeps {each.class_}", each.class_, each.units, pool.size)
             kept[name], self.value[name] = 1, each.value
+            self.programme.row({name: 1}, least=each.settling)
         for class_ in self.problem.classes:
             if class_.hub in pool.values:
                 name = self._in_class(f"{job.key} {pool.name} takes {class_.name}", class_.name, pool.wanted, pool.size)
                 new[name], self.value[name] = 1, pool.values[class_.hub]
+                if not pool.displaces:
+                    self.timid[class_.name][name] = pool.size
                 name = self._in_class(f"{job.key} {pool.name} moves to {class_.name}", class_.name, pool.moving, pool.size)
                 moves[name], self.value[name] = 1, 1
         self.programme.row(new, most=pool.wanted)
@@ -129,7 +138,7 @@ def best(problem: FlowProblem) -> Best:
     runs = [job for job in rules.jobs if job.admitted or any(pool.held for pool in job.pools)]
     for job in runs:  # all that their minima need stays
         has = {pool.name: sum(each.units for each in pool.held) for pool in job.firm}
-        met[job.key] = min(sum(has.values()), max(job.min, sum(pool.min for pool in job.firm)))
+        met[job.key] = _staying(job)
         rules.programme.row(rules.of(job.key, job.firm, rules.kept), least=met[job.key])
         for pool in job.firm:
             rules.programme.row(rules.kept[job.key, pool.name], least=min(pool.min, has[pool.name]))
@@ -155,7 +164,7 @@ def best(problem: FlowProblem) -> Best:
             met[job.key] = least
             continue
         del rules.programme.rows[before:]
-        if groups[job.key] not in waits and _fits_alone(problem, job):
+        if groups[job.key] not in waits and all(pool.displaces for pool in job.firm) and _fits_alone(problem, job):
             waits[groups[job.key]] = job.key, _withhold(rules, job, least)
         else:
             rules.programme.row(rules.units(job.key, job.pools), most=0)
@@ -163,6 +172,16 @@ def best(problem: FlowProblem) -> Best:
     objective = rules.programme.largest(_objective(rules, met, waiting))
     assert objective is not None
     return Best(frozenset(met), missing, ",".join(sorted(waiting)), sum(units for _, units in waits.values()), objective)
+
+
+def _staying(job: FlowJob) -> int:
+    """Units that no other job may have leave: those of the minimum, and those that are settling."""
+    has = sum(each.units for pool in job.firm for each in pool.held)
+    own = 0
+    for pool in job.firm:
+        units, settling = sum(each.units for each in pool.held), sum(each.settling for each in pool.held)
+        own += max(settling, min(pool.min, units))
+    return max(own, min(has, max(job.min, sum(pool.min for pool in job.firm))))
 
 
 def _fill(rules: Rules, job: FlowJob, lacks: Mapping[str, int], wanted: int) -> int:
@@ -265,7 +284,7 @@ def bound(problem: FlowProblem, plan: FlowPlan) -> int:
             rules.programme.row(rules.units(job.key, job.pools), most=0)
         else:
             has = sum(each.units for pool in job.firm for each in pool.held)
-            least = min(has, max(job.min, sum(pool.min for pool in job.firm)))
+            least = _staying(job)
             lacks = sum(max(0, pool.min - sum(each.units for each in pool.held)) for pool in job.firm)
             new = max(job.min - has, lacks) - plan.missing.get(job.key, 0)
             met[job.key] = least + new
@@ -291,7 +310,7 @@ def value_of(problem: FlowProblem, plan: FlowPlan) -> int:
     for job in problem.jobs:
         if job.key in plan.admitted:
             has = sum(each.units for pool in job.firm for each in pool.held)
-            least = min(has, max(job.min, sum(pool.min for pool in job.firm)))
+            least = _staying(job)
             lacks = sum(max(0, pool.min - sum(each.units for each in pool.held)) for pool in job.firm)
             met[job.key] = least + max(job.min - has, lacks) - plan.missing.get(job.key, 0)
     found = rules.programme.largest(_objective(rules, met, set()))

@@ -3,7 +3,8 @@
 See docs/decisions/0208-one-flow.md.
 """
 
+from diloco_operator.allotment.flow.checks import checks
 from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, PoolPlan
 from diloco_operator.allotment.flow.solution import solve
 
-__all__ = ["FlowClass", "FlowHeld", "FlowJob", "FlowPlan", "FlowPool", "FlowProblem", "PoolPlan", "solve"]
+__all__ = ["FlowClass", "FlowHeld", "FlowJob", "FlowPlan", "FlowPool", "FlowProblem", "PoolPlan", "checks", "solve"]

@@ -96,8 +96,9 @@ def _worth(model: Model, class_: MixedClass) -> dict[Size, float]:
     """The best value of one unit of each size, for each of its hosts."""
     network = model.network
     found = dict.fromkeys(class_.sinks, 0.0)
-    for (_, hub, size), arc in model.taken.items():
-        if class_.name in model.choices[hub, size]:
+    for (_, hub, lane), arc in model.taken.items():
+        size = lane[0]
+        if class_.name in model.choices[hub, lane]:
             found[size] = max(found[size], -network.costs[arc] / size)
     for (_, name), arc in model.kept.items():
         if name == class_.name:

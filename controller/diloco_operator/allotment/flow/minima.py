@@ -4,7 +4,7 @@
 2. Jobs that run get what is missing, unit by unit, in the order of priority and age.
 3. Jobs that wait get their minimum as a whole or not at all, in the same order. The first that does not fit keeps what it found from the
    minima that come later, so that it starts as soon as enough has become free; else small jobs would pass it for ever. One whose minimum
-   is more than there is at all keeps nothing.
+   is more than there is at all keeps nothing, and neither does one whose pods may be refused.
 
 What a job has beyond its minimum plays no part here: it gives way to any minimum.
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.model import JobArcs, Model
 from diloco_operator.allotment.flow.objective import bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool
 from diloco_operator.allotment.flow.residual import BACK, SINK, SOURCE, Arc, Path
 
 
@@ -63,24 +63,34 @@ class _Admission:
         return self._minima
 
     def _keep(self, arcs: JobArcs) -> None:
-        """The units that the minimum needs stay: of each pool those that its own minimum needs, and the best of the others."""
+        """The units that the minimum needs stay: those that are settling, of each pool those that its own minimum needs, and the best of
+        the others. Settling units of scavenged pools stay, too."""
         job, network = arcs.job, self._network
         network.upper[arcs.minimum] = job.protected
-        if arcs.held is None:
-            return
-        needed = {pool.name: min(pool.min, pool.has) for pool in job.firm}
-        others = job.protected - sum(needed.values())
-        for pool in job.firm:
+        others = job.protected - sum(_own(pool) for pool in job.firm)
+        for pool in job.pools:
+            needed = _own(pool) - sum(each.settling for each in pool.held)
             for each in sorted(pool.held, key=lambda each: (-each.value, each.class_)):
-                here = min(each.units, needed[pool.name])
-                more = min(each.units - here, others)
-                needed[pool.name] -= here
+                here = min(each.units - each.settling, needed)
+                more = 0 if pool.scavenged else min(each.units - each.settling - here, others)
+                needed -= here
                 others -= more
                 key = (job.key, pool.name)
-                way = (BACK, arcs.entry, arcs.minimum, arcs.held, self._model.stays[key], self._model.kept[key, each.class_])
-                path = [Arc(arc, forward=True) for arc in (*way, self._model.sinks[each.class_, pool.size])]
-                network.push(path, here + more)
-        network.lower[arcs.held] = job.protected
+                last = [self._model.stays[key], self._model.kept[key, each.class_], self._model.sinks[each.class_, pool.size]]
+                self._stay(arcs, last, each.settling + here + more, scavenged=pool.scavenged)
+        if arcs.held is not None:
+            network.lower[arcs.held] = job.protected
+
+    def _stay(self, arcs: JobArcs, last: list[int], units: int, *, scavenged: bool) -> None:
+        """So many units stay, along these arcs."""
+        first = [[arcs.minimum, arcs.held]] if not scavenged else [[arc] for arc in arcs.surplus[-1]]
+        for way in first:
+            path = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, *way, *last) if arc is not None]
+            here = min(units, self._network.room(path))
+            if here:
+                self._network.push(path, here)
+                units -= here
+        assert not units, "a unit that stays has its slice"
 
     def fill(self, arcs: JobArcs) -> list[tuple[Path, int]]:
         """New units for the minimum, as many as there are slices for: what the minima of its pools need, in their order, then the rest.
@@ -132,13 +142,18 @@ class _Admission:
         if got == job.missing:
             self._close(arcs, got)
             return
-        if not self._minima.waiting and fits_alone(job, self._model.classes):
+        if not self._minima.waiting and all(pool.displaces for pool in job.firm) and fits_alone(job, self._model.classes):
             self._minima.waiting, self._minima.withheld = job.key, got
             network.lower[arcs.minimum] = network.upper[arcs.minimum] = network.upper[arcs.entry] = got
             return
         for path, units in reversed(pushed):
             network.push(path, -units)
         network.upper[arcs.entry] = 0
+
+
+def _own(pool: FlowPool) -> int:
+    """Units of the pool that stay in any case."""
+    return max(0 if pool.scavenged else min(pool.min, pool.has), sum(each.settling for each in pool.held))
 
 
 def fits_alone(job: FlowJob, classes: list[FlowClass]) -> bool:

@@ -20,6 +20,8 @@ from diloco_operator.allotment.flow.residual import PLENTY, SINK, SOURCE, Networ
 type PoolKey = tuple[str, str]
 """Job and pool."""
 type Size = int
+type Lane = tuple[Size, bool]
+"""Units of one size, for which others may be asked to leave, or not."""
 MOVING = -1
 """The cost of a slice for a unit that would leave its own: it gets one only if that costs no unit anything."""
 
@@ -63,18 +65,20 @@ class Model:
         """Pool and class -> the arc of units that stay."""
         self.stays: dict[PoolKey, int] = {}
         """Pool -> the arc of all its units that stay."""
-        self.taken: dict[tuple[PoolKey, str, Size], int] = {}
-        """Pool, hub and size -> the arc of new units."""
+        self.taken: dict[tuple[PoolKey, str, Lane], int] = {}
+        """Pool, hub and lane -> the arc of new units."""
         self.limits: dict[PoolKey, list[int]] = {}
         """Pool -> arcs that let pass as many new units as it wants, beyond what its minimum needs. The first of them limits the number."""
-        self.replaced: dict[tuple[PoolKey, str, Size], int] = {}
+        self.replaced: dict[tuple[PoolKey, str, Lane], int] = {}
         self.movers: dict[PoolKey, int] = {}
         """Pool -> the arc of slices for units that would leave theirs."""
-        self.choices: dict[tuple[str, Size], dict[str, int]] = {}
-        """Hub and size -> class -> the arc between them."""
+        self.choices: dict[tuple[str, Lane], dict[str, int]] = {}
+        """Hub and lane -> class -> the arc between them."""
         self.sinks: dict[tuple[str, Size], int] = {}
         """Class and size -> the arc into the sink."""
-        self._nodes: dict[tuple[str, str, Size], int] = {}
+        self._nodes: dict[tuple[str, Size], int] = {}
+        """Class and size -> its node."""
+        self._hubs: dict[tuple[str, Lane], int] = {}
         self.classes = sorted(classes, key=lambda class_: class_.name)
         ordered = sorted(jobs, key=lambda job: job.order)
         self._add_classes(ordered)
@@ -82,37 +86,41 @@ class Model:
             self._add_job(job, bonus)
 
     def _add_classes(self, jobs: Iterable[FlowJob]) -> None:
-        sizes: dict[str, set[Size]] = {}
+        lanes: dict[str, set[Lane]] = {}
         held: dict[str, set[Size]] = {}
+        unheld = {class_.name: class_.room for class_ in self.classes}
         for job in jobs:
             for pool in job.pools:
                 for hub in pool.values:
-                    sizes.setdefault(hub, set()).add(pool.size)
+                    lanes.setdefault(hub, set()).add((pool.size, pool.displaces))
+                    if pool.moving:
+                        lanes[hub].add((pool.size, True))
                 for each in pool.held:
                     held.setdefault(each.class_, set()).add(pool.size)
+                    unheld[each.class_] -= each.units * pool.size
         for class_ in self.classes:
-            arcs = []
-            for size in sorted(sizes.get(class_.hub, set()) | held.get(class_.name, set())):
-                node = self._nodes["class", class_.name, size] = self.network.node()
+            arcs, own = [], sorted(lanes.get(class_.hub, ()))
+            timid = sum(not displaces for _, displaces in own)
+            for size in sorted({size for size, _ in own} | held.get(class_.name, set())):
+                node = self._nodes[class_.name, size] = self.network.node()
                 self.sinks[class_.name, size] = arc = self.network.arc(node, SINK, class_.room // size)
                 arcs.append((arc, size))
-                if size in sizes.get(class_.hub, ()):
-                    begin = self._hub(class_.hub, size)
-                    self.choices[class_.hub, size][class_.name] = self.network.arc(begin, node, class_.room // size)
+            for lane in own:
+                size, displaces = lane
+                if (class_.hub, lane) not in self._hubs:
+                    self._hubs[class_.hub, lane] = self.network.node()
+                most = class_.room if displaces else unheld[class_.name] // timid  # together no more than no unit has
+                end = self._nodes[class_.name, size]
+                arc = self.network.arc(self._hubs[class_.hub, lane], end, most // size)
+                self.choices.setdefault((class_.hub, lane), {})[class_.name] = arc
             if len(arcs) > 1:
                 self.network.share(class_.room, arcs)
-
-    def _hub(self, hub: str, size: Size) -> int:
-        key = ("hub", hub, size)
-        if key not in self._nodes:
-            self._nodes[key] = self.network.node()
-            self.choices[hub, size] = {}
-        return self._nodes[key]
 
     def _add_job(self, job: FlowJob, bonus: Bonuses) -> None:
         network, node, first = self.network, self.network.node(), len(self.network.tails)
         firm = network.node()
-        entry = network.arc(SOURCE, node, job.max)
+        staying = job.protected + sum(each.settling for pool in job.pools if pool.scavenged for each in pool.held)
+        entry = network.arc(SOURCE, node, max(job.max, staying))  # a maximum that was lowered makes no unit leave at once
         minimum = network.arc(node, firm, 0)
         arcs = self.jobs[job.key] = JobArcs(job, entry, minimum)
         scavenging = tuple(pool for pool in job.pools if pool.scavenged)
@@ -157,15 +165,16 @@ class Model:
         if not pool.held:
             return
         node = self.network.node()
-        lower = 0 if pool.scavenged or not job.runs else min(pool.min, pool.has)
+        lower = 0 if pool.scavenged else min(pool.min, pool.has)
         self.stays[job.key, pool.name] = self.network.arc(start, node, pool.has, lower=lower)
         for each in sorted(pool.held, key=lambda each: each.class_):
-            end = self._nodes["class", each.class_, pool.size]
-            self.kept[(job.key, pool.name), each.class_] = self.network.arc(node, end, each.units, -each.value)
+            end = self._nodes[each.class_, pool.size]
+            self.kept[(job.key, pool.name), each.class_] = self.network.arc(node, end, each.units, -each.value, each.settling)
 
     def _add_new(self, job: FlowJob, pool: FlowPool, start: int, most: int) -> None:
         """Arcs from this node to the hubs of the pool."""
-        hubs = [(hub, value) for hub, value in sorted(pool.values.items()) if (hub, pool.size) in self.choices]
+        lane = (pool.size, pool.displaces)
+        hubs = [(hub, value) for hub, value in sorted(pool.values.items()) if (hub, lane) in self.choices]
         if not hubs:
             return
         key, node = (job.key, pool.name), start
@@ -174,19 +183,20 @@ class Model:
             node = self.network.node()
             limits.append(self.network.arc(start, node, most))
         for hub, value in hubs:
-            arc = self.network.arc(node, self._hub(hub, pool.size), most, -value)
-            self.taken[key, hub, pool.size] = arc
+            arc = self.network.arc(node, self._hubs[hub, lane], most, -value)
+            self.taken[key, hub, lane] = arc
             limits.append(arc)
 
     def _add_moving(self, job: FlowJob, pool: FlowPool) -> None:
-        hubs = [hub for hub in sorted(pool.values) if (hub, pool.size) in self.choices]
+        lane = (pool.size, True)  # they cost less than any unit that would have to leave
+        hubs = [hub for hub in sorted(pool.values) if (hub, lane) in self.choices]
         if not pool.moving or not hubs:
             return
         node = self.network.node()
         self.movers[job.key, pool.name] = self.network.arc(SOURCE, node, min(pool.moving, pool.has))
         for hub in hubs:
-            self.replaced[(job.key, pool.name), hub, pool.size] = self.network.arc(node, self._hub(hub, pool.size), pool.moving, MOVING)
+            self.replaced[(job.key, pool.name), hub, lane] = self.network.arc(node, self._hubs[hub, lane], pool.moving, MOVING)
 
-    def chosen(self) -> dict[tuple[str, Size], dict[str, int]]:
-        """Hub and size -> class -> units that go there from the hub."""
+    def chosen(self) -> dict[tuple[str, Lane], dict[str, int]]:
+        """Hub and lane -> class -> units that go there from the hub."""
         return {key: {name: self.network.flow[arc] for name, arc in classes.items()} for key, classes in self.choices.items()}

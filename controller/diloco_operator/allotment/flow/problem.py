@@ -31,6 +31,8 @@ class FlowHeld:
     units: int
     value: int
     """Of each, as in `FlowPool.values`: what it trains there, and what leaving would cost."""
+    settling: int = 0
+    """Units of these that have just come, and that no other job may have leave yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class FlowPool:
     """It takes what no other pool wants, and is no part of any minimum."""
     moving: int = 0
     """Of the held units, those that would leave their slices for others if some are left over."""
+    displaces: bool = True
+    """Units may be asked to leave for its new ones. False: nothing says yet that its pods would be admitted, so they take what is free, or
+    is being left, and withhold nothing."""
 
     @property
     def has(self) -> int:
@@ -102,8 +107,9 @@ class FlowJob:
 
     @property
     def protected(self) -> int:
-        """Held units that its minimum needs: they stay, whatever other jobs want."""
-        return min(self.minimum, self.has)
+        """Held units that its minimum needs, or that are settling: they stay, whatever other jobs want."""
+        own = (max(min(pool.min, pool.has), sum(each.settling for each in pool.held)) for pool in self.firm)
+        return max(min(self.minimum, self.has), sum(own))
 
     @property
     def minimum(self) -> int:
@@ -134,7 +140,7 @@ class FlowProblem:
                 counts = (job.min, job.max, pool.min, pool.wanted, pool.moving, *pool.values.values())
                 if not all(type(count) is int for count in (*counts, *(each.value for each in pool.held))):
                     raise ValueError(f"{job.key}, pool {pool.name}: counts and values must be integers")
-                if pool.size < 1 or min(counts) < 0 or any(each.units < 1 for each in pool.held):
+                if pool.size < 1 or min(counts) < 0 or any(not 0 <= each.settling <= each.units or each.units < 1 for each in pool.held):
                     raise ValueError(f"{job.key}, pool {pool.name}: counts must not be negative, sizes and held units be 1 or more")
                 if min((*pool.values.values(), *(each.value for each in pool.held)), default=2) < 2:
                     raise ValueError(f"{job.key}, pool {pool.name}: values must be 2 or more")

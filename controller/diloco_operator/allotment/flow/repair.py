@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from diloco_operator.allotment.flow.minima import fits_alone
 from diloco_operator.allotment.flow.model import PoolKey
-from diloco_operator.allotment.flow.problem import FlowJob, FlowPool
+from diloco_operator.allotment.flow.problem import FlowHeld, FlowJob, FlowPool
 from diloco_operator.allotment.flow.residual import SINK, SOURCE, Arc
 from diloco_operator.allotment.flow.solution import Solution
 
@@ -27,6 +27,9 @@ def lose_free(solution: Solution, class_: str) -> bool:
     """One slice of this class that no unit of the problem had is gone. False: who has a minimum changes, so all must be solved anew, and
     the solution is of no use any more."""
     _open(solution)
+    model = solution.model
+    if any(class_ in classes for (_, (_, displaces)), classes in model.choices.items() if not displaces):
+        return False  # units that take only what is free have less of it
     return _shrink(solution, class_) and _finish(solution)
 
 
@@ -41,13 +44,16 @@ def lose_held(solution: Solution, job: str, pool: str, class_: str) -> bool:
         return False
     if not own.scavenged and before.runs:
         same = before.protected + before.missing == after.protected + after.missing
-        if own.has <= own.min or not same:  # its pool's minimum, or another one, must find a new unit
+        if (
+            own.has <= own.min or not same or any(each.settling for each in own.held)
+        ):  # its pool's minimum, or another one, must find a new unit
             return False
     stay, kept = model.stays[job, pool], model.kept[(job, pool), class_]
     held = None if own.scavenged else arcs.held
     for arc in (stay, kept, held):
         if arc is not None:
             network.upper[arc] -= 1
+    network.lower[kept] = min(network.lower[kept], network.upper[kept])
     if network.flow[kept] <= network.upper[kept]:  # it was to leave
         if not _shrink(solution, class_):
             return False
@@ -101,10 +107,14 @@ def without_unit(job: FlowJob, pool: str, class_: str) -> FlowJob:
     def less(each: FlowPool) -> FlowPool:
         if each.name != pool:
             return each
-        held = (replace(some, units=some.units - (some.class_ == class_)) for some in each.held)
+        held = (_less(some) if some.class_ == class_ else some for some in each.held)
         return replace(each, held=tuple(some for some in held if some.units), wanted=each.wanted + 1, moving=min(each.moving, each.has - 1))
 
     return replace(job, pools=tuple(less(each) for each in job.pools), admitted=job.runs)
+
+
+def _less(held: FlowHeld) -> FlowHeld:
+    return replace(held, units=held.units - 1, settling=min(held.settling, held.units - 1))
 
 
 def _narrow(solution: Solution, class_: str) -> bool:

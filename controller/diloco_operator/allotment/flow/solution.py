@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from diloco_operator.allotment.flow.components import components
 from diloco_operator.allotment.flow.groups import best_division, mixed_classes
 from diloco_operator.allotment.flow.minima import Minima, meet_minima
-from diloco_operator.allotment.flow.model import Model, PoolKey
+from diloco_operator.allotment.flow.model import Lane, Model, PoolKey
 from diloco_operator.allotment.flow.objective import Bonuses, bonuses
 from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowProblem, PoolPlan
 from diloco_operator.allotment.flow.residual import BACK, PLENTY, SINK, SOURCE, Arc, State
@@ -103,12 +103,12 @@ class Solution:
         if not self.minima.waiting:
             return
         self._before_lending, waiting = network.state(), model.jobs[self.minima.waiting]
-        for (pool, hub, size), classes in self._new_units()[0].items():
+        for (pool, hub, lane), classes in self._new_units()[0].items():
             if pool[0] == self.minima.waiting:
                 for name, units in classes.items():
                     self.withheld[name] = self.withheld.get(name, 0) + units
-                    network.add(model.choices[hub, size][name], -units)
-                    network.add(model.sinks[name, size], -units)
+                    network.add(model.choices[hub, lane][name], -units)
+                    network.add(model.sinks[name, lane[0]], -units)
                     network.add(BACK, -units)
         for arc in waiting.arcs:
             network.clear(arc)
@@ -122,8 +122,8 @@ class Solution:
             self.lent -= found[0] * units
 
 
-type ByClass = dict[tuple[PoolKey, str, int], dict[str, int]]
-"""Pool, hub and size -> class -> units."""
+type ByClass = dict[tuple[PoolKey, str, Lane], dict[str, int]]
+"""Pool, hub and lane -> class -> units."""
 
 
 def _spread(units: int, left: dict[str, int]) -> dict[str, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders.flow_problems import a_job, a_pool, a_problem, carried_out, settled, units
-from diloco_operator.allotment.flow import FlowClass, FlowJob, FlowProblem, solve
+from diloco_operator.allotment.flow import FlowClass, FlowJob, FlowProblem, checks, solve
 
 
 # --- value ----------------------------------------------------------------------------------------------------------------
@@ -159,6 +161,46 @@ def test_a_large_job_starts_although_small_ones_come_all_the_time() -> None:
         running = [(job, left - 1) for job, left in running if left > 0] + [(job, 1) for job in started]
     # Rounds 0 and 1 end the five small jobs, of which none is followed by another.
     assert round_ == 2
+
+
+# --- units that may not be asked to leave ---------------------------------------------------------------------------------------
+def test_no_unit_leaves_for_one_whose_pods_may_be_refused() -> None:
+    old = a_job("old", a_pool("v5p", held={"v5p/a": 2}), min=1)
+    asks = a_job("asks", a_pool("v5p", 2, displaces=False), min=1, priority=9)
+    plan = solve(a_problem({"v5p/a": 2}, old, asks))
+    assert (units(plan, "old"), units(plan, "asks")) == ({"v5p/a": 2}, {})
+    assert units(solve(a_problem({"v5p/a": 3}, old, asks)), "asks") == {"v5p/a": 1}
+
+
+def test_a_pool_asks_about_its_pods_only_if_units_would_leave_for_it() -> None:
+    asks = a_job("asks", a_pool("v5p", 2, displaces=False), min=1, max=1, priority=9)
+
+    def found(least: int, slices: int) -> frozenset[tuple[str, str]]:
+        problem = a_problem({"v5p/a": slices}, a_job("old", a_pool("v5p", held={"v5p/a": 2}), min=least), asks)
+        return checks(problem, solve(problem))
+
+    assert found(1, 2) == {("asks", "pool-0")}
+    assert found(2, 2) == frozenset()
+    assert found(1, 3) == frozenset()
+
+
+def test_a_job_whose_pods_may_be_refused_withholds_nothing() -> None:
+    old = a_job("old", a_pool("v5p", held={"v5p/a": 1}), min=1)
+    asks = a_job("asks", a_pool("v5p", 2, displaces=False), min=2, priority=9)
+    plan = solve(a_problem({"v5p/a": 2}, old, asks, a_job("small", a_pool("v5p", 1), min=1)))
+    assert (set(plan.admitted), dict(plan.withheld)) == ({"old", "small"}, {})
+
+
+def test_a_unit_that_is_settling_stays_even_if_it_is_surplus_or_scavenged() -> None:
+    def old(**fields: object) -> FlowJob:
+        pool = a_pool("v5p", held={"v5p/a": 2}, **fields)
+        return a_job("old", replace(pool, held=(replace(pool.held[0], settling=1),)))
+
+    for job in (old(), old(scavenged=True)):
+        plan = solve(a_problem({"v5p/a": 2}, job, a_job("young", a_pool("v5p", 2), min=2, priority=9)))
+        assert (units(plan, "old"), units(plan, "young")) == ({"v5p/a": 2}, {})
+        plan = solve(a_problem({"v5p/a": 2}, job, a_job("young", a_pool("v5p", 1), min=1, priority=9)))
+        assert (units(plan, "old"), units(plan, "young")) == ({"v5p/a": 1}, {"v5p/a": 1})
 
 
 # --- slices for units that would leave theirs -----------------------------------------------------------------------------------

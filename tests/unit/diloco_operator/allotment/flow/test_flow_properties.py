@@ -64,6 +64,8 @@ def test_the_limits_hold_for_units_of_several_sizes(seed: int) -> None:
 def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
     used = {class_.name: 0 for class_ in problem.classes}
     hubs = {class_.name: class_.hub for class_ in problem.classes}
+    timid = dict.fromkeys(used, 0)
+    unheld = {class_.name: class_.room for class_ in problem.classes}
     for job in problem.jobs:
         had = sum(pool.has for pool in job.firm)
         kept = sum(total(plan.pools[job.key, pool.name].kept) for pool in job.firm)
@@ -77,6 +79,11 @@ def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
                     used[class_] += count * pool.size
             held = {each.class_: each.units for each in pool.held}
             assert all(count <= held.get(class_, 0) for class_, count in placed.kept.items())
+            assert all(each.settling <= placed.kept.get(each.class_, 0) for each in pool.held), "a unit that is settling must leave"
+            for class_, count in placed.taken.items():
+                timid[class_] += 0 if pool.displaces else count * pool.size
+            for each in pool.held:
+                unheld[each.class_] -= each.units * pool.size
             assert all(hubs[class_] in pool.values for class_ in (*placed.taken, *placed.replaced))
             assert total(placed.taken) <= pool.wanted
             if not pool.scavenged and job.key in plan.admitted and not plan.missing.get(job.key):
@@ -86,6 +93,7 @@ def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
         if job.key not in plan.admitted:
             assert now == 0, "a job that waits gets its minimum as a whole or not at all"
     assert all(used[class_.name] <= class_.room for class_ in problem.classes)
+    assert all(timid[name] <= unheld[name] for name in used), "a unit leaves for one whose pods may be refused"
 
 
 @settings(max_examples=100, deadline=None)
@@ -103,7 +111,7 @@ def test_no_unit_waits_beside_a_slice_that_it_could_have(seed: int) -> None:
         placed = {pool.name: plan.pools[job.key, pool.name] for pool in job.pools}
         full = sum(total(each.kept) + total(each.taken) for each in placed.values()) >= job.max
         for pool in job.pools:
-            if job.key in plan.admitted and not full and total(placed[pool.name].taken) < pool.wanted:
+            if job.key in plan.admitted and not full and pool.displaces and total(placed[pool.name].taken) < pool.wanted:
                 assert not any(left[class_.name] for class_ in problem.classes if class_.hub in pool.values), f"{job.key} waits"
 
 
