@@ -56,6 +56,12 @@ def solving(problem: FlowProblem, runs: int) -> float:
     return statistics.median(seconds(lambda: solve(problem)) for _ in range(runs))
 
 
+def growth(small: FlowProblem, large: FlowProblem, runs: int) -> float:
+    """Median of the ratios of two solves, one after the other."""
+    pairs = [(seconds(lambda: solve(small)), seconds(lambda: solve(large))) for _ in range(runs)]
+    return statistics.median(many / few for few, many in pairs)
+
+
 @dataclass(slots=True)
 class Losses:
     """What repairs of one lost slice each took."""
@@ -119,12 +125,12 @@ def figures(size: Size, seed: int) -> Iterator[Figure]:
         }
         within = value <= REPAIR_LIMIT_MS and not found.gap
         yield Figure(name, value, "ms of processor time, one slice lost", REPAIR_LIMIT_MS, within, len(found.milliseconds), details)
-    few, many = (solving(a_large_problem(seed, slices, size.jobs), size.runs) for slices in size.growth)
+    value = growth(*(a_large_problem(seed, slices, size.jobs) for slices in size.growth), size.runs)
     what = "x, {} to {} slices".format(*size.growth)
-    yield Figure("growth-slices", many / few, what, SLICES_LIMIT, many / few <= SLICES_LIMIT, size.runs, {"seed": seed})
-    few, many = (solving(a_large_problem(seed, size.slices, jobs), size.runs) for jobs in (size.jobs // 2, size.jobs * 2))
-    value = math.log(many / few) / math.log(4)
-    what = f"exponent, {size.jobs // 2} to {size.jobs * 2} jobs"
+    yield Figure("growth-slices", value, what, SLICES_LIMIT, value <= SLICES_LIMIT, size.runs, {"seed": seed})
+    fewer, more = size.jobs // 2, size.jobs * 2
+    value = math.log(growth(*(a_large_problem(seed, size.slices, jobs) for jobs in (fewer, more)), size.runs)) / math.log(more / fewer)
+    what = f"exponent, {fewer} to {more} jobs"
     yield Figure("growth-jobs", value, what, JOBS_EXPONENT_LIMIT, value <= JOBS_EXPONENT_LIMIT, size.runs, {"seed": seed})
 
 

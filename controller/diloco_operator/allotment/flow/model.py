@@ -126,8 +126,8 @@ class Model:
         scavenging = tuple(pool for pool in job.pools if pool.scavenged)
         for pools, end, scavenged in ((job.firm, firm, False), (scavenging, network.node() if scavenging else firm, True)):
             if pools:
-                worth = bonus.of(job, scavenged=scavenged)
-                arcs.surplus.append([network.arc(node, end, units, cost - worth) for units, cost in segments(pools, job.max)])
+                worth, most = bonus.of(job, scavenged=scavenged), min(job.max, sum(pool.has + pool.wanted for pool in pools))
+                arcs.surplus.append([network.arc(node, end, units, cost - worth) for units, cost in segments(pools, most)])
             if scavenged:
                 for pool in pools:
                     self._add_held(job, pool, end)

@@ -35,7 +35,9 @@ def segments(pools: Iterable[FlowPool], most: int) -> list[Segment]:
         units = left if index == SEGMENTS - 1 else min(left, width)
         if units <= 0:
             break
-        found.append(Segment(units, min(SLOPE * index // SEGMENTS, bound)))
+        cost = min(SLOPE * index // SEGMENTS, bound)
+        before = found.pop().units if found and found[-1].cost == cost else 0
+        found.append(Segment(before + units, cost))
         left -= units
         width = 1 if index == 0 else width * 2
     return found
