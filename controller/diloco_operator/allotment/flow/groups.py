@@ -2,7 +2,7 @@
 
 With the hosts divided between the sizes the problem is a flow, so the search is over divisions. It has three beginnings: what a flow
 without the common limit would take is cut down to what there is, the least valuable for each host first, in proportion, or the smallest
-units first. From the best of the three, hosts go from one size to another as long as that is worth more than it costs. Each such step
+units first. From each, hosts go from one size to another as long as that is worth more than it costs. Each such step
 changes the flow along a few cheapest paths, so the flow stays the best for its division.
 
 See docs/decisions/0219-groups-in-the-flow.md.
@@ -147,18 +147,20 @@ class _Step:
 
 def _improve(network: Network, mixed: list[MixedClass], left: int) -> int:
     """Take the step that promises most, as long as one gains something. At most so many are tried; returns how many are left."""
+    network.price()
     improved = True
     while improved:
         improved = False
         for step in _steps(network, mixed):
-            if not left:
-                return 0
-            left -= 1
-            before, cost = network.state(), network.cost()
-            if _take(network, step) and network.cost() < cost:
+            while left:  # what gained once often gains again
+                left -= 1
+                before, cost = network.state(), network.cost()
+                if not _take(network, step) or network.cost() >= cost:
+                    network.restore(before)
+                    break
                 improved = True
+            if improved or not left:
                 break
-            network.restore(before)
     return left
 
 
@@ -187,6 +189,8 @@ def _steps(network: Network, mixed: list[MixedClass]) -> list[_Step]:
 def _take(network: Network, step: _Step) -> bool:
     """The flow stays the cheapest for the division. False: the minima do not allow it."""
     giving, taking = step.class_.sinks[step.giver], step.class_.sinks[step.taker]
+    if step.gives > network.upper[giving]:
+        return False
     for _ in range(step.takes):
         network.upper[taking] += 1
         found = network.cheapest(SINK, network.tails[taking])

@@ -192,8 +192,8 @@ def test_a_job_whose_pods_may_be_refused_withholds_nothing() -> None:
 
 
 def test_a_unit_that_is_settling_stays_even_if_it_is_surplus_or_scavenged() -> None:
-    def old(**fields: object) -> FlowJob:
-        pool = a_pool("v5p", held={"v5p/a": 2}, **fields)
+    def old(*, scavenged: bool = False) -> FlowJob:
+        pool = a_pool("v5p", held={"v5p/a": 2}, scavenged=scavenged)
         return a_job("old", replace(pool, held=(replace(pool.held[0], settling=1),)))
 
     for job in (old(), old(scavenged=True)):
