@@ -48,7 +48,7 @@ mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE
 bench: setup  ## measure the operator and the exchange, as JSON lines; 13 minutes
 	@$(BIN)/python -m benchmarks
 
-bench-placement: setup  ## compare the flow that places units with the exact optimum, and measure its time; 3 minutes
+bench-placement: setup  ## compare the flow that places units with the exact optimum, and measure its time; 4 minutes
 	@$(BIN)/python -m benchmarks --placement
 
 bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes

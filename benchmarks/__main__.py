@@ -66,6 +66,7 @@ PLACEMENT: Mapping[str, Benchmark] = {
         "benchmarks.placement_time",
         ("full-placement", "million-chips", "incremental-placement", "broken-minimum", "growth-slices", "growth-jobs"),
     ),
+    "stability": Benchmark("benchmarks.placement_stability", ("stability",)),
     "placement-gap": Benchmark("benchmarks.placement_gap", ("optimality-small", "optimality-groups", "optimality-large")),
 }
 """`make bench-placement`: the flow that places units, against an exact reference."""

@@ -125,11 +125,13 @@ def figures(size: Size, seed: int) -> Iterator[Figure]:
         }
         within = value <= REPAIR_LIMIT_MS and not found.gap
         yield Figure(name, value, "ms of processor time, one slice lost", REPAIR_LIMIT_MS, within, len(found.milliseconds), details)
-    value = growth(*(a_large_problem(seed, slices, size.jobs) for slices in size.growth), size.runs)
+    few, many = (a_large_problem(seed, slices, size.jobs) for slices in size.growth)
+    value = growth(few, many, size.runs)
     what = "x, {} to {} slices".format(*size.growth)
     yield Figure("growth-slices", value, what, SLICES_LIMIT, value <= SLICES_LIMIT, size.runs, {"seed": seed})
     fewer, more = size.jobs // 2, size.jobs * 2
-    value = math.log(growth(*(a_large_problem(seed, size.slices, jobs) for jobs in (fewer, more)), size.runs)) / math.log(more / fewer)
+    few, many = (a_large_problem(seed, size.slices, jobs) for jobs in (fewer, more))
+    value = math.log(growth(few, many, size.runs)) / math.log(more / fewer)
     what = f"exponent, {fewer} to {more} jobs"
     yield Figure("growth-jobs", value, what, JOBS_EXPONENT_LIMIT, value <= JOBS_EXPONENT_LIMIT, size.runs, {"seed": seed})
 
