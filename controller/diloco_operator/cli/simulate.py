@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import starmap
+from multiprocessing import get_context
 
 import click
 from diloco.simulation.goodput import Use
@@ -42,8 +44,7 @@ def table_1(unit_seconds: float, seed: int, jobs: int, output: str) -> None:
       0  done, whatever the errors are
     """
     cells = [(cell, years) for years in (1.0, LLAMA_YEARS) for cell in CELLS]
-    with ProcessPoolExecutor(max_workers=jobs) as pool:
-        outcomes = list(pool.map(partial(_outcome, unit_seconds, seed), *zip(*cells, strict=True)))
+    outcomes = _simulated(partial(_outcome, unit_seconds, seed), cells, jobs)
     rows = [Row(cell, outcome) for cell, outcome in zip(CELLS, outcomes[: len(CELLS)], strict=True)]
     llama = outcomes[len(CELLS) :]
     if output == "json":
@@ -52,6 +53,14 @@ def table_1(unit_seconds: float, seed: int, jobs: int, output: str) -> None:
         return
     Console(width=None).print(_table(rows, llama))
     click.echo(_summary(rows))
+
+
+def _simulated(simulate: Callable[[Cell, float], Outcome], cells: Sequence[tuple[Cell, float]], jobs: int) -> list[Outcome]:
+    """In so many processes, which do not fork from one that has threads."""
+    if jobs == 1:
+        return list(starmap(simulate, cells))
+    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(simulate, *zip(*cells, strict=True)))
 
 
 def _outcome(unit_seconds: float, seed: int, cell: Cell, years: float) -> Outcome:
