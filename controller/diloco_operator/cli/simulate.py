@@ -18,6 +18,8 @@ from diloco.simulation.table1 import simulate as simulate_cell
 from rich.console import Console
 from rich.table import Table
 
+_WIDTH = 130
+"""Columns that the table takes."""
 _BADPUT = tuple(use for use in Use if use is not Use.TRAINING)
 
 
@@ -51,7 +53,9 @@ def table_1(unit_seconds: float, seed: int, jobs: int, output: str) -> None:
         for line in _lines(rows, llama):
             click.echo(line)
         return
-    Console(width=None).print(_table(rows, llama))
+    console = Console()
+    console.width = max(console.width, _WIDTH)  # a narrower terminal wraps lines; nothing is cut
+    console.print(_table(rows, llama))
     click.echo(_summary(rows))
 
 
