@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import promql_parser
@@ -144,11 +145,17 @@ def test_the_alerts_are_those_of_the_page_and_carry_the_labels_of_the_values() -
 
 
 # --- helm test --------------------------------------------------------------------------------------------------------
+TOKEN = "token-of-the-test-pod"
+
+
 class Answers(BaseHTTPRequestHandler):
-    """An operator's endpoints, from a table of the server's."""
+    """An operator's endpoints, from a table of the server's. Without TLS, and without the reviews of tokens."""
 
     def do_GET(self) -> None:
         code, text = self.server.answers[self.path]  # type: ignore[attr-defined]
+        token = self.server.token  # type: ignore[attr-defined]
+        if self.path == "/metrics" and token and self.headers["Authorization"] != f"Bearer {token}":
+            code, text = 401, "a bearer token is needed"
         self.send_response(code)
         self.end_headers()
         self.wfile.write(text.encode())
@@ -167,12 +174,17 @@ def endpoints() -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-def check(server: ThreadingHTTPServer, answers: dict[str, tuple[int, str]], **values: Any) -> subprocess.CompletedProcess[str]:
-    """Runs what the test pod runs, against `server` in place of the Service."""
-    server.answers = answers  # type: ignore[attr-defined]
+def check(
+    server: ThreadingHTTPServer, folder: Path, answers: dict[str, tuple[int, str]], *, token: str = TOKEN, **values: Any
+) -> subprocess.CompletedProcess[str]:
+    """Runs what the test pod runs, against `server` in place of the Service. `token`: what the server wants; "": none."""
+    server.answers, server.token = answers, token  # type: ignore[attr-defined]
+    (folder / "token").write_text(TOKEN)
     (container,) = one(render(values), "Pod")["spec"]["containers"]
     host = f"127.0.0.1:{server.server_address[1]}"
-    given = {entry["name"]: re.sub(r"^http://[^/]+", f"http://{host}", entry["value"]) for entry in container["env"]}
+    given = {entry["name"]: re.sub(r"^https?://[^/]+", f"http://{host}", entry["value"]) for entry in container["env"]}
+    if given["TOKEN_FILE"]:
+        given["TOKEN_FILE"] = str(folder / "token")
     command = [sys.executable if word == "python" else word for word in [*container["command"], *container["args"]]]
     environment = {"PATH": os.environ["PATH"], **given, "SECONDS_TO_WAIT": "0"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -181,8 +193,11 @@ def check(server: ThreadingHTTPServer, answers: dict[str, tuple[int, str]], **va
 METRICS = "# HELP workqueue_depth Keys.\n# TYPE workqueue_depth gauge\nworkqueue_depth 0\n"
 
 
-def test_the_test_pod_is_content_with_a_ready_operator_that_counts(endpoints: ThreadingHTTPServer) -> None:
-    done = check(endpoints, {"/readyz": (200, "ok"), "/metrics": (200, METRICS)})
+READY = {"/readyz": (200, "ok"), "/metrics": (200, METRICS)}
+
+
+def test_the_test_pod_is_content_with_a_ready_operator_that_counts(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
+    done = check(endpoints, tmp_path, READY)
     assert done.returncode == 0, done.stderr
     assert "1 metrics" in done.stdout
 
@@ -197,12 +212,25 @@ def test_the_test_pod_is_content_with_a_ready_operator_that_counts(endpoints: Th
         ({"/readyz": (200, "ok"), "/metrics": (200, "")}, "/metrics serves no metric"),
     ],
 )
-def test_the_test_pod_fails_with_what_is_wrong(endpoints: ThreadingHTTPServer, answers: dict[str, tuple[int, str]], says: str) -> None:
-    done = check(endpoints, answers)
+def test_the_test_pod_fails_with_what_is_wrong(
+    endpoints: ThreadingHTTPServer, tmp_path: Path, answers: dict[str, tuple[int, str]], says: str
+) -> None:
+    done = check(endpoints, tmp_path, answers)
     assert done.returncode == 1
     assert says in done.stderr
 
 
-def test_the_test_pod_asks_for_no_metrics_where_there_are_none(endpoints: ThreadingHTTPServer) -> None:
-    done = check(endpoints, {"/readyz": (200, "ok")}, metrics={"enabled": False})
+def test_the_test_pod_fails_where_metrics_need_no_token_though_they_should(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
+    done = check(endpoints, tmp_path, READY, token="")
+    assert done.returncode == 1
+    assert "/metrics serves metrics to a request without a token" in done.stderr
+
+
+def test_the_test_pod_shows_no_token_where_metrics_need_none(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
+    done = check(endpoints, tmp_path, READY, token="", metrics={"auth": {"enabled": False}})
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_test_pod_asks_for_no_metrics_where_there_are_none(endpoints: ThreadingHTTPServer, tmp_path: Path) -> None:
+    done = check(endpoints, tmp_path, {"/readyz": (200, "ok")}, metrics={"enabled": False})
     assert done.returncode == 0, done.stderr
