@@ -6,16 +6,17 @@ objective between plans that admit the same jobs. `python -m benchmarks.placemen
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from builders.placement_fleets import a_large_problem, a_problem_of_groups, a_small_problem
 from builders.placement_reference import Best, best, bound
 from diloco_operator.allotment.flow import FlowPlan, FlowProblem, solve
 
-from benchmarks.figure import Figure, measured_commit, percentile
+from benchmarks.figure import Figure, percentile
+from benchmarks.from_seed import main
 
 GROUPS_NEAR, GROUPS_P95 = 0.001, 0.02
 GROUPS_SHARE = 0.9
@@ -43,7 +44,7 @@ def same_admission(plan: FlowPlan, exact: Best) -> bool:
 
 
 def compare(problems: Iterator[FlowProblem]) -> tuple[list[float], int]:
-    """Gaps of the objective where the admission is the same, and how often it is not."""
+    """Collect the gaps of the objective where the admission is the same, and how often it is not."""
     gaps, other = [], 0
     for problem in problems:
         plan, exact = solve(problem), best(problem)
@@ -80,15 +81,5 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     yield from figures(SMOKE if smoke else FULL, 0)
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.placement_gap", description="One JSON line for each figure.")
-    parser.add_argument("--seed", type=int, default=0, help="of the first fleet; the others follow")
-    commit, kept = measured_commit(), True
-    for figure in figures(FULL, parser.parse_args(argv).seed):
-        sys.stdout.write(figure.line(smoke=False, commit=commit) + "\n")
-        kept = kept and figure.ok
-    return 0 if kept else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main("benchmarks.placement_gap", partial(figures, FULL)))

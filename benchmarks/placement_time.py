@@ -6,7 +6,6 @@ are ratios of two times of one run.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import math
 import statistics
@@ -14,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from builders.placement_fleets import a_large_problem
 from diloco_operator.allotment.flow import FlowProblem, solve
@@ -22,7 +22,8 @@ from diloco_operator.allotment.flow.objective import bonuses
 from diloco_operator.allotment.flow.repair import lose_held, prepare, without_unit
 from diloco_operator.allotment.flow.solution import Solution
 
-from benchmarks.figure import Figure, measured_commit, percentile
+from benchmarks.figure import Figure, percentile
+from benchmarks.from_seed import main
 
 FULL_LIMIT, MILLION_LIMIT, REPAIR_LIMIT_MS = 1.0, 2.0, 20.0
 SLICES_LIMIT, JOBS_EXPONENT_LIMIT = 2.0, 1.5
@@ -52,19 +53,19 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def solving(problem: FlowProblem, runs: int) -> float:
-    """Median of the seconds that one solve takes."""
+    """Measure the median of the seconds that one solve takes."""
     return statistics.median(seconds(lambda: solve(problem)) for _ in range(runs))
 
 
 def growth(small: FlowProblem, large: FlowProblem, runs: int) -> float:
-    """Median of the ratios of two solves, one after the other."""
+    """Measure the median of the ratios of two solves, one after the other."""
     pairs = [(seconds(lambda: solve(small)), seconds(lambda: solve(large))) for _ in range(runs)]
     return statistics.median(many / few for few, many in pairs)
 
 
 @dataclass(slots=True)
 class Losses:
-    """What repairs of one lost slice each took."""
+    """Times of repairs, of one lost slice each."""
 
     milliseconds: list[float] = field(default_factory=list)
     """With the time of a new solve where one was needed."""
@@ -74,7 +75,7 @@ class Losses:
 
 
 def losses(problem: FlowProblem, count: int, *, broken: bool) -> Losses:
-    """Of units that are beyond the minimum of their job; `broken`: of units that the minimum needs."""
+    """Lose slices of units that are beyond the minimum of their job; `broken`: of units that the minimum needs."""
     found = Losses()
     for job in problem.jobs:
         if len(found.milliseconds) < count and job.has > (0 if broken else job.protected):
@@ -84,7 +85,7 @@ def losses(problem: FlowProblem, count: int, *, broken: bool) -> Losses:
 
 
 def _lose(problem: FlowProblem, key: str, found: Losses) -> None:
-    """One unit of this job loses its slice."""
+    """Measure how long it takes when one unit of this job loses its slice."""
     bonus = bonuses(problem.jobs)
     jobs, classes = next(each for each in components(problem) if any(job.key == key for job in each[0]))
     pool = next(pool for job in jobs if job.key == key for pool in job.firm if pool.has)
@@ -140,15 +141,5 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     yield from figures(SMOKE if smoke else FULL, 0)
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.placement_time", description="One JSON line for each figure.")
-    parser.add_argument("--seed", type=int, default=0, help="of the fleets")
-    commit, kept = measured_commit(), True
-    for figure in figures(FULL, parser.parse_args(argv).seed):
-        sys.stdout.write(figure.line(smoke=False, commit=commit) + "\n")
-        kept = kept and figure.ok
-    return 0 if kept else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main("benchmarks.placement_time", partial(figures, FULL)))

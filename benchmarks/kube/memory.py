@@ -14,7 +14,7 @@ from builders.operator_process import OperatorReplica
 from diloco_operator.api import names
 
 from benchmarks.figure import Figure
-from benchmarks.kube.rig import job, rig, running, watching
+from benchmarks.kube.rig import job, rig, running, watching, writes_of
 
 LIMIT = 5.0
 BASE_LIMIT = 150.0
@@ -39,7 +39,7 @@ async def at_rest(operator: OperatorReplica, quiet: float) -> float:
     checks, unchanged, writes = 3, 0, -1
     while unchanged < checks:
         await asyncio.sleep(quiet / checks)
-        now = operator.writes
+        now = await writes_of(operator)
         unchanged = unchanged + 1 if now == writes else 0
         writes = now
     return operator.resident_mib

@@ -31,6 +31,7 @@ from diloco_operator.api import names
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, PatchType, Resource
 from diloco_operator.kube.rest import RestClient, load_config
+from diloco_operator.timeouts import ENDPOINTS
 
 from benchmarks import ROOT
 from benchmarks.simulated_cluster import POOL, STEPS, node
@@ -263,3 +264,10 @@ def shuffled[T](items: Iterable[T], seed: int) -> list[T]:
     found = list(items)
     random.Random(seed).shuffle(found)
     return found
+
+
+async def writes_of(operator: OperatorReplica) -> int:
+    """Count the operator's requests so far that changed something, or tried to. A text of /metrics is served to all who ask within a while,
+    so this waits until none of before is."""
+    await asyncio.sleep(ENDPOINTS.page)
+    return operator.writes

@@ -8,7 +8,6 @@ decision for a big job takes a tenth of a second and more and would block everyt
 fleet, and counts only if no other job reserved one of its nodes meanwhile.
 
 See docs/decisions/0091-fairness-between-jobs.md. See docs/decisions/0204-start-with-many-jobs.md.
-See docs/decisions/0207-one-allotment-for-many-jobs.md.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import aclosing, closing, nullcontext
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -34,6 +33,7 @@ from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.client import ApiError
 from diloco_operator.kube.expectations import Expectations
+from diloco_operator.operator.allotment_refresh import AllotmentRefresh
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
@@ -63,13 +63,6 @@ _MANY_CERTIFICATES = 8
 """To make so many certificates takes 1 ms or more."""
 
 
-_REFRESH_DELAY = 0.01
-"""Seconds. Changes of the fleet come in bursts, and one refresh serves all of a burst."""
-_AT_ONCE = 100
-"""An allotment over so many jobs takes a few milliseconds. A larger one is made in steps, once for all changes of a moment."""
-_TURN_STEPS = 100
-_TURN_SECONDS = 0.005
-"""A turn of the loop has at most so many of these steps, and about so many seconds of them."""
 _DECISIONS = 3
 """Decisions in one reconcile: each shows what the job wants, and may be granted more."""
 
@@ -128,6 +121,7 @@ class Reconciler:
         self._caches = caches
         self._inventory = inventory
         self._allotment = Allotment(inventory)
+        self._refresh = AllotmentRefresh(self._allotment, wake)
         self._expectations = expectations
         self._executor = executor
         self._events = events
@@ -150,10 +144,6 @@ class Reconciler:
         self._registered: dict[JobKey, str] = {}
         """Jobs that the allotment knows, with the keys that it knows them by."""
         self._restoring = False
-        self._refresh: asyncio.TimerHandle | None = None
-        """Set while the allotment must be refreshed and the jobs that it concerns woken."""
-        self._allotting: asyncio.Task[None] | None = None
-        """Makes an allotment in steps."""
         self._rejected_writes = RejectedWrites()
         self._pod_answers = PodAnswers()
         self._slices_since = SlicesSince()
@@ -186,7 +176,7 @@ class Reconciler:
                 except Exception:  # as above
                     log.exception("job %s/%s cannot be registered for slices: this is a defect, please report it", *key)
                 await asyncio.sleep(0)  # each new requirement is tested against every slice
-        await self._allot_in_steps()
+        await self._refresh.in_steps()
         self._restoring = False
 
     def _restore_reservations(self, key: JobKey) -> None:
@@ -312,74 +302,23 @@ class Reconciler:
         """Register what the job has and wants after this plan. True if the allotment then grants it slices, revokes units, or needs to know
         of pods whether they are admitted, and the decision did not see that."""
         self._allotment.update(plan.request or _occupying(job.key, plan.reservations))
-        self._refresh_allotment(job.key)
+        self._refresh.now(job.key)
         now = self._allotment.of(job.key)
         return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys() or now.checks - seen.checks)
 
     def fleet_changed(self) -> None:
         """Slices came, went, or became free. The jobs that get or give some are woken in a moment; during the start all jobs are due."""
-        if self._refresh is None and not self._restoring:
-            self._refresh = asyncio.get_running_loop().call_later(_REFRESH_DELAY, self._refresh_allotment)
-
-    def _refresh_allotment(self, deciding: str = "") -> None:
-        """Wake the jobs whose allotment changed; `deciding`: the job that is being decided on. What concerns many jobs follows in a moment;
-        until then the last allotment stands."""
-        if self._refresh is not None:
-            self._refresh.cancel()
-            self._refresh = None
-        self._wake_all(self._allotment.refresh(_AT_ONCE) - {deciding})
-        if self._allotment.unfinished and self._allotting is None:
-            self._allotting = asyncio.create_task(self._allot_rest(), name="allotment")
-
-    def _wake_all(self, jobs: Iterable[str]) -> None:
-        for job in jobs:
-            namespace, name, _ = job.split("/", 2)
-            self._wake((namespace, name))
-
-    async def _allot_rest(self) -> None:
-        """Make allotments in steps until nothing is left. Each is followed by a pause of the same length, so that it takes at most half the
-        time, and waits for the changes of a moment."""
-        loop = asyncio.get_running_loop()
-        pause = _REFRESH_DELAY
-        try:
-            while self._allotment.unfinished:
-                await asyncio.sleep(pause)
-                begun = loop.time()
-                await self._allot_in_steps()
-                self._wake_all(self._allotment.refresh(_AT_ONCE))  # what changed meanwhile and concerns few
-                pause = max(_REFRESH_DELAY, loop.time() - begun)
-        except Exception:  # the next change starts another one
-            log.exception("the allotment of slices failed: this is a defect of the operator, please report it")
-        finally:
-            self._allotting = None
-
-    async def _allot_in_steps(self) -> None:
-        loop = asyncio.get_running_loop()
-        with closing(self._allotment.in_steps()) as steps:
-            while True:
-                until = loop.time() + _TURN_SECONDS
-                for _ in range(_TURN_STEPS):
-                    try:
-                        next(steps)
-                    except StopIteration as end:
-                        self._wake_all(end.value)
-                        return
-                    if loop.time() >= until:
-                        break
-                await asyncio.sleep(0)
+        if not self._restoring:
+            self._refresh.soon()
 
     @property
     def idle(self) -> bool:
         """Whether no allotment is being made."""
-        return self._allotting is None
+        return self._refresh.idle
 
     async def close(self) -> None:
         """End what goes on beside the reconciles."""
-        if self._refresh is not None:
-            self._refresh.cancel()
-        if self._allotting is not None:
-            self._allotting.cancel()
-            await asyncio.gather(self._allotting, return_exceptions=True)
+        await self._refresh.close()
 
     def _observed(self, key: JobKey, job: Job) -> ObservedState:
         allotted = self._allotment.of(job.key)
@@ -412,7 +351,7 @@ class Reconciler:
         job_key = cached.bare.key
         if not self._allotment.knows(job_key):
             self._register(key, cached.whole())
-        self._refresh_allotment(job_key)
+        self._refresh.now(job_key)
         unsure = key in self._unsure
         observed, allotted = self._observed(key, cached.bare), self._allotment.of(job_key)
         view = self._allotment.view(job_key)

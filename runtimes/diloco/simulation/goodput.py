@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 
@@ -28,21 +28,26 @@ class Use(enum.StrEnum):
 class Accounts:
     """Slice-seconds by use, of all units."""
 
-    by_use: Counter[Use] = field(default_factory=Counter)
+    by_use: defaultdict[Use, float] = field(default_factory=lambda: defaultdict(float))
 
     def add(self, use: Use, slices: int, missing: int, seconds: float) -> None:
-        """`slices` of a unit had this use for so long, while `missing` others were out."""
-        self.by_use[use] += slices * seconds  # type: ignore[assignment]
-        self.by_use[Use.MISSING] += missing * seconds  # type: ignore[assignment]
+        """Book that `slices` of a unit had this use for so long, while `missing` others were out."""
+        self.by_use[use] += slices * seconds
+        self.by_use[Use.MISSING] += missing * seconds
+
+    def include(self, other: Accounts) -> None:
+        """Add what another unit did."""
+        for use, spent in other.by_use.items():
+            self.by_use[use] += spent
 
     @property
     def total(self) -> float:
         """Slice-seconds."""
-        return float(sum(self.by_use.values()))
+        return sum(self.by_use.values())
 
     def share(self, use: Use) -> float:
         """Of all slice-seconds, 0..1; 0 before any."""
-        return float(self.by_use[use]) / self.total if self.total else 0.0
+        return self.by_use[use] / self.total if self.total else 0.0
 
     @property
     def goodput(self) -> float:

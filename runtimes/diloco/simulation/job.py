@@ -6,9 +6,10 @@ See docs/decisions/0209-simulator.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from random import Random
+
+from numpy.random import Generator
 
 from diloco.algorithm.coordinator import Coordinator
 from diloco.algorithm.events import Close, Merged, Metadata, Offer, Order, Pull, Rest, Skipped
@@ -46,7 +47,7 @@ class Outcome:
 class SimulatedJob:
     """Runs one job. Learner, link and syncer cost no time here, but for the steps, failures and starts of the units."""
 
-    def __init__(self, training: Training, hardware: Iterable[Hardware], random: Random) -> None:
+    def __init__(self, training: Training, hardware: Sequence[Hardware], random: Generator) -> None:
         """One unit for each `hardware`. They join at random moments of the first step."""
         self.timeline = Timeline()
         self._training = training
@@ -54,7 +55,6 @@ class SimulatedJob:
         guard.begin([_NORM] * training.fragments)
         self._coordinator = Coordinator(training, guard)
         self._coordinator.begin()
-        self._guard = guard
         self._tokens: dict[int, int] = {}
         """Per open exchange, tokens of its contributions."""
         self._merged_tokens = 0
@@ -62,10 +62,10 @@ class SimulatedJob:
         self._up_since: float | None = None
         self._up_seconds = 0.0
         self.units: dict[str, SimulatedUnit] = {}
-        for index, one in enumerate(hardware):
-            unit = SimulatedUnit(f"u{index}", one, training.fragments, self.timeline, self, Random(random.random()))  # noqa: S311 - a simulation
+        for index, (one, own) in enumerate(zip(hardware, random.spawn(len(hardware)), strict=True)):
+            unit = SimulatedUnit(f"u{index}", one, training.fragments, self.timeline, self, own)
             self.units[unit.name] = unit
-            unit.begin(random.random() * one.step_seconds)
+            unit.begin(own.random() * one.step_seconds)
 
     def run(self, seconds: float) -> Outcome:
         """Simulate so long."""
@@ -144,7 +144,7 @@ class SimulatedJob:
     def _outcome(self, seconds: float) -> Outcome:
         accounts = Accounts()
         for unit in self.units.values():
-            accounts.by_use.update(unit.accounts.by_use)
+            accounts.include(unit.accounts)
         trained = sum(unit.tokens for unit in self.units.values()) * self._training.fragments
         return Outcome(
             seconds,

@@ -7,11 +7,11 @@ has; a unit that is not elastic waits for replacements.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Final
+
+from numpy.random import default_rng
 
 from diloco.contract import Checkpoint, Training
 from diloco.simulation.failures import YEAR, ReturnDelay
@@ -123,7 +123,7 @@ def simulate(cell: Cell, seconds: float, seed: int, years: float = 1.0, calibrat
         elastic=cell.elastic,
     )
     training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))
-    random = Random(zlib.crc32(f"{seed} {cell} {years}".encode()))  # noqa: S311 - a simulation, the same on each machine
+    random = default_rng([seed, cell.units, cell.chips, cell.elastic, round(1000 * years)])
     return SimulatedJob(training, [hardware] * cell.units, random).run(seconds)
 
 

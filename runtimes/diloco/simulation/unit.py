@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from typing import Protocol
 
+from numpy.random import Generator
+
 from diloco.algorithm.events import Metadata, Pull
-from diloco.simulation.failures import ReturnDelay, failures
+from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.goodput import Accounts, Use
 from diloco.simulation.timeline import Timeline
 
@@ -59,7 +60,7 @@ class SimulatedUnit:
     """One learner unit. `tokens`: of a slice in a step."""
 
     def __init__(
-        self, name: str, hardware: Hardware, fragments: int, timeline: Timeline, syncer: Syncer, random: Random, tokens: int = 1000
+        self, name: str, hardware: Hardware, fragments: int, timeline: Timeline, syncer: Syncer, random: Generator, tokens: int = 1000
     ) -> None:
         self.name = name
         self.hardware = hardware
@@ -126,7 +127,7 @@ class SimulatedUnit:
             self._spend(Use.WAITING, hardware.step_seconds, self._rested)
             return
         mean = self.present * hardware.chips_per_slice * hardware.step_seconds / hardware.chip_seconds_between_failures
-        failed = min(failures(mean, self._random), self.present)
+        failed = min(int(self._random.poisson(mean)), self.present)
         if not failed:
             self.training = True
             self._spend(Use.TRAINING, hardware.step_seconds, self._stepped)

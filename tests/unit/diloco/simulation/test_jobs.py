@@ -1,7 +1,5 @@
 """Jobs on virtual time, with the coordinator of real ones."""
 
-from random import Random
-
 import pytest
 from diloco.contract import Checkpoint, Training
 from diloco.simulation.failures import YEAR, ReturnDelay
@@ -9,6 +7,7 @@ from diloco.simulation.goodput import Use
 from diloco.simulation.job import Outcome, SimulatedJob
 from diloco.simulation.table1 import CELLS, FITTED, PUBLISHED, Cell, Row, rms, simulate
 from diloco.simulation.unit import Hardware
+from numpy.random import default_rng
 
 
 def hardware(*, slices: int = 8, years: float = float("inf"), step_seconds: float = 2.0) -> Hardware:
@@ -17,7 +16,7 @@ def hardware(*, slices: int = 8, years: float = float("inf"), step_seconds: floa
 
 def simulated(*units: Hardware, seconds: float = 1000.0, seed: int = 1, **training: object) -> Outcome:
     usual = {"steps": 10**9, "checkpoint": Checkpoint(every_steps=10**9)}
-    return SimulatedJob(Training(**(usual | training)), units, Random(seed)).run(seconds)
+    return SimulatedJob(Training(**(usual | training)), units, default_rng(seed)).run(seconds)
 
 
 def test_without_failures_every_merge_has_all_units_and_nearly_all_tokens() -> None:

@@ -1,7 +1,6 @@
 """One unit on virtual time, without a job around it."""
 
 from dataclasses import replace
-from random import Random
 
 import pytest
 from diloco.algorithm.events import Metadata, Pull
@@ -11,6 +10,7 @@ from diloco.simulation.timeline import Timeline
 from diloco.simulation.unit import Hardware, SimulatedUnit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import default_rng
 
 SOUND = Hardware(
     slices=4,
@@ -52,7 +52,7 @@ class Alone:
 
     def __init__(self, hardware: Hardware, seed: int = 1) -> None:
         self.timeline, self.heard = Timeline(), Heard()
-        self.unit = SimulatedUnit("u", hardware, 2, self.timeline, self.heard, Random(seed), tokens=10)
+        self.unit = SimulatedUnit("u", hardware, 2, self.timeline, self.heard, default_rng(seed), tokens=10)
         self.unit.begin(0.0)
 
     def run(self, seconds: float) -> None:
@@ -85,7 +85,7 @@ def test_an_answer_holds_what_was_trained_since_the_fragment_was_adopted() -> No
 def test_a_failure_costs_the_step_and_a_start_and_the_slice_is_missing_until_it_returns() -> None:
     # Two failures a step in the mean, and slices that take longer to come back than this runs.
     frail = replace(SOUND, chip_seconds_between_failures=1024.0, returns=ReturnDelay(1.0, 1.0, 1e9))
-    alone = Alone(frail, seed=3)
+    alone = Alone(frail, seed=1)
     alone.run(2.0)
     lost = 4 - alone.unit.present
     assert 1 <= lost <= 3

@@ -16,7 +16,7 @@ from builders.operator_run import an_api
 from builders.virtual_time import run_virtual
 from diloco_operator.allotment import Allotment
 from diloco_operator.api import names
-from diloco_operator.operator import RunConfig, reconciler
+from diloco_operator.operator import RunConfig, allotment_refresh
 from diloco_operator.plan import Plan
 from diloco_operator.reconcile import ObservedState
 
@@ -108,8 +108,8 @@ def test_one_allotment_in_short_turns_serves_all_of_many_jobs_that_come() -> Non
 
     with (
         patch.object(Allotment, "in_steps", lambda self: steps.counted(in_steps(self))),
-        patch.object(reconciler, "_AT_ONCE", before),
-        patch.object(reconciler, "_TURN_STEPS", 10),
+        patch.object(allotment_refresh, "_AT_ONCE", before),
+        patch.object(allotment_refresh, "_TURN_STEPS", 10),
     ):
         run_virtual(scenario())
     assert steps.most_in_a_turn == 10

@@ -1,0 +1,103 @@
+"""Keeps the allotment of slices up to date beside the reconciles, and wakes the jobs that can act on a new one.
+
+See docs/decisions/0207-one-allotment-for-many-jobs.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import closing
+
+from diloco_operator.allotment import Allotment
+from diloco_operator.operator.caches import JobKey
+
+log = logging.getLogger(__name__)
+
+_DELAY = 0.01
+"""Seconds. Changes of the fleet come in bursts, and one refresh serves all of a burst."""
+_AT_ONCE = 100
+"""An allotment over so many jobs takes a few milliseconds. A larger one is made in steps, once for all changes of a moment."""
+_TURN_STEPS = 100
+_TURN_SECONDS = 0.005
+"""A turn of the loop has at most so many of these steps, and about so many seconds of them."""
+
+
+class AllotmentRefresh:
+    """For one event loop. `wake` queues a job."""
+
+    def __init__(self, allotment: Allotment, wake: Callable[[JobKey], None]) -> None:
+        self._allotment = allotment
+        self._wake = wake
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        """Makes an allotment in steps."""
+
+    def soon(self) -> None:
+        """Refresh in a moment, once for all that changes until then."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_DELAY, self.now)
+
+    def now(self, deciding: str = "") -> None:
+        """Refresh, and wake the jobs that can act on it; `deciding`: the job that is being decided on. What concerns many jobs follows in a
+        moment; until then the last allotment stands."""
+        self._cancel_timer()
+        self._wake_all(self._allotment.refresh(_AT_ONCE) - {deciding})
+        if self._allotment.unfinished and self._task is None:
+            self._task = asyncio.create_task(self._finish(), name="allotment")
+
+    async def in_steps(self) -> None:
+        """Refresh all, in turns of the loop."""
+        loop = asyncio.get_running_loop()
+        with closing(self._allotment.in_steps()) as steps:
+            while True:
+                until = loop.time() + _TURN_SECONDS
+                for _ in range(_TURN_STEPS):
+                    try:
+                        next(steps)
+                    except StopIteration as end:
+                        self._wake_all(end.value)
+                        return
+                    if loop.time() >= until:
+                        break
+                await asyncio.sleep(0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no allotment is being made in steps."""
+        return self._task is None
+
+    async def close(self) -> None:
+        """End what goes on."""
+        self._cancel_timer()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _finish(self) -> None:
+        """Make allotments in steps until nothing is left. Each is followed by a pause of the same length, so that it takes at most half the
+        time, and waits for the changes of a moment."""
+        loop = asyncio.get_running_loop()
+        pause = _DELAY
+        try:
+            while self._allotment.unfinished:
+                await asyncio.sleep(pause)
+                begun = loop.time()
+                await self.in_steps()
+                self._wake_all(self._allotment.refresh(_AT_ONCE))  # what changed meanwhile and concerns few
+                pause = max(_DELAY, loop.time() - begun)
+        except Exception:  # the next change starts another one
+            log.exception("the allotment of slices failed: this is a defect of the operator, please report it")
+        finally:
+            self._task = None
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake_all(self, jobs: Iterable[str]) -> None:
+        for job in jobs:
+            namespace, name, _ = job.split("/", 2)
+            self._wake((namespace, name))
