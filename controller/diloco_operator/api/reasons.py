@@ -156,6 +156,15 @@ class DegradedReason(ConditionReason):
         "A learner was given up, and no pool may replace it: the job has fewer learners than it asks for until a person acts.",
     )
     LEARNERS_UNPLACED = "LearnersUnplaced", TRUE, Severity.WARNING, "There is no hardware for the missing learners."
+    ROLL_OUT_STOPPED = (
+        "RollOutStopped",
+        TRUE,
+        Severity.WARNING,
+        (
+            "A unit failed with the pool's new template and has not contributed since. The other units keep the earlier one until it "
+            "contributes, or the template changes again."
+        ),
+    )
     SNAPSHOT_FAILED = (
         "SnapshotFailed",
         TRUE,

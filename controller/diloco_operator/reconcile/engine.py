@@ -37,13 +37,14 @@ from diloco_operator.reconcile.status.write import may_wait, write_status, write
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, prune_pods_of_finished_job
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.job_request import request_on_record
-from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, replace_outdated, suspend_unit
+from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
 from diloco_operator.reconcile.units.quota import orphan_releases, quota_changes, release_all
 from diloco_operator.reconcile.units.requests import granted_pods
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
 from diloco_operator.reconcile.units.revocations import leave_revoked
+from diloco_operator.reconcile.units.roll_out import replace_outdated
 from diloco_operator.reconcile.units.scaling import Scaling, scale
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 

@@ -39,6 +39,7 @@ from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.units.delegation import is_waiting
 from diloco_operator.reconcile.units.quota import without_kueue
+from diloco_operator.reconcile.units.roll_out import stopped_roll_outs
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
 from diloco_operator.report import UnitPhase
@@ -332,6 +333,8 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
         if report is not None and report.snapshot_error:
             text = f"training continues, but the syncer cannot write snapshots: {report.snapshot_error}. Make room on its volume"
             return Statement(DegradedReason.SNAPSHOT_FAILED, text)
+        if (stopped := _stopped_roll_outs(context, scaling)) and not context.finishing:
+            return Statement(DegradedReason.ROLL_OUT_STOPPED, stopped)
         if _is_short_for_good(scaling) and not context.finishing:
             return Statement(DegradedReason.LEARNERS_LOST, _lost(context, scaling, contributing))
         if report is not None and _work_is_lost(context):
@@ -350,8 +353,19 @@ def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingU
         return Statement(DegradedReason.LEARNERS_RECONNECTING, text)
     reason = _degraded_reason(context, scaling, _missing_units(scaling, contributing), begun=begun)
     count = f"{_count(scaling, contributing)}, learners.min is {learners.min}"
-    details = _missing(scaling, contributing)
+    details = "; ".join(filter(None, (_missing(scaling, contributing), _stopped_roll_outs(context, scaling))))
     return Statement(reason, count + (f"; {details}" if details else "") + _blamed(context))
+
+
+def _stopped_roll_outs(context: ReconcileContext, scaling: Scaling) -> str:
+    """Why units keep the earlier template of their pool, and what to do; "": no roll-out has stopped."""
+    found = []
+    for pool, failed, left in stopped_roll_outs(context, scaling.records):
+        keep = plural(left, "unit keeps", "units keep")
+        text = f"the new template of pool {pool} has stopped after {failed.name}, which has not contributed with it"
+        cause = failed.last_failure or failed.message
+        found.append(f"{text} ({cause}): {keep} the earlier one. Correct the template, or take the change back")
+    return "; ".join(found)
 
 
 def _is_short_for_good(scaling: Scaling) -> bool:

@@ -1,4 +1,4 @@
-"""Units that leave although nothing happened to them: their pool or template changed, the job is suspended, or it is over. Pure."""
+"""Units that leave although nothing happened to them: their pool went, the job is suspended, or it is over. Pure."""
 
 from __future__ import annotations
 
@@ -24,36 +24,6 @@ def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitSta
         elif context.learners.get(name):
             found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=UnitReason.SCALED_DOWN)
     return found
-
-
-def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Replace units that were made from another template than the pool's present one. Those that do not contribute leave at once; the
-    others one after the other, each when all others are back; those that were given up start again."""
-    found = dict(records)
-    outdated = [r for r in records.values() if r.template_hash and r.pool in context.hashes and not context.up_to_date(r)]
-    text = "the pool's template changed; the unit is created again from the new one"
-    for record in outdated:
-        if record.state is UnitState.FAILED:
-            found[record.name] = record._replace(
-                state=UnitState.PENDING,
-                reason=UnitReason.TEMPLATE_CHANGED,
-                message=text,
-                failures=(),
-                since=context.now,
-                template_hash="",
-            )
-        elif record.state in (UnitState.STARTING, UnitState.JOINING):
-            found[record.name] = _drain(record, text, context.now)
-    training = [r for r in outdated if r.state is UnitState.TRAINING]
-    quiet = all(r.state is UnitState.TRAINING or not r.slice for r in found.values())
-    if training and quiet:
-        first = min(training, key=lambda r: (r.pool, r.number))
-        found[first.name] = _drain(first, text, context.now)
-    return found
-
-
-def _drain(record: UnitStatusRecord, message: str, now: float) -> UnitStatusRecord:
-    return record._replace(state=UnitState.DRAINING, reason=UnitReason.TEMPLATE_CHANGED, message=message, since=now)
 
 
 def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
