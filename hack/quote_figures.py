@@ -1,0 +1,158 @@
+"""Writes what benchmarks printed into the pages that quote it: hack/quote_figures.py LINES, a file of JSON lines of `python -m benchmarks`.
+
+Two places of README.md and docs/results/*.md quote a figure:
+
+- a row of a table with the head `| figure | limit | ours | command | commit |`, whose first cell begins with the name of the figure in
+  backticks, and then with that of a field of its line if the row is about that: `figure` `field.part`. Ours and the commit are written;
+- a number before a mark, `1.004<!-- figure -->` or `8.7<!-- figure field.part -->`.
+
+Exit status 1, and nothing written, when a line cannot be quoted: a smoke run, changes that are not committed, a figure without a place.
+
+See docs/decisions/0218-quoted-figures.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAD = "| figure | limit | ours | command | commit |"
+MISSING = "not recorded"
+"""In the cell of a figure that no run has printed yet."""
+_COMMIT_DIGITS = 8
+_BAR = re.compile(r"(?<!\\)\|")
+_NAME = re.compile(r"`([\w.-]+)`(?: `([\w.-]+)`)?")
+_MARK = re.compile(r"[\d.,]+(<!-- ([\w.-]+)(?: ([\w.-]+))? -->)")
+_CLEAN_COMMIT = re.compile(r"[0-9a-f]{8,40}")
+
+type Line = Mapping[str, object]
+type Key = tuple[str, str]
+"""Name of a figure, and of a field of its line: "" for the value."""
+
+
+class Unquotable(Exception):
+    """What is wrong with the lines, and what to do."""
+
+
+def pages() -> list[Path]:
+    """Every page that quotes figures."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
+
+
+def read_lines(text: str) -> dict[str, Line]:
+    """Give the newest line of each figure. Raises `Unquotable`. What is no JSON line, such as the output of make, is passed over."""
+    found: dict[str, Line] = {}
+    for number, written in enumerate(text.splitlines(), 1):
+        if not written.startswith("{"):
+            continue
+        try:
+            line = json.loads(written)
+            name, commit = str(line["figure"]), str(line["commit"])
+        except (ValueError, KeyError) as error:
+            raise Unquotable(f"line {number}: no line of a benchmark: {error!r}") from error
+        if "smoke" in line:
+            raise Unquotable(f"line {number}: {name} is of a smoke run, whose values mean nothing; run it without --smoke")
+        if not _CLEAN_COMMIT.fullmatch(commit):
+            raise Unquotable(f"line {number}: {name} is of commit {commit}; commit what you changed and measure again")
+        found[name] = line
+    return found
+
+
+def number(value: object) -> str:
+    """Write four significant digits, without an exponent; counts are exact."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unquotable(f"{value!r} is no number")
+    if value == int(value):
+        return f"{int(value):,}"
+    return format(Decimal(f"{value:.4g}"), ",f")
+
+
+def value_of(line: Line, field: str) -> str:
+    """Write the value of the line, or that of a field: `processor_ms.with.other_threads` is one in an object."""
+    found: object = line
+    for part in field.split(".") if field else ["value"]:
+        if not isinstance(found, Mapping) or part not in found:
+            raise Unquotable(f"the line of {line['figure']} has no field {field}")
+        found = found[part]
+    try:
+        return number(found)
+    except Unquotable as error:
+        raise Unquotable(f"{line['figure']}, field {field or 'value'}: {error}") from error
+
+
+def _cells(row: str) -> list[str]:
+    return [cell.strip() for cell in _BAR.split(row)[1:-1]]
+
+
+def _lines_of_page(text: str) -> Iterator[tuple[str, Key | None]]:
+    """Give each line, and the figure of which it is a row."""
+    quoting = False
+    for line in text.splitlines():
+        quoting = line == HEAD or (quoting and line.startswith("|"))
+        named = _NAME.match(_cells(line)[0]) if quoting else None
+        yield line, (named[1], named[2] or "") if named else None
+
+
+def rows(text: str) -> dict[Key, list[str]]:
+    """Give the cells of each row that quotes a figure."""
+    return {key: _cells(line) for line, key in _lines_of_page(text) if key}
+
+
+def marks(text: str) -> dict[Key, str]:
+    """Give the number before each mark."""
+    return {(mark[2], mark[3] or ""): mark[0].removesuffix(mark[1]) for mark in _MARK.finditer(text)}
+
+
+def quoted(text: str, lines: Mapping[str, Line]) -> str:
+    """Give the page with the figures of the lines. Raises `Unquotable`."""
+
+    def replaced(mark: re.Match[str]) -> str:
+        return value_of(lines[mark[2]], mark[3] or "") + mark[1] if mark[2] in lines else mark[0]
+
+    written = []
+    for line, key in _lines_of_page(text):
+        if key and key[0] in lines:
+            field, measured = key[1], lines[key[0]]
+            name, limit, _, command, _ = _cells(line)
+            value = value_of(measured, field)
+            missed = not field and not measured["ok"]
+            cells = (name, limit, f"**{value}**" if missed else value, command, str(measured["commit"])[:_COMMIT_DIGITS])
+            written.append(f"| {' | '.join(cells)} |")
+        else:
+            written.append(_MARK.sub(replaced, line))
+    return "\n".join(written) + "\n"
+
+
+def without_a_place(texts: Iterable[str], lines: Mapping[str, Line]) -> list[str]:
+    """Name the figures of the lines that no page quotes in a row."""
+    placed = {name for text in texts for name, _ in rows(text)}
+    return sorted(set(lines) - placed)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: hack/quote_figures.py LINES\n")
+        return 2
+    texts = {page: page.read_text() for page in pages()}
+    try:
+        lines = read_lines(Path(arguments[0]).read_text())
+        if unplaced := without_a_place(texts.values(), lines):
+            raise Unquotable(f"no row for {', '.join(unplaced)}; add one to docs/results/all-figures.md")
+        new = {page: quoted(text, lines) for page, text in texts.items()}
+    except Unquotable as error:
+        sys.stderr.write(f"{arguments[0]}: {error}\n")
+        return 1
+    for page, text in new.items():
+        if text != texts[page]:
+            page.write_text(text)
+            sys.stdout.write(f"{page.relative_to(ROOT)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
