@@ -14,9 +14,12 @@ from pathlib import Path
 
 import page_files
 import pytest
-from builders.documents import NOT_TYPED, ROOT, SCENARIOS, SHELL, Block, fences, not_typed, pages, shell_blocks
+from builders.documents import NOT_TYPED, PRESENT, ROOT, SCENARIOS, SHELL, Block, fences, not_typed, pages, shell_blocks
+from diloco_operator.api.names import API_VERSION
+from diloco_operator.cli.validate import check
 
-LANGUAGES = {SHELL, "yaml", "python", "json", "dockerfile"}
+LANGUAGES = {SHELL, "text", "yaml", "python", "json", "dockerfile"}
+"""Text is what a program prints."""
 ASSIGNED = [name for names in SCENARIOS.values() for name in names]
 # Every process collects this file, and bash reads each line of a block to find its commands: so only the blocks that have such a command.
 REST = sorted(
@@ -47,6 +50,17 @@ def test_blocks_are_fenced(page: str) -> None:
             inside = line  # a list item, or anything else
         if line.startswith("    ") and not lines[number - 1].strip():
             assert re.match(r"[-*] |\d+\. ", inside), f"{page}: {line.strip()!r} is an indented block; fence it with ```{SHELL}"
+
+
+@pytest.mark.parametrize("page", PRESENT)
+def test_whole_jobs_can_be_applied_as_they_stand(page: str, tmp_path: Path) -> None:
+    """A block that begins with the API's version is a whole object: nothing in it is left to the reader."""
+    for language, text, _, number in fences(page):
+        if language == "yaml" and text.startswith(f"apiVersion: {API_VERSION}\n"):
+            file = tmp_path / f"{number}.yaml"
+            file.write_text(text)
+            _, problems = check((str(file),))
+            assert problems == [], f"{page}:{number}"
 
 
 @pytest.mark.slow
