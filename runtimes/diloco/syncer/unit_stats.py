@@ -14,6 +14,8 @@ from diloco.contract import MOST_PAUSE
 
 RATE_WINDOW = 15.0
 """Window in which throughput is measured, seconds."""
+_LATE = 2
+"""A value is late after so many times the time between the last two, and no sooner than the window."""
 MOST_LOSS = 1e9
 """Upper bound of a loss, and lower bound of its opposite. No mean over tokens comes near it, and sums of such losses stay finite."""
 LOSS_ALPHA = 0.05
@@ -40,7 +42,7 @@ class Phase(enum.IntEnum):
 
 
 class Rate:
-    """Growth of a counter per second, over the last RATE_WINDOW seconds."""
+    """Growth of a counter per second, over the last RATE_WINDOW seconds, or over the last step if that took longer."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int]] = deque()
@@ -50,17 +52,19 @@ class Rate:
         if self._samples and total < self._samples[-1][1]:
             self._samples.clear()
         self._samples.append((now, total))
-        while self._samples[0][0] < now - RATE_WINDOW:
+        while len(self._samples) > 2 and self._samples[1][0] < now - RATE_WINDOW:
             self._samples.popleft()
 
     def reset(self) -> None:
         self._samples.clear()
 
     def value(self, now: float) -> float:
-        """Per second; 0 without two values in the window."""
-        if len(self._samples) < 2 or self._samples[-1][0] < now - RATE_WINDOW:
+        """Per second; 0 with less than two values, or if the next one is late."""
+        if len(self._samples) < 2:
             return 0.0
         (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
+        if last_at < now - max(RATE_WINDOW, _LATE * (last_at - self._samples[-2][0])):
+            return 0.0
         return (last - first) / (last_at - first_at) if last_at > first_at else 0.0
 
 
@@ -124,6 +128,7 @@ class UnitStats:
             self.paused_until = now + (min(max(0.0, left), MOST_PAUSE) if math.isfinite(left) else 0.0)
         elif self.pause:
             self.heard_at = self.paused_until = now
+            self.rate.reset()  # the pause was no step
         self.pause = pause
         return changed
 

@@ -14,6 +14,27 @@ def test_throughput_is_that_of_the_last_seconds() -> None:
     assert rate.value(39.0 + RATE_WINDOW + 1) == 0.0, "no report for a whole window"
 
 
+def test_steps_longer_than_the_window_have_a_throughput() -> None:
+    rate = Rate()
+    for step in range(5):
+        rate.add(40.0 * step, 4000 * step)
+    assert rate.value(160.0) == rate.value(199.0) == pytest.approx(100.0)
+    assert rate.value(160.0 + 2 * 40.0 + 1) == 0.0, "the next step is late"
+
+
+def test_a_pause_is_no_slow_step() -> None:
+    unit = UnitStatsTable().of("u")
+    unit.joined(1, 0.0)
+    for second in range(1, 10):
+        unit.progressed(second, 1.0, 2.0, 100 * second, float(second))
+    unit.alive(9, "evaluates", 60.0, 10.0)
+    unit.alive(9, "", 0.0, 50.0)
+    unit.progressed(10, 1.0, 2.0, 1000, 51.0)
+    assert unit.rate.value(51.0) == 0.0, "one step says nothing"
+    unit.progressed(11, 1.0, 2.0, 1100, 52.0)
+    assert unit.rate.value(52.0) == pytest.approx(100.0)
+
+
 def test_a_counter_that_starts_anew_is_no_negative_throughput() -> None:
     rate = Rate()
     rate.add(0.0, 1000)
