@@ -81,6 +81,8 @@ class FakeCluster:
         """Of jobs whose syncers answer with what no operator can read."""
         self._last_reports: dict[JobKey, Report] = {}
         self.t = 0
+        self.rates: dict[str, float] = {}
+        """Pool -> tokens/s of each of its units, as syncers measure them."""
         self.done: set[JobKey] = set()
         self.listeners: list[Callable[[JobKey], None]] = []
         self.lines: list[str] = []
@@ -339,7 +341,16 @@ class FakeCluster:
             seeded=True,
             done=job in self.done,
             units={
-                unit: UnitReport(unit=unit, attempt=attempt, phase=phase, steps=10, tokens=100, weight=0.5, contributions=5)
+                unit: UnitReport(
+                    unit=unit,
+                    attempt=attempt,
+                    phase=phase,
+                    steps=10,
+                    tokens=100,
+                    tokens_per_second=self.rates.get(unit.rpartition("-")[0], 0.0),
+                    weight=0.5,
+                    contributions=5,
+                )
                 for unit, attempt in self.attempts(job).items()
             },
         )

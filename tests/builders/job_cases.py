@@ -231,6 +231,26 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.learners.stallTimeout",
         "must be at least 1s",
     ),
+    "horizon of nothing": (
+        with_field(a_manifest(), "spec.placement", {"horizon": "0s"}),
+        "spec.placement.horizon",
+        "horizon must be at least 1s",
+    ),
+    "malformed horizon": (
+        with_field(a_manifest(), "spec.placement", {"horizon": "1d"}),
+        "spec.placement.horizon",
+        "horizon must be a duration",
+    ),
+    "an objective that there is not": (
+        with_field(a_manifest(), "spec.placement", {"objective": "Fairness"}),
+        "spec.placement.objective",
+        "Preference",
+    ),
+    "less than no unit on the way": (
+        with_field(a_manifest(), "spec.placement", {"maxMoving": -1}),
+        "spec.placement.maxMoving",
+        "greater than or equal to 0",
+    ),
     "provisioning time-out of nothing": (
         with_field(a_manifest(), "spec.pools[0].provisioning", {"mode": "Autoscaler", "timeout": "1ms"}),
         "spec.pools[0].provisioning.timeout",
@@ -359,6 +379,8 @@ ACCEPTED: dict[str, Obj] = {
     "as many failures as a status holds": with_field(a_manifest(max=64), "spec.learners.restart.limit", 156),
     "no back-off at all": with_field(a_manifest(), "spec.learners.restart.backoff", {"initial": "0s", "max": "0s"}),
     "another time to join": with_field(a_manifest(), "spec.learners.timeouts", {"join": "20m"}),
+    "units that never move": with_field(a_manifest(), "spec.placement", {"maxMoving": 0}),
+    "the order of the pools": with_field(a_manifest(), "spec.placement", {"objective": "Preference", "horizon": "2h"}),
     "fractions in durations": with_field(a_manifest(), "spec.learners.stallTimeout", "1.5h30m0.5s250ms"),
     "snapshots elsewhere": a_manifest(checkpoint={"uri": "s3://bucket/folder"}),
     "snapshots in a folder": a_manifest(checkpoint={"uri": "file:///mnt/snapshots"}),

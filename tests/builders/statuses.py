@@ -66,6 +66,7 @@ def a_large_status(
     states = [UnitState.BACKING_OFF] * running + [UnitState.FAILED, UnitState.PENDING] * (idle // 2) + [UnitState.FAILED] * (idle % 2)
     condition = {"status": "Unknown", "reason": "r" * 40, "message": others, "observedGeneration": 10**6, "lastTransitionTime": moment}
     pool = {"name": "fifteen-letters", "placed": 1024, "contributing": 1024, "reason": "NoMatchingNodes", "message": others}
+    pool |= {"waitingSince": moment, "tokensPerSecond": 123456e6, "measuredSeconds": 599.999, "value": 15.95}
     return {
         "observedGeneration": 10**6,
         "conditions": [{"type": kind.value, **condition} for kind in ConditionType],

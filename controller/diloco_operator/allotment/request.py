@@ -21,6 +21,8 @@ class HeldUnit(NamedTuple):
     """How much the job loses with it. Of several units the one with the smallest leaves first."""
     settling: bool = False
     """It has just got its slices, and cannot be asked to leave them yet."""
+    leaving_cost: int = 0
+    """What its job loses when it leaves them for better ones, in the unit of `PoolDemand.values`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class PoolDemand:
     """Units besides `units` that count against the maximum: they drain or have finished."""
     lasting: int = 0
     """Of these, units that count towards the minimum: they come back to their slices, or their work is done."""
+    values: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average one; not there: 1000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class AllotmentRequest:
     """Nodes that the job uses by other means than `PoolDemand.units`. No other job can get them."""
     shared: Shares = field(default_factory=dict)
     """Of `occupied`, the nodes of which units use only parts."""
+    may_move: int = 0
+    """Units that may leave their slices for better ones now."""
 
     @property
     def may_give(self) -> bool:

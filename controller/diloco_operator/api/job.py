@@ -33,6 +33,8 @@ SLICE_LIMIT = 131072
 """Characters of the name of a slice or group of hosts."""
 TEMPLATE_HASH_LIMIT = 64
 MAX_RETRY = 1_000_000
+MOST_TOKENS_PER_SECOND = 1e12
+"""Of one unit."""
 
 
 class _Api(BaseModel):
@@ -315,6 +317,36 @@ class Syncer(_Api):
     )
 
 
+class Objective(enum.StrEnum):
+    """What placement makes as large as it can be."""
+
+    THROUGHPUT = "Throughput"
+    PREFERENCE = "Preference"
+
+
+class PlacementPolicy(_Api):
+    """Which pools units take slices of, and when one leaves its slice for a better one."""
+
+    objective: Objective = Field(
+        Objective.THROUGHPUT,
+        description="Throughput: units take the slices on which the job trains the most tokens/s, as measured (status.pools[].value), or "
+        "by the accelerators' peak until it is; among equal ones the pools' order decides. Preference: the pools' order alone decides. "
+        "learners of the pools hold in either case.",
+    )
+    horizon: Duration = Field(
+        1800.0,
+        description="Time in which a move must pay: a unit leaves its slice for a better one if it gains more than its job loses while it "
+        "starts again, as measured, divided by the horizon; and more than a margin for noise.",
+    )
+    max_moving: int = Field(
+        1,
+        ge=0,
+        le=MAX_LEARNERS,
+        description="Units that may be on the way at once, from their slices to better ones. While so many units drain, start or join, for "
+        "whatever reason, no further one moves. 0: none moves.",
+    )
+
+
 class Spec(_Api):
     """Desired state."""
 
@@ -350,6 +382,11 @@ class Spec(_Api):
     learners: Learners = Field(description="How many learner units, and when the operator replaces one.")
     pools: tuple[Pool, ...] = Field(
         min_length=1, max_length=MAX_POOLS, description="The kinds of hardware that a learner may run on, in order of preference."
+    )
+    placement: PlacementPolicy = Field(
+        default_factory=PlacementPolicy,
+        description="Which pools units take slices of, and when one leaves its slice for a better one. Without effect in a job with "
+        "queueName.",
     )
     training: Training = Field(description="How long it trains, how often learners exchange, and how their work is merged.")
     syncer: Syncer = Field(default_factory=Syncer, description="The syncer's pod and volume.")
@@ -481,6 +518,24 @@ class PoolStatus(_Api):
     reason: str = Field("", max_length=1024, description="Why the pool has no more units, in CamelCase.")
     message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
     waiting_since: Timestamp | None = Field(None, description="Since when units of it wait for hardware; absent: none waits.")
+    tokens_per_second: float | None = Field(
+        None,
+        ge=0,
+        le=MOST_TOKENS_PER_SECOND,
+        description="Tokens/s of one unit of this pool while it trains, as the syncer measures it: an average over ten minutes of "
+        "training, of all units and attempts. It stays while the pool has no unit; absent: never measured.",
+    )
+    measured_seconds: float | None = Field(
+        None, ge=0, description="Training that this average is made of, in seconds, at most 600. From 120 on it decides; absent: none."
+    )
+    value: float | None = Field(
+        None,
+        ge=0,
+        le=MAX_POOLS,
+        description="What one unit of this pool is worth to placement: its tokens/s relative to the mean over the kinds of hardware in "
+        "spec.pools, in steps of 0.05. Of a pool that is not measured yet: by the accelerators' peak, and by what the job gets out of its "
+        "other kinds; absent: 1, the mean.",
+    )
 
 
 class HostFailure(_Api):

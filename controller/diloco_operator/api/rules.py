@@ -209,7 +209,7 @@ def _is_true(condition: str) -> str:
 _RETRY, _OLD_RETRY = _number_or_0("self.spec", "retry"), _number_or_0("oldSelf.spec", "retry")
 _AS_BEFORE = " && ".join(
     (
-        *map(_same, ("suspend", "priorityClassName", "queueName", "learners", "pools", "training")),
+        *map(_same, ("suspend", "priorityClassName", "queueName", "learners", "pools", "placement", "training")),
         # Of the syncer everything else has a rule of its own.
         "has(self.spec.syncer.template) == has(oldSelf.spec.syncer.template)",
         f"(!has(self.spec.syncer.template) || {_same('syncer.template')})",
@@ -324,6 +324,7 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".initial",
         )
     ],
+    "spec.placement.horizon": [_at_least_a_second("horizon")],
     "spec.pools": [
         ValidationRule(
             "self.all(p, self.exists_one(q, q.name == p.name))",

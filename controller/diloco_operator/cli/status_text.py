@@ -7,7 +7,7 @@ from typing import Any
 
 from diloco.wording import plural
 
-from diloco_operator.api.job import Condition, HostStatus, ModelStatus, Retain, UnitState, UnitStatus
+from diloco_operator.api.job import Condition, HostStatus, ModelStatus, PoolStatus, Retain, UnitState, UnitStatus
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
@@ -43,8 +43,7 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
     lines += ["", *(f"  {line}" for line in curve)] if curve else []
     lines += ["", *table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), (_condition(each, now) for each in status.conditions))]
     lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
-    pools = [(pool.name, str(pool.contributing), str(pool.placed), _reason_and_message(pool.reason, pool.message)) for pool in status.pools]
-    lines += ["", *table(("POOL", "CONTRIBUTE", "PLACED", "WHY NOT MORE"), pools)]
+    lines += ["", *table(("POOL", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), map(_pool, status.pools))]
     if status.hosts:
         lines += ["", *table(("HOST", "FAILURES", "LAST", "AVOIDED FOR", "LAST FAILURE"), (_host(host, now) for host in status.hosts))]
     return "\n".join(lines)
@@ -118,6 +117,12 @@ def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
     since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
     row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
     return (*row, *figures, *more, _reason_and_message(unit.reason, unit.message))
+
+
+def _pool(pool: PoolStatus) -> tuple[str, ...]:
+    rate = "-" if pool.tokens_per_second is None else count(pool.tokens_per_second)
+    value = f"{1.0 if pool.value is None else pool.value:.2f}"
+    return pool.name, str(pool.contributing), str(pool.placed), rate, value, _reason_and_message(pool.reason, pool.message)
 
 
 def _host(host: HostStatus, now: float) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.pod_answers import ask_at
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, is_known, retry_at, standing_rejection, write_key
 from diloco_operator.reconcile.observe.state import Job, ObservedState, PodView
+from diloco_operator.reconcile.observe.throughput import PoolRecord, measure_pools
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 from diloco_operator.report import Report, UnitReport
 from diloco_operator.timeouts import RECONCILE
@@ -83,6 +84,8 @@ class ReconcileContext:
     """Unit -> what status has on record of it."""
     ignored: Mapping[str, str]
     """Name of a learner pod that takes part in nothing -> why."""
+    throughput: Mapping[str, PoolRecord]
+    """Pool -> the throughput of its units, with what the report adds."""
     hosts: JobHosts = NO_HOSTS
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
 
@@ -194,6 +197,8 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
     recent = report is not None and now - report.received_at <= observed.config.report_stale_after
     serving = syncer is not None and syncer.running_since is not None and not syncer.ended
     its_own = report is not None and syncer is not None and report.pod_uid in ("", syncer.uid)
+    # What a syncer reported before it went down, or before another pod took its place, says nothing about now.
+    report = report if recent and serving and its_own else None
     return ReconcileContext(
         observed=observed,
         spec=spec,
@@ -204,12 +209,12 @@ def build_context(observed: ObservedState, spec: Spec, now: float) -> ReconcileC
         hashes=derived.learner_hashes,
         signals=observed.config.disruption_signals,
         not_ready=observed.fleet.not_ready,
-        # What a syncer reported before it went down, or before another pod took its place, says nothing about now.
-        report=report if recent and serving and its_own else None,
+        report=report,
         syncer=syncer,
         learners=learners.by_unit,
         before=before,
         ignored=learners.ignored,
+        throughput=measure_pools(spec.pools, derived.shapes, before, report, observed.job.status, now),
     )
 
 

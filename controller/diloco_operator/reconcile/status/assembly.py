@@ -14,6 +14,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import write_host
 from diloco_operator.reconcile.observe.state import Job
+from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSSES, LOSSES
 from diloco_operator.reconcile.status.job_state import job_state
@@ -173,6 +174,7 @@ def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[
                 "reason": str(outcome.reason) if outcome else "",
                 "message": outcome.message if outcome else "",
                 **({"waitingSince": waiting.get(pool.name) or format_timestamp(context.now)} if short else {}),
+                **write_pool(context.throughput[pool.name]),
             }
         )
     return found

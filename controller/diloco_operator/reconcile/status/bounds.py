@@ -18,6 +18,7 @@ from typing import Any
 from diloco_operator.api.job import SLICE_LIMIT, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.observe.object_size import FAILURE_BYTES, TOP_FLOOR, UNIT_FLOOR, stored_bytes
+from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
 
 MESSAGE_LIMIT = 4096
@@ -33,6 +34,8 @@ _REFUSED_KEYS = 10
 _REFUSED_KEY = 32
 _FIGURES = 170
 """Bytes that a unit's figures take at most, without `refused`."""
+_POOL_FIGURES = 70
+"""The same of a pool's."""
 _PROGRESS = 500
 """The same of the job's."""
 LOSSES = "losses"
@@ -66,7 +69,7 @@ def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
     """The status, with texts no longer than the CRD allows, and shortened so that it has at most `budget` bytes."""
     status = _within_crd(status)
     units: Sequence[dict[str, Any]] = status.get("units") or ()
-    reserve = _PROGRESS + _FIGURES * len(units)
+    reserve = _PROGRESS + _FIGURES * len(units) + _POOL_FIGURES * len(status.get("pools") or ())
     if _at_most(status, units) <= budget or stored_bytes(status) + reserve <= budget:  # the exact sum takes twenty times as long
         return status
     # Before any text: the history changes with every step, and which texts are shortened must not depend on that.
@@ -190,7 +193,9 @@ class _Sizes:
         messages = tuple(_text_bytes(unit[text]) for unit in units for text in _TEXTS if text in unit)
         slices = tuple(_text_bytes(unit["slice"]) for unit in units)
         others = tuple(_text_bytes(each.get("message", "")) for each in texts)
-        found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "progress": {}}) + _PROGRESS + _FIGURES * len(units)
+        pools = [{key: value for key, value in pool.items() if key not in POOL_FIGURES} for pool in status.get("pools") or ()]
+        found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "pools": pools, "progress": {}})
+        found += _PROGRESS + _FIGURES * len(units) + _POOL_FIGURES * len(pools)
         last = sum(stored_bytes(_stable(unit)) - stored_bytes(_stable(_essential(unit))) for unit in units)
         names = sum(size for unit in units for text, size in _NAMES.items() if text in unit)
         return _Sizes(found - names - sum(messages) - sum(slices) - sum(others), names, messages, slices, others, last)

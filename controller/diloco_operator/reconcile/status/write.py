@@ -14,6 +14,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import read_hosts
 from diloco_operator.reconcile.observe.object_size import status_budget
 from diloco_operator.reconcile.observe.state import ObservedState
+from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
 from diloco_operator.reconcile.status.bounds import bounded
 from diloco_operator.reconcile.status.events import condition_events, host_events, own_data_events, pool_events, unit_events
@@ -110,5 +111,6 @@ def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """Without the figures that change with every outer step, or with every snapshot."""
     units = [{k: v for k, v in unit.items() if k not in UNIT_FIGURES} for unit in status.get("units") or ()]
+    pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     rest = {key: value for key, value in status.items() if key not in ("progress", "model")}
-    return {**rest, "units": units, "retain": (status.get("model") or {}).get("retain")}
+    return {**rest, "units": units, "pools": pools, "retain": (status.get("model") or {}).get("retain")}

@@ -18,6 +18,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pod_answers import admits
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.worth import PoolWorth, may_move, pool_worth
 from diloco_operator.timeouts import RECONCILE
 
 _LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
@@ -40,6 +41,7 @@ def allotment_request(
 
     Units that Kueue gives quota to stay where they are: only Kueue takes it back."""
     queued = bool(context.spec.queue_name)
+    worth = pool_worth(context, records.values())
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
     lasting: dict[str, int] = {}
@@ -68,6 +70,7 @@ def allotment_request(
                 records,
                 unwanted,
                 avoid,
+                worth=worth[pool.name],
                 others=leaving.get(pool.name, 0),
                 lasting=lasting.get(pool.name, 0),
                 admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
@@ -76,6 +79,7 @@ def allotment_request(
         ),
         occupied=frozenset(occupied),
         shared=shared,
+        may_move=0 if queued else may_move(context, records.values()),
     )
 
 
@@ -97,6 +101,7 @@ def _pool_demand(
     unwanted: Collection[str],
     avoid: Collection[str],
     *,
+    worth: PoolWorth,
     others: int,
     lasting: int,
     admitted: bool,
@@ -108,7 +113,9 @@ def _pool_demand(
         record = records.get(unit.name)
         if record is not None and record.slice and record.state in _LOSS:
             settling = settled_at(context, record) is not None
-            units.append(HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state], settling))
+            units.append(
+                HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state], settling, worth.leaving_cost)
+            )
             moving += not record.running and any(node in pool.avoided or node in avoid for node in nodes)
         elif (record is None or record.state in _LOSS) and unit.name not in unwanted and not context.finishing:
             wanted += 1
@@ -127,6 +134,7 @@ def _pool_demand(
         lasting=lasting,
         name=pool.name,
         admitted=admitted and wanted > 0,
+        values={requirements.shape.accelerator: worth.value},
     )
 
 

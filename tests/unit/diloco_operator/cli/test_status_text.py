@@ -50,7 +50,10 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "tokensPerSecond": 51200.0,
         "estimatedCompletion": "2026-11-20T21:11:00Z",
     }
-    pools = [{"name": "h100", "placed": 0, "contributing": 0, "reason": "NoFreeSlice", "message": "2 of 2 slices are in use"}]
+    pools = [
+        {"name": "v5p", "placed": 1, "contributing": 1, "tokensPerSecond": 14230.5, "measuredSeconds": 480.0, "value": 1.2},
+        {"name": "h100", "placed": 0, "contributing": 0, "reason": "NoFreeSlice", "message": "2 of 2 slices are in use"},
+    ]
     shown = status_text(a_view(trains, waits, progress=progress, pools=pools, Training="True", Degraded="True"), NOW)
     assert shown == (
         "bytes-lm in namespace team\n"
@@ -66,8 +69,9 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "v5p-0    Training   1m00s   np-v5p-1   2         1          14.1k      31%      3\n"
         "h100-0   Pending    1m00s   -          0         0          -          -        -       NoCapacity: both slices are in use\n"
         "\n"
-        "POOL   CONTRIBUTE   PLACED   WHY NOT MORE\n"
-        "h100   0            0        NoFreeSlice: 2 of 2 slices are in use"
+        "POOL   CONTRIBUTE   PLACED   TOKENS/S EACH   VALUE   WHY NOT MORE\n"
+        "v5p    1            1        14.2k           1.20\n"
+        "h100   0            0        -               1.00    NoFreeSlice: 2 of 2 slices are in use"
     )
 
 

@@ -1,0 +1,130 @@
+"""The throughput of one unit in each pool of a job: what is on record of it in `status.pools[]`, and what the syncer's report adds. Pure.
+
+The record is an average over about ten minutes of training, of all units and attempts. It stays while the pool has no unit. A report counts
+for the time since status was written last. So it does not matter how often a reconcile reads it, or whether the operator is a new one.
+
+See docs/decisions/0213-values-from-throughput.md.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.allotment.flow.problem import MEAN
+from diloco_operator.allotment.values import PoolThroughput, exact_values, settled_value
+from diloco_operator.api.job import MOST_TOKENS_PER_SECOND, Pool
+from diloco_operator.fleet.slices import Shape
+from diloco_operator.kube.timestamps import parse_timestamp
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.report import Report, UnitPhase, UnitReport
+
+AVERAGED = 600.0
+"""Seconds of training that the average remembers."""
+COUNTS_AFTER = 120.0
+"""Seconds of training after which it decides. Before, the prior does: a unit that has just started compiles, loads and fills its caches."""
+_LONGEST = 60.0
+"""Seconds for which one report counts at most."""
+POOL_FIGURES = ("tokensPerSecond", "measuredSeconds")
+"""Fields of status.pools[] that change with every report."""
+
+
+class PoolRecord(NamedTuple):
+    """Fields as in `api.job.PoolStatus`."""
+
+    tokens_per_second: float = 0.0
+    """Of one unit while it trains; 0: never measured."""
+    measured_seconds: float = 0.0
+    """At most `AVERAGED`."""
+    value: int = MEAN
+    """In thousandths."""
+
+    @property
+    def measured(self) -> float | None:
+        """Tokens/s, once they decide."""
+        return self.tokens_per_second if self.measured_seconds >= COUNTS_AFTER and self.tokens_per_second > 0 else None
+
+    @property
+    def averaged(self) -> bool:
+        """The average is as long as it gets."""
+        return self.measured_seconds >= AVERAGED
+
+
+def read_pools(status: Mapping[str, Any]) -> dict[str, PoolRecord]:
+    """By pool."""
+    return {
+        raw["name"]: PoolRecord(
+            min(raw.get("tokensPerSecond") or 0.0, MOST_TOKENS_PER_SECOND),
+            min(raw.get("measuredSeconds") or 0.0, AVERAGED),
+            round(MEAN * raw["value"]) if raw.get("value") else MEAN,
+        )
+        for raw in status.get("pools") or ()
+    }
+
+
+def write_pool(record: PoolRecord) -> dict[str, Any]:
+    """Of a pool's status. What was never measured is absent, and so is the value of an average pool."""
+    found: dict[str, Any] = {}
+    if record.measured_seconds:
+        found |= {"tokensPerSecond": record.tokens_per_second, "measuredSeconds": record.measured_seconds}
+    if record.value != MEAN:
+        found["value"] = record.value / MEAN
+    return found
+
+
+def measure_pools(
+    pools: Iterable[Pool],
+    shapes: Mapping[str, Shape],
+    units: Mapping[str, UnitStatusRecord],
+    report: Report | None,
+    status: Mapping[str, Any],
+    now: float,
+) -> dict[str, PoolRecord]:
+    """The records of these pools now. `units`: on record; `report`: the syncer's, if it is recent."""
+    pools = tuple(pools)
+    before = read_pools(status)
+    written = (status.get("progress") or {}).get("updatedAt")
+    elapsed = min(_LONGEST, max(0.0, now - parse_timestamp(written))) if written else 0.0
+    rates = _rates(units, report) if report is not None and elapsed else {}
+    found = {pool.name: _averaged(before.get(pool.name, PoolRecord()), rates.get(pool.name, ()), elapsed) for pool in pools}
+    exact = exact_values({pool.name: _throughput(shapes[pool.name], found[pool.name], accepted=pool.learners.max > 0) for pool in pools})
+    return {name: record._replace(value=settled_value(exact[name], record.value)) for name, record in found.items()}
+
+
+def _throughput(shape: Shape, record: PoolRecord, *, accepted: bool) -> PoolThroughput:
+    peak = shape.hosts * shape.chips_per_host * CATALOGUE[shape.accelerator].peak_tflops
+    return PoolThroughput(shape.accelerator, peak, record.measured, accepted)
+
+
+def _rates(units: Mapping[str, UnitStatusRecord], report: Report) -> dict[str, list[float]]:
+    """Pool -> tokens/s of its units that train."""
+    found: dict[str, list[float]] = {}
+    for name, record in units.items():
+        seen = report.units.get(name)
+        if seen is not None and seen.attempt == record.attempt and record.running and _trains(seen):
+            found.setdefault(record.pool, []).append(min(seen.tokens_per_second, MOST_TOKENS_PER_SECOND))
+    return found
+
+
+def _trains(seen: UnitReport) -> bool:
+    """Not while it pauses, or rests because others are missing: then its rate says nothing about its hardware."""
+    return seen.phase is UnitPhase.CONTRIBUTING and seen.tokens_per_second > 0 and not seen.pause and not seen.resting_seconds
+
+
+def _averaged(record: PoolRecord, rates: Iterable[float], elapsed: float) -> PoolRecord:
+    """The mean of all that was measured, and from `AVERAGED` seconds on a moving one. Of several units the middle one counts: a slow host
+    says nothing about the kind."""
+    rates = list(rates)
+    if not rates:
+        return record
+    seconds = min(AVERAGED, record.measured_seconds + elapsed)
+    average = record.tokens_per_second + (statistics.median(rates) - record.tokens_per_second) * min(1.0, elapsed / seconds)
+    return record._replace(tokens_per_second=_rounded(average), measured_seconds=round(seconds, 3))
+
+
+def _rounded(figure: float) -> float:
+    """To six digits: less would swallow the small steps of a slow average."""
+    return round(figure, 5 - math.floor(math.log10(figure))) if figure > 0 else 0.0

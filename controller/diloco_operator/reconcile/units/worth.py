@@ -1,0 +1,53 @@
+"""What a unit of each pool is worth to its job, what it costs to leave a slice, and how many units may leave theirs for better ones. Pure.
+
+See docs/decisions/0213-values-from-throughput.md.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from diloco_operator.allotment.flow.problem import MEAN
+from diloco_operator.allotment.values import leaving_cost
+from diloco_operator.api.job import Objective, UnitState
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+_ON_THE_WAY = (UnitState.DRAINING, UnitState.STARTING, UnitState.JOINING)
+"""States of units that have left a slice, or have not come to train on one yet."""
+
+
+class PoolWorth(NamedTuple):
+    """Of one unit, in thousandths of what an average unit of the job is worth."""
+
+    value: int
+    leaving_cost: int
+
+
+def pool_worth(context: ReconcileContext, records: Collection[UnitStatusRecord]) -> dict[str, PoolWorth]:
+    """By pool. Among pools of equal worth the allotment follows their order."""
+    policy = context.spec.placement
+    found = {}
+    for name in context.pools:
+        known = context.throughput[name]
+        value = MEAN if policy.objective is Objective.PREFERENCE else known.value
+        cost = leaving_cost(value, _recovery(name, records), policy.horizon, averaged=known.averaged)
+        found[name] = PoolWorth(value, cost)
+    return found
+
+
+def _recovery(pool: str, records: Iterable[UnitStatusRecord]) -> float | None:
+    """Seconds that units of the pool took to train again after a loss, else those of other pools; None: none was lost yet."""
+    times = [(record.pool == pool, record.recover_seconds) for record in records if record.recover_seconds is not None]
+    found = [seconds for own, seconds in times if own] or [seconds for _, seconds in times]
+    return statistics.median(found) if found else None
+
+
+def may_move(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> int:
+    """Units that may leave their slices for better ones now. Where all have one kind of hardware there are no better ones."""
+    kinds = sum(pool.learners.max > 0 for pool in context.spec.pools)
+    if context.finishing or kinds < 2:
+        return 0
+    return max(0, context.spec.placement.max_moving - sum(record.state in _ON_THE_WAY for record in records))
