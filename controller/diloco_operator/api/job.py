@@ -471,6 +471,11 @@ class UnitStatus(_Api):
     paused_until: Timestamp | None = Field(
         None, description="When the pause that its program announced must be over, see the message; absent: it does not pause."
     )
+    slow_since: Timestamp | None = Field(
+        None,
+        description="Since when its steps take much longer than those of the other units of its pool; absent: they do not, or fewer than "
+        "three units of the pool train.",
+    )
     recover_seconds: float | None = Field(
         None, ge=0, description="From its last loss to contributing again, with all attempts between; absent: never recovered."
     )
@@ -539,12 +544,14 @@ class PoolStatus(_Api):
 
 
 class HostFailure(_Api):
-    """One attempt that failed on a host."""
+    """One attempt that failed on a host, or was slow there."""
 
     unit: str = Field(max_length=63, description="The unit.")
     attempt: int = Field(ge=0, description="Its attempt.")
     at: Timestamp = Field(description="When it failed.")
-    reason: str = Field("", max_length=1024, description="How it failed, in CamelCase, as in units[].reason.")
+    reason: str = Field(
+        "", max_length=1024, description="How it failed, in CamelCase, as in units[].reason; Slow: it was much slower than its pool."
+    )
 
 
 MAX_HOSTS = 16
@@ -665,7 +672,7 @@ class Status(_Api):
         "there first; absent: none.",
     )
     hosts: tuple[HostStatus, ...] = Field(
-        (), max_length=MAX_HOSTS, description="Hosts on which attempts failed lately, and whether the job avoids them."
+        (), max_length=MAX_HOSTS, description="Hosts on which attempts failed or were slow lately, and whether the job avoids them."
     )
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")

@@ -289,7 +289,7 @@ class EventReason(enum.StrEnum):
     HOST_AVOIDED = (
         "HostAvoided",
         Severity.WARNING,
-        "Attempts failed on one host; no unit of the job starts there for a while. Check the node.",
+        "Attempts failed on one host, or were slow there; no unit of the job starts there for a while. Check the node.",
     )
     OWN_DATA = (
         "OwnData",
@@ -402,6 +402,10 @@ class UnitReason(enum.StrEnum):
     HOST_AVOIDED = (
         "HostAvoided",
         "BackingOff: its restart budget is used up, but by failures on one host, which is avoided; it starts again on another.",
+    )
+    SLOW = (
+        "Slow",
+        "For ten minutes its steps have taken at least half as long again as those of its pool. Its host is avoided. Check the node.",
     )
     SCALED_DOWN = "ScaledDown", "The job asks for fewer learners."
     GAVE_WAY = "GaveWay", "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share of what is left."

@@ -24,7 +24,7 @@ def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
         lines += ["", *_wrapped(_units_head(group), "", width)]
         lines += _rows(_unit_rows(found, group, now), width)
     if found.hosts:
-        lines += ["", "hosts on which attempts failed"]
+        lines += ["", "hosts on which attempts failed or were slow"]
         lines += _rows(
             (
                 (

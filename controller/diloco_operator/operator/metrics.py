@@ -293,7 +293,7 @@ _GAUGES = {
     "snapshot_interval_steps": "Outer steps between two snapshots, by the job's spec",
     "tokens_per_second": "Tokens per second over all learners",
     "loss": "Training loss",
-    "avoided_hosts": "Hosts on which no unit starts now, because attempts failed there",
+    "avoided_hosts": "Hosts on which no unit starts now, because attempts failed or were slow there",
 }
 
 

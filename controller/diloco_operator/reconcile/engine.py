@@ -46,6 +46,7 @@ from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, re
 from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.roll_out import replace_outdated
 from diloco_operator.reconcile.units.scaling import Scaling, scale
+from diloco_operator.reconcile.units.stragglers import blame_slow_hosts, leave_slow_hosts, mark_slow
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
@@ -75,7 +76,9 @@ def _decide(observed: ObservedState, now: datetime, solver: Solver) -> Plan:
     if end_on_record is not None:
         return _clean_up(context, end_on_record)
     units = observe_units(context)
-    context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
+    units = units._replace(records=mark_slow(context, units.records))
+    slow = blame_slow_hosts(context, units.records)
+    context = replace(context, hosts=judge_hosts(context, units.records, [*units.failures, *slow]))
     units = units._replace(records=start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now))
     units = units._replace(records=retry_given_up(context, units.records))
     end = job_end(context, units.records)
@@ -124,6 +127,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     rejected = (*certificates.rejected, *configuration.rejected, *syncer.rejected)
 
     records = leave_revoked(context, leave_removed_pools(context, replace_outdated(context, units.records)))
+    records = leave_slow_hosts(context, records)
     pods = LearnerPods(context)
     scaling = scale(context, records, solver, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
     begun = [

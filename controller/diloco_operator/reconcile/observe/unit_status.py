@@ -41,6 +41,7 @@ class UnitStatusRecord(NamedTuple):
     unschedulable: int = 0
     grantor_said: str = ""
     paused_until: float | None = None
+    slow_since: float | None = None
     recover_seconds: float | None = None
     template_hash: str = ""
     tokens_per_second: float = 0.0
@@ -91,6 +92,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         unschedulable=get("unschedulable", 0),
         grantor_said=get("grantorSaid", ""),
         paused_until=_time(get("pausedUntil")),
+        slow_since=_time(get("slowSince")),
         recover_seconds=get("recoverSeconds"),
         template_hash=get("templateHash", ""),
         tokens_per_second=get("tokensPerSecond", 0.0),
@@ -125,7 +127,13 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         "endedAttempt": record.ended_attempt,
         "templateHash": record.template_hash,
     }
-    times = (("since", record.since), ("endedAt", record.ended_at), ("notBefore", record.not_before), ("pausedUntil", record.paused_until))
+    times = (
+        ("since", record.since),
+        ("endedAt", record.ended_at),
+        ("notBefore", record.not_before),
+        ("pausedUntil", record.paused_until),
+        ("slowSince", record.slow_since),
+    )
     for key, moment in times:
         if moment is not None:
             found[key] = format_timestamp(moment)

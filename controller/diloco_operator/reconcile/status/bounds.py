@@ -237,7 +237,7 @@ def _essential(unit: dict[str, Any]) -> dict[str, Any]:
     """What identifies and counts a unit, and what the next attempt of one that runs needs."""
     refused = sum(unit["refused"].values())
     found = {**unit, "refused": {_OTHERS: refused} if refused else {}}
-    for key in ("unschedulable", "pausedUntil", "ownData"):  # the next pause for a slice is short again, that is all
+    for key in ("unschedulable", "pausedUntil", "slowSince", "ownData"):  # the next pause for a slice is short again, that is all
         found.pop(key, None)
     if _idle(unit):
         found["failures"] = []

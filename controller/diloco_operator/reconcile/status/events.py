@@ -10,7 +10,17 @@ from diloco.wording import plural
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import CONDITION_REASONS, FALSE, SHORT_OF_SLICES, TRUE, UNKNOWN, EventReason, PoolReason, Severity
+from diloco_operator.api.reasons import (
+    CONDITION_REASONS,
+    FALSE,
+    SHORT_OF_SLICES,
+    TRUE,
+    UNKNOWN,
+    EventReason,
+    PoolReason,
+    Severity,
+    UnitReason,
+)
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
@@ -95,9 +105,12 @@ def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event
         record, old = hosts.records[node], before.get(node)
         if old is not None and (old.uid, old.avoided_until) == (record.uid, until):
             continue
-        failed = plural(len(record.failures), "attempt")
-        text = f"node {node}: {failed} failed there; no unit starts there until {format_timestamp(until)} as long as "
-        found.append(Event.of(EventReason.HOST_AVOIDED, f"{text}another host is free. The last failure: {record.message}"))
+        slow = sum(failure.reason == UnitReason.SLOW for failure in record.failures)
+        failed = len(record.failures) - slow
+        what = [f"{plural(failed, 'attempt')} failed there"] if failed else []
+        what += [f"{plural(slow, 'attempt')} {'was' if slow == 1 else 'were'} slow there"] if slow else []
+        text = f"node {node}: {' and '.join(what)}; no unit starts there until {format_timestamp(until)} as long as "
+        found.append(Event.of(EventReason.HOST_AVOIDED, f"{text}another host is free. The last: {record.message}"))
     return found
 
 

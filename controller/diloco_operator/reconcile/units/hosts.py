@@ -41,7 +41,7 @@ _MESSAGE_LIMIT = 512
 
 
 class BlamedFailure(NamedTuple):
-    """A failure that this reconcile puts on record, and the node where it began."""
+    """A failure, or a unit that is slow, that this reconcile puts on record, and the node where it began."""
 
     node: str
     failure: HostFailure
@@ -109,10 +109,12 @@ def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: Blamed
     view = context.observed.fleet.node(blamed.node)
     record = hosts.get(blamed.node) or HostRecord(blamed.node, view.uid if view is not None else "")
     new = blamed.failure
-    if any((each.unit, each.attempt) == (new.unit, new.attempt) for each in record.failures):
+    same = next((each for each in record.failures if (each.unit, each.attempt) == (new.unit, new.attempt)), None)
+    if same is not None and (same.reason != UnitReason.SLOW or _until(record) > context.now):
         return
+    before = tuple(each for each in record.failures if each != same)  # a unit that is slow still, when the avoidance is over
     message = f"{new.unit}, attempt {new.attempt}: {blamed.message}"[:_MESSAGE_LIMIT]
-    hosts[blamed.node] = record._replace(failures=(*record.failures, new)[-MAX_HOST_FAILURES:], message=message)
+    hosts[blamed.node] = record._replace(failures=(*before, new)[-MAX_HOST_FAILURES:], message=message)
 
 
 def _suspects(hosts: Mapping[str, HostRecord], now: float) -> list[str]:
@@ -133,14 +135,16 @@ def _until(record: HostRecord) -> float:
 
 
 def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
-    """Host -> failures that count against it. Those of one unit count on the first hosts on which it failed only."""
+    """Host -> failures that count against it. Those of one unit count on the first hosts on which it failed only. A unit that was slow for
+    long proves as much as enough failures."""
     seen: dict[str, list[str]] = {}
     count = dict.fromkeys(hosts, 0)
     for failure, node in sorted((failure, node) for node, record in hosts.items() for failure in record.failures):
         where = seen.setdefault(failure.unit, [])
         if node not in where:
             where.append(node)
-        count[node] += where.index(node) < _HOSTS_PER_UNIT
+        if where.index(node) < _HOSTS_PER_UNIT:
+            count[node] += FAILURES if failure.reason == UnitReason.SLOW else 1
     return count
 
 

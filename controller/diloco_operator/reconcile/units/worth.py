@@ -16,7 +16,6 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 _ON_THE_WAY = (UnitState.DRAINING, UnitState.STARTING, UnitState.JOINING)
-"""States of units that have left a slice, or have not come to train on one yet."""
 
 
 class PoolWorth(NamedTuple):
@@ -46,8 +45,13 @@ def _recovery(pool: str, records: Iterable[UnitStatusRecord]) -> float | None:
 
 
 def may_move(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> int:
-    """Units that may leave their slices for better ones now. Where all have one kind of hardware there are no better ones."""
-    kinds = sum(pool.learners.max > 0 for pool in context.spec.pools)
-    if context.finishing or kinds < 2:
+    """Units that may leave their slices for better ones now. In a job with one pool no slice is better than another."""
+    pools = sum(pool.learners.max > 0 for pool in context.spec.pools)
+    if context.finishing or pools < 2:
         return 0
-    return max(0, context.spec.placement.max_moving - sum(record.state in _ON_THE_WAY for record in records))
+    return max(0, context.spec.placement.max_moving - on_the_way(records))
+
+
+def on_the_way(records: Iterable[UnitStatusRecord]) -> int:
+    """Units that have left a slice, or have not come to train on one yet."""
+    return sum(record.state in _ON_THE_WAY for record in records)
