@@ -288,6 +288,17 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.pools[0].provisioning.mode",
         "provisioning.mode must be Existing where capacity is Scavenged",
     ),
+    "spares of what is left over": (
+        with_field(with_field(a_manifest(), "spec.pools[0].spares", 1), "spec.pools[0].capacity", "Scavenged"),
+        "spec.pools[0].spares",
+        "a capacity other than Scavenged",
+    ),
+    "spares that an autoscaler brings": (
+        with_field(with_field(a_manifest(), "spec.pools[0].spares", 1), "spec.pools[0].provisioning", {"mode": "Autoscaler"}),
+        "spec.pools[0].spares",
+        "it needs provisioning.mode Existing",
+    ),
+    "fewer than no spares": (with_field(a_manifest(), "spec.pools[0].spares", -1), "spec.pools[0].spares", "greater than or equal to 0"),
     "more failures than a status holds": (
         with_field(a_manifest(max=64), "spec.learners.restart.limit", 157),
         "spec.learners.restart.limit",
@@ -348,6 +359,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         a_manifest(spec={"queueName": "team-a"}, pools=[tpu_pool(provisioning={"mode": "ProvisioningRequest", "class": "c"})]),
         "spec.pools",
         "Kueue makes such requests itself",
+    ),
+    "spares in a queue": (
+        a_manifest(spec={"queueName": "team-a"}, pools=[tpu_pool(spares=1)]),
+        "spec.pools",
+        "pools[].spares is not for a job with queueName",
     ),
     "empty managedBy": (a_manifest(spec={"managedBy": ""}), "spec.managedBy", "must have at least 1 characters"),
     "no spec": (with_field(a_manifest(), "spec", ...), "spec", "Required value"),

@@ -335,6 +335,8 @@ class _Round:
                     self.grants.append(_Grant(job.key, shape, demand))
                     self._count(job, pool)
                     return True
+        if pool.demand.spares:
+            return False
         if not pool.demand.admitted:
             if pool.demand.name not in job.checks and self._would_take(job, pool, shape, rank):
                 job.checks.add(pool.demand.name)

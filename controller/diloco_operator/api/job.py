@@ -258,6 +258,14 @@ class Pool(_Api):
         "Each gets the same number of the host's accelerators. Not for TPUs, of which one process has all chips of its host.",
     )
     learners: PoolLearners = Field(description="How many units of this pool.")
+    spares: int = Field(
+        0,
+        ge=0,
+        le=MAX_LEARNERS,
+        description="Slices that the job keeps free beside its units, so that a unit that loses its slice need not wait for another. They "
+        "are taken once every unit that the pool and learners.max allow has one, and shared with other jobs as units beyond learners.min "
+        "are; no unit of another job leaves for them.",
+    )
     capacity: Capacity | None = Field(
         None,
         description="How the hardware is held. Absent: any. The cloud may take Spot away; FlexStart comes when there is room and ends "
@@ -520,6 +528,7 @@ class PoolStatus(_Api):
     name: str = Field(max_length=63, description="The pool's name.")
     placed: int = Field(0, ge=0, description="Units that have hardware of this pool.")
     contributing: int = Field(0, ge=0, description="Units of this pool that contribute.")
+    spares: int | None = Field(None, ge=1, description="Free slices that are kept for its units; absent: none.")
     reason: str = Field("", max_length=1024, description="Why the pool has no more units, in CamelCase.")
     message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
     waiting_since: Timestamp | None = Field(None, description="Since when units of it wait for hardware; absent: none waits.")

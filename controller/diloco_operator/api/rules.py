@@ -181,6 +181,12 @@ _POOL = [
         ".provisioning.mode",
     ),
     ValidationRule(
+        "self.spares == 0 || (self.provisioning.mode == 'Existing' && (!has(self.capacity) || self.capacity != 'Scavenged'))",
+        "spares keeps slices that are there, for as long as the job wants them: it needs provisioning.mode Existing, and a capacity other "
+        "than Scavenged; remove it, or change these",
+        ".spares",
+    ),
+    ValidationRule(
         "self.accelerator == oldSelf.accelerator",
         "accelerator of a pool is immutable; add a pool with another name for other hardware and remove this one",
         ".accelerator",
@@ -274,6 +280,12 @@ RULES: Mapping[str, list[ValidationRule]] = {
             "self.queueName == '' || self.pools.all(p, p.provisioning.mode != 'ProvisioningRequest')",
             "pools[].provisioning.mode ProvisioningRequest is not for a job with queueName: Kueue makes such requests itself, by an "
             "admission check of its queue; leave mode out",
+            ".pools",
+        ),
+        ValidationRule(
+            "self.queueName == '' || self.pools.all(p, p.spares == 0)",
+            "pools[].spares is not for a job with queueName: Kueue gives quota to pods only, and would give that of the spares to others; "
+            "remove it",
             ".pools",
         ),
         ValidationRule(

@@ -49,6 +49,11 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
     return "\n".join(lines)
 
 
+def _placed(pool: PoolStatus) -> str:
+    """Its units with hardware, and the slices that are kept beside them."""
+    return f"{pool.placed} + {plural(pool.spares, 'spare')}" if pool.spares else str(pool.placed)
+
+
 def headline(view: JobView) -> str:
     """The state of the job in one sentence."""
     if view.state is None:
@@ -122,7 +127,7 @@ def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
 def _pool(pool: PoolStatus) -> tuple[str, ...]:
     rate = "-" if pool.tokens_per_second is None else count(pool.tokens_per_second)
     value = f"{1.0 if pool.value is None else pool.value:.2f}"
-    return pool.name, str(pool.contributing), str(pool.placed), rate, value, _reason_and_message(pool.reason, pool.message)
+    return pool.name, str(pool.contributing), _placed(pool), rate, value, _reason_and_message(pool.reason, pool.message)
 
 
 def _host(host: HostStatus, now: float) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.status.statements import Statements, merge
 from diloco_operator.reconcile.units.scaling import Scaling
+from diloco_operator.reconcile.units.spares import kept_spares
 from diloco_operator.reconcile.units.unschedulable import write_nodes
 from diloco_operator.report import Report
 
@@ -161,6 +162,7 @@ def _known(**figures: float | None) -> dict[str, float]:
 def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str]) -> list[dict[str, Any]]:
     outcomes = {outcome.pool: outcome for outcome in scaling.placement.pools} if scaling.placement is not None else {}
     waiting = {pool["name"]: pool["waitingSince"] for pool in context.observed.job.status.get("pools") or () if "waitingSince" in pool}
+    spares = kept_spares(context, scaling.request, scaling.records.values())
     found = []
     for pool in context.spec.pools:
         mine = [r for r in scaling.records.values() if r.pool == pool.name]
@@ -171,6 +173,7 @@ def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[
                 "name": pool.name,
                 "placed": sum(1 for r in mine if r.slice),
                 "contributing": sum(1 for r in mine if r.name in contributing),
+                **({"spares": spares[pool.name]} if pool.name in spares else {}),
                 "reason": str(outcome.reason) if outcome else "",
                 "message": outcome.message if outcome else "",
                 **({"waitingSince": waiting.get(pool.name) or format_timestamp(context.now)} if short else {}),

@@ -18,6 +18,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pod_answers import admits
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.spares import with_spares
 from diloco_operator.reconcile.units.worth import PoolWorth, may_move, pool_worth
 from diloco_operator.timeouts import RECONCILE
 
@@ -57,26 +58,29 @@ def allotment_request(
             lasting[record.pool] = lasting.get(record.pool, 0) + 1
         if lasts or _is_stuck(context, record):
             _occupy(context, record, occupied, shared)
+    most = job.max - sum(count for pool, count in leaving.items() if pool not in context.pools)
+    pools = [
+        _pool_demand(
+            context,
+            pool,
+            records,
+            unwanted,
+            avoid,
+            worth=worth[pool.name],
+            others=leaving.get(pool.name, 0),
+            lasting=lasting.get(pool.name, 0),
+            admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
+        )
+        for pool in (() if queued else job.pools)
+    ]
+    spares, pools = with_spares(context, pools, most)
     return AllotmentRequest(
         job=job.key,
         priority=context.observed.priority,
         created=context.observed.job.created,
         min=job.min,
-        max=job.max - sum(count for pool, count in leaving.items() if pool not in context.pools),
-        pools=tuple(
-            _pool_demand(
-                context,
-                pool,
-                records,
-                unwanted,
-                avoid,
-                worth=worth[pool.name],
-                others=leaving.get(pool.name, 0),
-                lasting=lasting.get(pool.name, 0),
-                admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
-            )
-            for pool in (() if queued else job.pools)
-        ),
+        max=most + spares,
+        pools=tuple(pools),
         occupied=frozenset(occupied),
         shared=shared,
         may_move=0 if queued else may_move(context, records.values()),

@@ -75,6 +75,15 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
     )
 
 
+def test_status_tells_which_slices_are_kept_beside_the_units() -> None:
+    pools = [{"name": "v6e", "placed": 4, "contributing": 3, "spares": 1}, {"name": "h100", "placed": 2, "contributing": 2, "spares": 2}]
+    lines = status_text(a_view(pools=pools, Training="True"), NOW).splitlines()
+    assert [line.rstrip() for line in lines[-2:]] == [
+        "v6e    3            4 + 1 spare    -               1.00",
+        "h100   2            2 + 2 spares   -               1.00",
+    ]
+
+
 MODEL = {"step": 40, "claim": "lm-syncer", "path": "snapshots/snapshot-00000003-t40", "format": "safetensors", "retain": "Keep"}
 
 

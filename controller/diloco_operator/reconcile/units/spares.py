@@ -1,0 +1,52 @@
+"""Spares: free slices that a job keeps beside its units, so that one that loses its slice need not wait for another. Pure.
+
+See docs/decisions/0220-spares.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from diloco_operator.allotment import AllotmentRequest, PoolDemand
+from diloco_operator.fleet.slices import Shape
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+
+def with_spares(context: ReconcileContext, pools: Sequence[PoolDemand], most: int) -> tuple[int, list[PoolDemand]]:
+    """The spares that the job asks for, and its pools with them: those of which no unit waits for a slice. `most`: units that the job may
+    have."""
+    room = max(0, most - sum(len(pool.units) + pool.others for pool in pools))
+    found, count = [], 0
+    for pool in pools:
+        spares = context.pools[pool.name].spares
+        wanted = min(pool.wanted, pool.max - len(pool.units) - pool.others, room)
+        if spares and wanted <= 0 and pool.units and not context.finishing:
+            count += spares
+            pool = replace(pool, wanted=spares, max=len(pool.units) + pool.others + spares, admitted=False, spares=True)
+        found.append(pool)
+    return count, found
+
+
+def kept_spares(context: ReconcileContext, request: AllotmentRequest | None, records: Iterable[UnitStatusRecord]) -> Mapping[str, int]:
+    """Pool -> its spares, without pools that have none. `request`: what the job has and wants; `records`: its units."""
+    wants = {pool.name: pool.wanted for pool in request.pools if pool.spares} if request is not None else {}
+    if not wants:
+        return {}
+    fleet = context.observed.fleet
+    used: set[str] = set()
+    for record in records:
+        shape = context.shapes.get(record.pool)
+        slices = fleet.resolve(shape, record.slice) or () if shape is not None and record.slice else ()
+        used.update(slice_.key for slice_ in slices)
+    left: dict[Shape, int] = {}
+    found: dict[str, int] = {}
+    for pool, wanted in wants.items():
+        shape = context.shapes[pool]
+        if shape not in left:
+            left[shape] = sum(slice_.key not in used for slice_ in fleet.free(shape)) // shape.slots
+        if kept := min(wanted, left[shape]):
+            found[pool] = kept
+            left[shape] -= kept
+    return found
