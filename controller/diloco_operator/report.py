@@ -59,6 +59,10 @@ class UnitReport:
     """Its program feeds itself: its tokens are counted, and no samples."""
     holds_parameters: bool = False
     """The process of this attempt has taken the job's parameters, and may take its first step."""
+    received_bytes: int = 0
+    """Data of the chunks that came from it, since this process of the syncer began."""
+    sent_bytes: int = 0
+    """The same of those that went to it."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")
@@ -103,6 +107,45 @@ class LossPoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class LocalStep:
+    """A unit has done a local step."""
+
+    unit: str
+    attempt: int
+    step: int
+    """Of this process. After a silence earlier numbers may be missing."""
+    seconds: float | None
+    """As the learner measured it, without waits; None: it did not say."""
+    loss: float | None
+    samples: int
+    """Trained in this session, up to this step."""
+    tokens: int
+    """The same in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """An outer step has merged one fragment."""
+
+    t: int
+    fragment: int
+    units: tuple[str, ...]
+    """Whose contributions it holds; (): the fragment stays as it was."""
+    loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that happened."""
+
+    number: int
+    """From 1 in each process of the syncer, without gaps."""
+    at: float
+    """Seconds, on the clock of that process."""
+    what: LocalStep | Merge
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """`received_at` is on the operator's clock, in seconds. A report older than a minute says nothing about now."""
 
@@ -140,3 +183,11 @@ class Report:
     work_refused: int = 0
     """Contributions that were refused for what they are: not because they came late, or their unit had left."""
     units: Mapping[str, UnitReport] = field(default_factory=dict)
+    samples: int = 0
+    """Committed, of the whole job: distinct sequence numbers."""
+    incarnation: str = ""
+    """Names the process of the syncer."""
+    clock: float = 0.0
+    """Of that process when it made the report, seconds."""
+    entries: tuple[Entry, ...] = ()
+    """What happened since the report before, for those who keep a record."""

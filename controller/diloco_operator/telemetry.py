@@ -14,7 +14,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import grpc
@@ -36,7 +36,19 @@ from diloco_operator.api.job import MAX_LEARNERS, Spec
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT, clip
-from diloco_operator.report import Ending, FaultKind, LossPoint, Report, ReportFault, UnitPhase, UnitReport, snapshot_path
+from diloco_operator.report import (
+    Ending,
+    Entry,
+    FaultKind,
+    LocalStep,
+    LossPoint,
+    Merge,
+    Report,
+    ReportFault,
+    UnitPhase,
+    UnitReport,
+    snapshot_path,
+)
 from diloco_operator.timeouts import TelemetryTimeouts
 
 log = logging.getLogger(__name__)
@@ -150,11 +162,14 @@ class SyncerWatcher:
         rng: Callable[[], float],
         timeouts: TelemetryTimeouts | None = None,
         channel: ChannelFactory = open_channel,
+        on_report: Callable[[JobKey, Report], None] | None = None,
     ) -> None:
+        """`on_report` gets every report, with all entries; None: the syncers send none."""
         self._now = now
         self._rng = rng
         self._timeouts = timeouts or TelemetryTimeouts()
         self._channel = channel
+        self._on_report = on_report
         self._notify: list[Callable[[JobKey], None]] = []
         self._reader = ReportReader()
         self._streams: dict[JobKey, _Stream] = {}
@@ -246,7 +261,7 @@ class SyncerWatcher:
             await asyncio.sleep(delay)
 
     async def _reports_of(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> AsyncIterator[Report]:
-        request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval)
+        request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval, entries=self._on_report is not None)
         # Not by the generated stub: it decodes on the event loop.
         call: Any = channel.unary_stream(_WATCH, request_serializer=diloco_pb2.WatchRequest.SerializeToString)(request)
         loop = asyncio.get_running_loop()
@@ -263,8 +278,10 @@ class SyncerWatcher:
             await asyncio.sleep(next_at - loop.time())
 
     def _take(self, key: JobKey, report: Report) -> None:
+        if self._on_report is not None:
+            self._on_report(key, report)
         before = self._reports.get(key)
-        self._reports[key] = report
+        self._reports[key] = replace(report, entries=())
         stream = self._streams[key]
         urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
         urgent = self._faults.pop(key, None) is not None or urgent
@@ -379,6 +396,7 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
     `UnreadableReport`."""
     _check_count(len(wire.units), most_units, "units")
     _check_count(max(len(wire.losses), len(wire.held_out_losses)), _MOST_POINTS_READ, "points of a loss history")
+    _check_count(len(wire.entries), _MOST_ENTRIES, "entries at once")
     return Report(
         received_at=received_at,
         pod_uid=pod_uid,
@@ -404,6 +422,10 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
         losses=_curve(wire.losses, MOST_LOSS_POINTS),
         held_out_losses=_curve(wire.held_out_losses, MOST_HELD_OUT_POINTS),
         units={unit.unit: _unit_of(unit) for unit in wire.units},
+        samples=_count(wire.samples),
+        incarnation=wire.incarnation[:_INCARNATION_BYTES].hex(),
+        clock=_figure(wire.clock),
+        entries=_entries(wire.entries, most_units),
     )
 
 
@@ -414,6 +436,7 @@ _REST = 3.0
 _MOST_REASONS = 32
 """Reasons for a refusal that a unit can have, with room for those of newer syncers."""
 _REASON_LIMIT = 64
+_UNIT_LIMIT = 63
 _PAUSE_LIMIT = 200
 
 
@@ -446,6 +469,36 @@ def _curve(wire: Iterable[diloco_pb2.LossPoint], most: int) -> tuple[LossPoint, 
 
 
 _MOST_POINTS_READ = 4096
+_MOST_ENTRIES = 4096
+_INCARNATION_BYTES = 16
+
+
+def _entries(wire: Iterable[diloco_pb2.Entry], most_units: int) -> tuple[Entry, ...]:
+    found = ((entry, _what_happened(entry, most_units)) for entry in wire)
+    return tuple(Entry(_count(entry.number), _figure(entry.at), what) for entry, what in found if what is not None)
+
+
+def _what_happened(wire: diloco_pb2.Entry, most_units: int) -> LocalStep | Merge | None:
+    """None: a newer syncer says something that this operator does not know."""
+    match wire.WhichOneof("what"):
+        case "step":
+            step = wire.step
+            return LocalStep(
+                unit=clip(step.unit, _UNIT_LIMIT),
+                attempt=_count(step.attempt),
+                step=_count(step.local_step),
+                seconds=step.step_seconds if 0 <= step.step_seconds < math.inf else None,
+                loss=_loss(step.loss),
+                samples=_count(step.samples_done),
+                tokens=_count(step.tokens_done),
+            )
+        case "merge":
+            merge = wire.merge
+            _check_count(len(merge.units), most_units, "units in a merge")
+            units = tuple(clip(unit, _UNIT_LIMIT) for unit in merge.units)
+            return Merge(_count(merge.t), _count(merge.fragment), units, _loss(merge.loss) if merge.HasField("loss") else None)
+        case _:
+            return None
 
 
 def _check_count(count: int, most: int, what: str) -> None:
@@ -485,4 +538,6 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         pause_left=min(_figure(wire.pause_left), MOST_PAUSE),
         own_data=wire.own_data,
         holds_parameters=wire.holds_parameters,
+        received_bytes=_count(wire.received_bytes),
+        sent_bytes=_count(wire.sent_bytes),
     )

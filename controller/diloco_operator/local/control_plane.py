@@ -31,7 +31,8 @@ from diloco_operator.local.short_paths import ShortPaths
 from diloco_operator.local.state_dir import StateDir
 from diloco_operator.operator import Operator
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.telemetry import SyncerWatcher
+from diloco_operator.report import Report
+from diloco_operator.telemetry import JobKey, SyncerWatcher
 from diloco_operator.timeouts import TelemetryTimeouts
 
 
@@ -58,8 +59,9 @@ class LocalControlPlane:
         self, state_dir: Path, nodes: Sequence[Obj], *, operator_config: OperatorConfig | None = None, faults: Sequence[Fault] = (),
         on_fault: Callable[[Fired], None] = lambda _: None, environment: Mapping[str, str] | None = None,
         working_directory: Path | None = None, timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        priority: Priority = Priority.LOW,
+        priority: Priority = Priority.LOW, on_report: Callable[[JobKey, Report], None] | None = None,
     ) -> None:  # fmt: skip
+        """`on_report` gets every report of a syncer."""
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
         self._config = operator_config or OperatorConfig(progress_interval=1.0)
@@ -70,6 +72,7 @@ class LocalControlPlane:
         self._timing = timing or LocalTiming()
         self._sleep = sleep
         self._priority = priority
+        self._on_report = on_report
         self._stack = contextlib.AsyncExitStack()
         self.client: Client
         self.kubelet: Kubelet
@@ -117,7 +120,7 @@ class LocalControlPlane:
 
     def _operator(self) -> Operator:
         rng = random.random
-        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams)
+        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._on_report)
         return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, rng=rng)
 
     async def _prepare(self) -> None:

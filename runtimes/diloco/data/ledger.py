@@ -205,6 +205,11 @@ class Ledger:
         return min(MOST_WORK, self._total.tokens)
 
     @property
+    def samples(self) -> int:
+        """Committed sequence numbers of the whole job, each counted once."""
+        return self._committed.count
+
+    @property
     def sampled(self) -> UnitWork:
         """What is committed of the units that train leased samples, over all of them."""
         return self._sampled

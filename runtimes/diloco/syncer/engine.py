@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from diloco.algorithm.core import Core
 from diloco.algorithm.events import Distrusted, Finish, Snapshot
 from diloco.contract import Result
-from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, Refused, Report, ToLearner, Work
+from diloco.protocol.chunks import DataChunk
+from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, FromLearner, Refused, Report, ToLearner, Work
 from diloco.protocol.framing import Transfer
 from diloco.syncer.answers import Answers
 from diloco.syncer.awake import TICK
@@ -56,6 +57,7 @@ from diloco.syncer.peer import (
     WorkRequested,
 )
 from diloco.syncer.ranks import not_of_rank
+from diloco.syncer.recent import RecentEntries
 from diloco.syncer.reports import Facts, ledger_text, make_report, make_result
 from diloco.syncer.restore import RestoredState, snapshot_data
 from diloco.syncer.sessions import Rejected, SessionRegistry, UnitSession
@@ -104,7 +106,9 @@ class Engine:
         self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window)
         self.work = WorkOfSessions(state.ledger, training.fragments)
         self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | AnswerDecoded | None] = asyncio.Queue()
-        self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats, self._events.put_nowait)
+        self.recent = RecentEntries()
+        """What happened lately."""
+        self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats, self.recent, self._events.put_nowait)
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         self._membership = Membership(
             config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation, self._fences
@@ -146,6 +150,20 @@ class Engine:
     async def push(self, peer: Peer, transfer: Transfer) -> None:
         """Take a complete PUSH. Called by the stream's reader, see `Answers.push`."""
         await self._answers.push(peer, transfer)
+
+    def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
+        """Note what a joined learner has sent just now, for reports."""
+        if peer.session is None:
+            return
+        if isinstance(message, DataChunk):
+            self._unit_stats.of(peer.session.unit).received_bytes += len(message.data)
+        elif message.HasField("progress"):
+            self.recent.stepped(peer.session, message.progress, self._clock())
+
+    def sent(self, peer: Peer, chunk: DataChunk) -> None:
+        """Note what a learner was sent, for reports."""
+        if peer.session is not None:
+            self._unit_stats.of(peer.session.unit).sent_bytes += len(chunk.data)
 
     def report(self) -> Report:
         """The present state of the job."""

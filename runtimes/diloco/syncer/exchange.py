@@ -32,6 +32,7 @@ from diloco.syncer.awake import AwakeClock
 from diloco.syncer.gathering import WholeAnswer
 from diloco.syncer.outgoing import Version
 from diloco.syncer.peer import AnswerDecoded, MergeComputed, Peer, Peers
+from diloco.syncer.recent import RecentEntries
 from diloco.syncer.seeding import Seeding
 from diloco.syncer.sessions import Rejected, UnitSession
 from diloco.syncer.unit_stats import UnitStatsTable
@@ -57,7 +58,16 @@ class CongestedError(Exception):
 class Exchanges:
     """The core of one job, and the parameters on their way. `now` is in seconds on one clock."""
 
-    def __init__(self, training: Training, core: Core | None, peers: Peers, work: Work, unit_stats: UnitStatsTable, submit: Submit) -> None:
+    def __init__(
+        self,
+        training: Training,
+        core: Core | None,
+        peers: Peers,
+        work: Work,
+        unit_stats: UnitStatsTable,
+        recent: RecentEntries,
+        submit: Submit,
+    ) -> None:
         """`core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's task."""
         self.core = core
         """None: no learner has said yet what the model looks like."""
@@ -68,6 +78,7 @@ class Exchanges:
         self._peers = peers
         self._work = work
         self._unit_stats = unit_stats
+        self._recent = recent
         self._submit = submit
         self._arithmetic = Arithmetic()
         self._tasks: set[asyncio.Task[Update | None] | asyncio.Task[Decoded | Refusal]] = set()
@@ -342,7 +353,7 @@ class Exchanges:
             case Distrusted():
                 core.discard(order)
             case Skipped():
-                self._skipped(order)
+                self._skipped(order, now)
 
     def _tell_rests(self, rests: dict[str, bool], now: float) -> None:
         """Tell the units whether they rest from now on."""
@@ -356,18 +367,20 @@ class Exchanges:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
         outcome = core.installed(close, update, self.awake.of(now))
         if isinstance(outcome, Skipped):
-            self._skipped(outcome)
+            self._skipped(outcome, now)
             return
         assert update is not None
         self._work.closed(outcome.fragment, outcome.t, {marks.session for marks in outcome.marks.values()})
         _log.debug("outer step %d merged fragment %d of %s", outcome.t, outcome.fragment, ", ".join(outcome.units))
+        self._recent.merged(outcome.t, outcome.fragment, outcome.units, self._unit_stats.loss(), now)
         self._tokens[update.fragment] = tokens = self._work.ledger.tokens
         whole = core.shard.whole(update.fragment)
         version = Version(update.fragment, update.t, update.base, core.coding, update.payload, whole, tokens)
         for peer, session in self._peers.streams():
             peer.outgoing.broadcast(version, self._work.merged_at(session, update.fragment))
 
-    def _skipped(self, skipped: Skipped) -> None:
+    def _skipped(self, skipped: Skipped, now: float) -> None:
+        self._recent.merged(skipped.t, skipped.fragment, (), self._unit_stats.loss(), now)
         self._work.closed(skipped.fragment, skipped.t, ())
         if self._skips_said_at is not None and skipped.t < self._skips_said_at + SKIPS_SAID_AGAIN_AFTER:
             self._skips_unsaid += 1

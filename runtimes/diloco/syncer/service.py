@@ -65,6 +65,7 @@ class Service:
             async for message in peer.outgoing.messages():
                 await context.write(message)
                 if isinstance(message, DataChunk):  # the next one is made and written in the stream's next turn
+                    self._engine.sent(peer, message)
                     await self._turns.next()
             why = "the stream has ended"
             if peer.retry_reason:
@@ -84,10 +85,18 @@ class Service:
                 grpc.StatusCode.UNAUTHENTICATED, f"only the operator may watch, not {shown or 'a certificate without identity'}"
             )
         interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
+        last = 0
         while True:
             mark = self._changes.mark
             report = self._engine.report()
+            more = False
+            if request.entries:
+                report.entries.extend(self._engine.recent.after(last))
+                last = report.entries[-1].number if report.entries else last
+                more = last < self._engine.recent.last
             await context.write(report)
+            if more:
+                continue
             if report.done:
                 return
             await self._changes.wait(mark, interval)
@@ -116,6 +125,7 @@ class Service:
                     if peer.session is None:
                         return
                     continue
+                self._engine.received(peer, message)
                 event = _event(peer, message, assembler)
                 if isinstance(event, Transfer):
                     await self._engine.push(peer, event)

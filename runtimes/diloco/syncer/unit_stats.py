@@ -102,6 +102,10 @@ class UnitStats:
     """Last time from a loss to the first contribution after it; 0: never lost."""
     resting_since: float | None = None
     """When it was told to rest; None: it trains, or is away."""
+    received_bytes: int = 0
+    """Data of chunks that came from it, since this process began."""
+    sent_bytes: int = 0
+    """The same of those that went to it."""
     rate: Rate = field(default_factory=Rate)
 
     def joined(self, attempt: int, now: float) -> None:

@@ -28,7 +28,7 @@ from diloco.protocol.tls import peer_identity, server_credentials
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.reconcile.observe.state import parse_job
-from diloco_operator.report import FaultKind, Report, UnitPhase
+from diloco_operator.report import Entry, FaultKind, LocalStep, Merge, Report, UnitPhase
 from diloco_operator.telemetry import (
     SMALL_REPORT,
     Endpoint,
@@ -68,11 +68,13 @@ class FakeSyncer(SyncerServicer):  # type: ignore[misc]  # generated without typ
         self.reports: asyncio.Queue[pb.Report | None] = asyncio.Queue()
         self.callers: list[str] = []
         self.intervals: list[float] = []
+        self.entries_wanted: list[bool] = []
         self.watching = 0
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802
         self.callers.append(peer_identity(context.auth_context()))
         self.intervals.append(request.interval_seconds)
+        self.entries_wanted.append(request.entries)
         self.watching += 1
         try:
             while (report := await self.reports.get()) is not None:
@@ -137,6 +139,38 @@ async def test_a_report_arrives_for_the_operators_certificate_and_with_its_clock
         assert syncer.callers == [operator_identity(JOB.uid)]
         assert syncer.intervals == [0.05]
         assert watched.notified == [KEY]
+
+
+async def test_who_keeps_a_record_gets_every_report_with_its_entries_and_others_ask_for_none(watched: Watched) -> None:
+    kept: list[Report] = []
+    keeper = SyncerWatcher(now=lambda: NOW, rng=lambda: 0.0, timeouts=FAST, on_report=lambda _, each: kept.append(each))
+    syncer = FakeSyncer()
+    step = pb.LocalStep(unit="v5p-0", attempt=1, local_step=3, step_seconds=math.nan, loss=2.5, samples_done=24, tokens_done=1536)
+    merge = pb.Merge(t=7, fragment=2, units=["v5p-0"])
+    async with serving(syncer) as port:
+        keeper.follow(KEY, endpoint(port))
+        entries = [pb.Entry(number=4, at=1.5, step=step), pb.Entry(number=5, at=1.75, merge=merge), pb.Entry(number=6, at=2.0)]
+        syncer.reports.put_nowait(report(7, entries=entries, incarnation=b"\x01\x02", clock=2.5, samples=16))
+        await until(lambda: kept)
+        syncer.reports.put_nowait(None)
+        watched.watcher.follow(KEY, endpoint(port))
+        await until(lambda: len(syncer.entries_wanted) == 3 or syncer.entries_wanted == [True, False])
+        await keeper.close()
+    (first,) = kept
+    assert (first.incarnation, first.clock, first.samples) == ("0102", 2.5, 16)
+    assert first.entries == (
+        Entry(4, 1.5, LocalStep("v5p-0", 1, 3, seconds=None, loss=2.5, samples=24, tokens=1536)),
+        Entry(5, 1.75, Merge(7, 2, ("v5p-0",), None)),
+    )
+    assert False in syncer.entries_wanted
+    assert keeper.latest(KEY) == replace(first, entries=())
+
+
+def test_more_entries_than_a_report_can_have_are_refused() -> None:
+    with pytest.raises(UnreadableReport, match="more than 4096 entries at once"):
+        report_of(report(1, entries=[pb.Entry()] * 4097), NOW)
+    with pytest.raises(UnreadableReport, match="more than 2 units in a merge"):
+        report_of(report(1, entries=[pb.Entry(merge=pb.Merge(units=["a", "b", "c"]))]), NOW, most_units=2)
 
 
 async def test_the_first_report_of_another_pod_notifies_even_if_it_says_the_same(watched: Watched) -> None:
@@ -265,7 +299,8 @@ def test_every_field_of_the_wire_arrives() -> None:
         t=1, steps=2, tokens=3, tokens_per_second=4, held_out_loss=5, step_seconds=6, seeded=True, done=True, snapshot_t=-1,
         snapshot="snapshots/s-1", snapshot_copied=True, snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
         losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)], token_budget=7,
-        ending=pb.Ending(cause=pb.Ending.TOKENS, t=8), contributions=9, work_refused=10,
+        ending=pb.Ending(cause=pb.Ending.TOKENS, t=8), contributions=9, work_refused=10, samples=11, clock=12.5, incarnation=b"\x0d",
+        entries=[pb.Entry(number=14, at=12.25, merge=pb.Merge(t=15, fragment=16, units=["u"], loss=17))],
     )  # fmt: skip
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
     read = {field: getattr(plain, field) for field in Report.__dataclass_fields__ if field not in ("units", "received_at", "loss")}
@@ -274,7 +309,8 @@ def test_every_field_of_the_wire_arrives() -> None:
         "snapshot_t": -1, "snapshot": "snapshots/s-1", "snapshot_copied": True,
         "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
         "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),), "token_budget": 7, "ending": (ENDED_BY_TOKENS, 8),
-        "contributions": 9, "work_refused": 10,
+        "contributions": 9, "work_refused": 10, "samples": 11, "clock": 12.5, "incarnation": "0d",
+        "entries": (Entry(14, 12.25, Merge(15, 16, ("u",), 17.0)),),
     }  # fmt: skip
     assert plain.loss is None
     assert plain.received_at == 42

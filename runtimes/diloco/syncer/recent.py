@@ -1,0 +1,71 @@
+"""What happened lately, for watchers that keep a record: a bounded number of entries, each sent once on each stream.
+
+See docs/decisions/0217-record-of-a-run.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+
+from diloco.protocol.diloco_pb2 import Entry, LocalStep, Merge, Progress
+from diloco.syncer.sessions import UnitSession
+
+MOST_ENTRIES = 4096
+"""That are kept: some minutes of a small job, and what a watcher misses while it connects again."""
+MOST_BYTES = 64 << 10
+"""Of the entries in one report."""
+
+
+class RecentEntries:
+    """The newest entries of one process. Times are on the clock of the reports."""
+
+    def __init__(self, most: int = MOST_ENTRIES) -> None:
+        self._entries: deque[Entry] = deque(maxlen=most)
+        self._last = 0
+        self._steps: dict[str, tuple[str, int]] = {}
+        """Per unit, its session and the newest local step of that."""
+
+    def stepped(self, session: UnitSession, progress: Progress, at: float) -> None:
+        """A learner says how far it is. What is no new step is left out: a unit that rests says the same again."""
+        step = progress.local_step
+        if (session.holder, step) == self._steps.get(session.unit) or not step:
+            return
+        self._steps[session.unit] = (session.holder, step)
+        taken = LocalStep(
+            unit=session.unit,
+            attempt=session.attempt,
+            local_step=step,
+            step_seconds=progress.step_seconds,
+            loss=progress.loss,
+            samples_done=progress.samples_done,
+            tokens_done=progress.tokens_done,
+        )
+        self._add(Entry(at=at, step=taken))
+
+    def merged(self, t: int, fragment: int, units: Sequence[str], loss: float | None, at: float) -> None:
+        """Outer step `t` has merged these units' contributions to the fragment; of none, it has left it as it was."""
+        self._add(Entry(at=at, merge=Merge(t=t, fragment=fragment, units=units, loss=loss)))
+
+    def after(self, number: int) -> list[Entry]:
+        """The entries behind the one of this number, as many as one report takes."""
+        behind = itertools.islice(self._entries, max(0, number - self._last + len(self._entries)), None)
+        found: list[Entry] = []
+        size = 0
+        for entry in behind:
+            size += entry.ByteSize()
+            if found and size > MOST_BYTES:
+                break
+            found.append(entry)
+        return found
+
+    @property
+    def last(self) -> int:
+        """The number of the newest entry; 0: there is none."""
+        return self._last
+
+    def _add(self, entry: Entry) -> None:
+        self._last += 1
+        entry.number = self._last
+        self._entries.append(entry)
