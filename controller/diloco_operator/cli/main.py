@@ -9,6 +9,7 @@ import click
 _COMMANDS = {
     "up": "diloco_operator.cli.up",
     "validate": "diloco_operator.cli.validate",
+    "report": "diloco_operator.cli.report",
     "export": "diloco_operator.cli.export",
     "simulate": "diloco_operator.cli.simulate",
     "launch": "diloco_operator.cli.launch",

@@ -83,10 +83,13 @@ class _Variable(click.ParamType[tuple[str, str]]):
 )  # fmt: skip
 @priority_option
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
+@click.option(
+    "--report/--no-report", default=True, help="Whether to write report.html into the state directory at the end.  [default: report]"
+)
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
     files: tuple[str, ...], catalogue: Path | None, fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
-    variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, output: str | None,
+    variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, report: bool, output: str | None,
 ) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
 
@@ -114,7 +117,9 @@ def up(
     view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
-    options = UpOptions(jobs, nodes, state_dir, faults, timeout, shlex.join(["diloco", *sys.argv[1:]]), dict(variables), Priority(priority))
+    options = UpOptions(
+        jobs, nodes, state_dir, faults, timeout, shlex.join(["diloco", *sys.argv[1:]]), dict(variables), Priority(priority), report
+    )
     _log_to(state_dir / "logs" / "operator.log")
     try:
         ending = asyncio.run(Run(options, view)())

@@ -13,6 +13,7 @@ import logging
 import random
 import shlex
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from diloco_operator.api.job import ModelStatus
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER, volume_claim_name
+from diloco_operator.cli.run_report import recorded
 from diloco_operator.cli.view import UntilClosed, View
 from diloco_operator.cli.view_model import JobView, Line, Speeds, changes, event_line, failed_attempts, remember, with_speeds
 from diloco_operator.kube.cache import CachedObject, as_it_is
@@ -30,6 +32,8 @@ from diloco_operator.local.faults import Fault, Fired
 from diloco_operator.local.processes import Priority
 from diloco_operator.local.state_dir import claim_folder
 from diloco_operator.local.volumes import tail
+from diloco_operator.record.file import RecordWriter
+from diloco_operator.record.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,8 @@ class UpOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     """For all programs."""
     priority: Priority = Priority.LOW
+    report: bool = True
+    """Whether to write the report of its record."""
 
 
 class Run:
@@ -79,6 +85,8 @@ class Run:
         self._killed = asyncio.Event()
         self._missing_conditions: dict[str, str] = {}
         self._speeds: Speeds = {}
+        self._record = RecordWriter(options.state_dir)
+        self._recorder = Recorder(self._record.write, time.time)
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
@@ -86,13 +94,15 @@ class Run:
         options = self._options
         self._plane = LocalControlPlane(
             options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment,
-            priority=options.priority,
+            priority=options.priority, on_report=self._recorder.report,
         )  # fmt: skip
-        with self._signals():
+        with self._signals(), contextlib.closing(self._record):
             async with self._plane:
+                self._recorder.began(options.resume_command)
                 for job in self._options.jobs:
                     await self._plane.client.create(DILOCO_JOBS, job, field_manager=UP_MANAGER)
                 ending = await self._follow()
+                self._recorder.ended(ending.value)
         self._end(ending)
         return ending
 
@@ -171,6 +181,7 @@ class Run:
         old = self._known.get(new.key)
         self._known[new.key] = view
         self._speeds = remember(self._speeds, view)
+        self._recorder.status(new.key, view.state.value if view.state is not None else "", view.status)
         for line in changes(old, view):
             self._view.line(line)
         for unit, pod in failed_attempts(old, view):
@@ -194,6 +205,7 @@ class Run:
     def _on_fault(self, fired: Fired) -> None:
         text = f"fault: SIG{fired.fault.signal} to {fired.fault.unit} (pod {fired.pod}) at outer step {fired.step}"
         self._view.line(Line("fault", fired.job, text, warning=True, unit=fired.fault.unit))
+        self._recorder.fault((fired.namespace, fired.job), fired.fault.unit, fired.fault.signal, fired.step)
 
     def _interrupt(self) -> None:
         """End orderly, as after the first Ctrl-C; also where what the run shows has no reader any more."""
@@ -248,7 +260,9 @@ class Run:
     def _end(self, ending: Ending) -> None:
         views = [with_speeds(view, self._speeds) for view in self._known.values()]
         injector = self._plane.injector
-        messages = []
+        keys = {f"{view.namespace}/{view.name}" for view in views}
+        found = recorded(self._options.state_dir, keys, self._record, write=self._options.report)
+        messages = list(found.claims)
         if ending is Ending.TIMED_OUT:
             late = f"did not complete within {self._options.timeout:g} s"
             messages += [
@@ -266,6 +280,7 @@ class Run:
         messages += [self._model_message(view, view.status.model) for view in views if view.status.model is not None]
         messages += [f"Fault {fault} never fired." for fault in injector.waiting]
         messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
+        messages += found.remarks
         closing = {
             "ending": ending.value,
             "exitStatus": ending.exit_status,
@@ -273,6 +288,8 @@ class Run:
             "faults": {
                 "fired": [{"fault": str(fired.fault), "job": fired.job, "pod": fired.pod, "step": fired.step} for fired in injector.fired],
                 "notFired": [str(fault) for fault in injector.waiting],
+                "effects": found.effects,
             },
+            "report": str(found.report) if found.report is not None else None,
         }
         self._view.end(views, closing, messages)

@@ -20,6 +20,9 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.local.nodes import complete
 from diloco_operator.local.state_dir import StateDir
 from diloco_operator.local.supervisor import processes
+from diloco_operator.record.file import read_record
+from diloco_operator.record.lines import PhaseBegan, RunEnded
+from diloco_operator.record.phases import Phase
 
 MAIN = "from diloco_operator.cli.main import main; main()"
 
@@ -153,7 +156,7 @@ async def test_time_up_says_which_condition_was_not_reached(unplaced: str, tmp_p
     assert "waits did not complete within 3 s: Placed=False InsufficientCapacity" in final["message"]
     assert "To start from the beginning, because there is no snapshot yet, for up to 3 s more: diloco up" in final["message"]
     assert "last snapshot" not in final["message"]
-    assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"]}
+    assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"], "effects": []}
 
 
 @pytest.mark.slow
@@ -275,3 +278,19 @@ def below(root: int) -> set[int]:
         more = {p.pid for p in processes() if p.parent in found} | found
         grown, found = more != found, more
     return found - {root}
+
+
+@pytest.mark.slow
+async def test_a_run_leaves_its_record_and_a_report_of_it_unless_nobody_wants_one(sleeping: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for options, written in (["--no-report"], False), ([], True):
+        running = await Up.start(sleeping, "--state-dir", str(state), *options)
+        await running.until(joining)
+        running.process.send_signal(signal.SIGINT)
+        _, final = await running.end()
+        report = state / "report.html"
+        assert (final["report"], report.exists()) == (str(report) if written else None, written)
+    lines = read_record(state).lines
+    assert [line.ending for line in lines if isinstance(line, RunEnded)] == ["Interrupted", "Interrupted"], "of both runs"
+    phases = [line.phase for line in lines if isinstance(line, PhaseBegan)]
+    assert {Phase.START, Phase.DRAIN} <= set(phases)

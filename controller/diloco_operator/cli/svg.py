@@ -1,0 +1,105 @@
+"""SVG as a tree of elements, which escapes every text when it is written, and the scales of a chart. Pure.
+
+See docs/decisions/0217-record-of-a-run.md.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element, tostring
+
+_NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def clean(text: str) -> str:
+    """`text` without characters that XML does not have."""
+    return _NOT_IN_XML.sub("\ufffd", text)
+
+
+def element(tag: str, *children: Element | str, **attributes: object) -> Element:
+    """An element. In an attribute's name `_` becomes `-`, and at its end it goes (`class_`); numbers are rounded to a tenth of a pixel."""
+    made = Element(tag, {name.rstrip("_").replace("_", "-"): _value(value) for name, value in attributes.items()})
+    for child in children:
+        if isinstance(child, Element):
+            made.append(child)
+        elif len(made):
+            made[-1].tail = (made[-1].tail or "") + clean(child)
+        else:
+            made.text = (made.text or "") + clean(child)
+    return made
+
+
+def _value(value: object) -> str:
+    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else clean(str(value))
+
+
+def as_file(svg: Element) -> str:
+    """A whole SVG file."""
+    return tostring(svg, encoding="unicode") + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    """Pixel of `low`."""
+    end: float
+
+    def __call__(self, value: float) -> float:
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.0
+        return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
+
+
+def ticks(low: float, high: float, most: int) -> list[float]:
+    """Round values from `low` to `high`, at most so many and one."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    return [step * number for number in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+
+
+_TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+
+
+def time_ticks(seconds: float, most: int) -> list[int]:
+    """Round times from 0 to `seconds`, at most so many and one."""
+    days = math.ceil(seconds / most / 86400) * 86400
+    step = next((step for step in _TIME_STEPS if seconds / step <= most), days)
+    return list(range(0, int(seconds) + 1, step))
+
+
+def clock_text(seconds: float) -> str:
+    """`1:05`, `2:00:00`."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
+
+
+def polyline(points: Iterable[tuple[float, float]], **attributes: object) -> Element:
+    """A line through these pixels."""
+    text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return element("polyline", points=text, fill="none", **attributes)
+
+
+def thinned(points: Iterable[tuple[float, float]], seconds: float, most: int, *, largest: bool) -> Iterator[tuple[float, float]]:
+    """The points with ascending times up to `seconds`: of each of so many equal times the one with the largest value, or the last one."""
+    chosen: tuple[float, float] | None = None
+    place = -1
+    for at, value in points:
+        now = min(most - 1, int(at / seconds * most)) if seconds > 0 else 0
+        if chosen is not None and now != place:
+            yield chosen
+            chosen = None
+        place = now
+        if chosen is None or not largest or value >= chosen[1]:
+            chosen = (at, value)
+    if chosen is not None:
+        yield chosen

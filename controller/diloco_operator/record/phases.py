@@ -1,0 +1,58 @@
+"""What a unit's hardware does, as a record and its pictures say it. Pure.
+
+What the simulator's table of goodput names as well has the same name here (`diloco.simulation.goodput.Use`).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from diloco_operator.api.job import UnitState, UnitStatus
+from diloco_operator.api.reasons import UnitReason
+
+
+class Phase(enum.StrEnum):
+    """In the order in which a unit goes through them, as a rule."""
+
+    MISSING = "missing hardware"
+    """It has no slice, and has not trained yet."""
+    START = "start"
+    """Its pods and its program start, and take the job's parameters."""
+    COMPILE = "compile"
+    """It has the parameters, and its first step is under way."""
+    TRAINING = "training"
+    WAITING = "waiting"
+    """It rests until a quorum trains."""
+    PAUSE = "pause"
+    """Its program takes no steps for a while, as it announced."""
+    RECOVERY = "recovery"
+    """An attempt has ended, and the next one does not train yet: with its wait, start and compilation."""
+    DRAIN = "drain"
+    FAILED = "failed"
+    """It will not start again."""
+    OVER = "over"
+    """The job is complete."""
+
+
+def phase_of(unit: UnitStatus) -> Phase:
+    """Of a unit in this state."""
+    match unit.state:
+        case UnitState.TRAINING | UnitState.JOINING if unit.reason == UnitReason.PAUSED:
+            return Phase.PAUSE
+        case UnitState.TRAINING:
+            return Phase.WAITING if unit.reason == UnitReason.WAITING_FOR_QUORUM else Phase.TRAINING
+        case UnitState.BACKING_OFF:
+            return Phase.RECOVERY
+        case UnitState.PENDING | UnitState.STARTING | UnitState.JOINING:
+            if unit.ended_attempt or unit.ended_at is not None:
+                return Phase.RECOVERY
+            return _BEFORE[unit.state] if unit.reason != UnitReason.FIRST_STEP else Phase.COMPILE
+        case UnitState.DRAINING:
+            return Phase.DRAIN
+        case UnitState.FAILED:
+            return Phase.FAILED
+        case UnitState.COMPLETED:
+            return Phase.OVER
+
+
+_BEFORE = {UnitState.PENDING: Phase.MISSING, UnitState.STARTING: Phase.START, UnitState.JOINING: Phase.START}

@@ -1,0 +1,169 @@
+"""From the lines of a record to its history. Pure.
+
+See docs/decisions/0217-record-of-a-run.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from diloco_operator.api.state import JobState
+from diloco_operator.record.history import Fault, Gap, History, JobHistory, Merge, Recovery, Span, Traffic, UnitHistory
+from diloco_operator.record.lines import (
+    FaultFired,
+    Figures,
+    JobSeen,
+    Line,
+    Merged,
+    Missing,
+    PhaseBegan,
+    Recovered,
+    RunBegan,
+    RunEnded,
+    StepTaken,
+    UnitLeft,
+)
+from diloco_operator.record.phases import Phase
+
+
+def history_of(lines: Sequence[Line]) -> History:
+    """Of a record with one line at least."""
+    readers: dict[str, _JobReader] = {}
+    ending = ""
+    end = 0.0
+    for at, line in _on_one_clock(lines):
+        end = max(end, at)
+        if isinstance(line, RunBegan):
+            ending = ""
+            for reader in readers.values():
+                reader.end_of_command(at)
+                reader.command_began(at)
+        elif isinstance(line, RunEnded):
+            ending = line.ending
+        else:
+            readers.setdefault(line.job, _JobReader(line.job)).take(at, line)
+    for reader in readers.values():
+        reader.end_of_command(end)
+    return History(
+        began=lines[0].at,
+        seconds=end,
+        command=next((line.command for line in reversed(lines) if isinstance(line, RunBegan)), ""),
+        ending=ending,
+        jobs=tuple(readers[name].job for name in sorted(readers)),
+    )
+
+
+def _on_one_clock(lines: Sequence[Line]) -> Iterator[tuple[float, Line]]:
+    """Each line with its second of the run. A command begins where the one before has ended. What a syncer says comes up to a second late,
+    so times of lines that follow each other may go back a little."""
+    offset = newest = lines[0].at
+    for line in lines:
+        if isinstance(line, RunBegan):
+            offset += line.at - newest
+            newest = line.at
+        newest = max(newest, line.at)
+        yield max(0.0, line.at - offset), line
+
+
+class _JobReader:
+    def __init__(self, name: str) -> None:
+        self.job = JobHistory(name)
+        self._start: float | None = None
+        self._open: dict[str, tuple[float, Phase, int]] = {}
+        """Per unit the phase that it is in, since when, and of which attempt."""
+        self._last_steps: dict[str, tuple[float, int, int]] = {}
+        """Per unit its newest step: when, of which attempt, its number."""
+        self._syncer = ""
+        self._before: dict[str, tuple[int, int]] = {}
+        """Per unit the bytes (received, sent) that earlier processes of the syncer have counted."""
+
+    def take(self, at: float, line: Line) -> None:
+        """One line of this job."""
+        if self._start is None:
+            self._start = at
+        at = max(0.0, at - self._start)
+        match line:
+            case JobSeen():
+                self._seen(at, line)
+            case PhaseBegan():
+                self._phase(at, line)
+            case UnitLeft():
+                self._close(line.unit, at)
+            case StepTaken():
+                self._step(at, line)
+            case Merged():
+                self.job.merges.append(Merge(at, line.t, line.units, line.loss))
+            case Figures():
+                self._figures(at, line)
+            case Recovered():
+                self._unit(line.unit).recoveries.append(Recovery(at, line.seconds))
+            case FaultFired():
+                self.job.faults.append(Fault(at, line.unit, line.signal, line.step))
+            case Missing():
+                self.job.missing += line.entries
+
+    def end_of_command(self, at: float) -> None:
+        """Nothing of the job runs any more."""
+        at -= self._start or 0.0
+        if self.job.state not in ENDED:
+            self.job.end = at
+        for unit in list(self._open):
+            self._close(unit, at)
+        self._last_steps.clear()
+
+    def command_began(self, at: float) -> None:
+        """Another command, of which this job may be one."""
+        if self.job.state not in ENDED:
+            self.job.runs.append(at - (self._start or 0.0))
+
+    def _unit(self, name: str) -> UnitHistory:
+        return self.job.units.setdefault(name, UnitHistory(name))
+
+    def _seen(self, at: float, line: JobSeen) -> None:
+        job = self.job
+        if line.state in ENDED and job.state not in ENDED:
+            job.end = at
+        if job.state in ENDED and line.state not in ENDED:
+            job.runs.append(at)
+        job.state = line.state
+        job.outer_steps = line.steps or job.outer_steps
+        job.held_out_loss = line.held_out_loss
+
+    def _phase(self, at: float, line: PhaseBegan) -> None:
+        known = self._open.get(line.unit)
+        if known is None or (known[1], known[2]) != (line.phase, line.attempt):
+            self._close(line.unit, at)
+            self._open[line.unit] = (at, line.phase, line.attempt)
+        self._unit(line.unit)
+
+    def _close(self, unit: str, at: float) -> None:
+        if (known := self._open.pop(unit, None)) is not None and at > known[0]:
+            self._unit(unit).spans.append(Span(known[0], at, known[1], known[2]))
+
+    def _step(self, at: float, line: StepTaken) -> None:
+        unit = self._unit(line.unit)
+        last = self._last_steps.get(line.unit)
+        if last is not None and last[1] == line.attempt and last[2] < line.step:
+            unit.gaps.append(Gap(last[0], at, line.step - last[2]))
+            unit.steps += line.step - last[2]
+        else:
+            unit.first_steps.append(at)
+            unit.steps += 1
+        self._last_steps[line.unit] = (at, line.attempt, line.step)
+        self.job.sample_size.add(line.samples, line.tokens)
+
+    def _figures(self, at: float, line: Figures) -> None:
+        job = self.job
+        job.t, job.tokens, job.samples = line.t, line.tokens, line.samples
+        if line.syncer != self._syncer:
+            self._syncer = line.syncer
+            self._before = {unit.name: (unit.received_bytes, unit.sent_bytes) for unit in job.units.values()}
+        for name, figures in line.units.items():
+            unit, before = self._unit(name), self._before.get(name, (0, 0))
+            unit.tokens = figures.tokens
+            unit.received_bytes, unit.sent_bytes = before[0] + figures.received_bytes, before[1] + figures.sent_bytes
+        received = sum(unit.received_bytes for unit in job.units.values())
+        job.traffic.append(Traffic(at, received, sum(unit.sent_bytes for unit in job.units.values())))
+
+
+ENDED = (JobState.COMPLETE, JobState.FAILED)

@@ -1,0 +1,161 @@
+"""Writes down what happens in a run: it turns statuses, reports of syncers and faults into lines.
+
+What the syncers say is on clocks of their own. The first report of each process sets its clock against this one's, once: so the times
+between its entries are exact, and all of them are as late as that report was.
+
+See docs/decisions/0217-record-of-a-run.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from diloco_operator.api.job import Status, UnitStatus
+from diloco_operator.record.lines import (
+    FaultFired,
+    Figures,
+    JobSeen,
+    Line,
+    Merged,
+    Missing,
+    PhaseBegan,
+    Recovered,
+    RunBegan,
+    RunEnded,
+    StepTaken,
+    UnitFigures,
+    UnitLeft,
+)
+from diloco_operator.record.phases import phase_of
+from diloco_operator.report import LocalStep, Report
+
+type JobKey = tuple[str, str]
+"""(namespace, name)."""
+
+
+@dataclass(slots=True)
+class _Syncer:
+    """What is known of one process of a job's syncer."""
+
+    incarnation: str | None = None
+    """None: nothing was heard of it."""
+    offset: float = 0.0
+    """Of its clock: seconds to add for the time since the epoch."""
+    last: int = 0
+    """The number of the newest entry on record."""
+
+
+@dataclass(slots=True)
+class _Job:
+    said: tuple[str, int, float | None] | None = None
+    units: dict[str, UnitStatus] = field(default_factory=dict)
+    syncer: _Syncer = field(default_factory=_Syncer)
+    recovered: dict[str, float] = field(default_factory=dict)
+    figures: Figures | None = None
+
+
+class Recorder:
+    """One run's. `write` takes lines in the order of their events; `now` is in seconds since the epoch."""
+
+    def __init__(self, write: Callable[..., None], now: Callable[[], float]) -> None:
+        self._write = write
+        self._now = now
+        self._jobs: dict[JobKey, _Job] = {}
+
+    def began(self, command: str) -> None:
+        """The command has begun."""
+        self._write(RunBegan(at=self._now(), command=command))
+
+    def ended(self, ending: str) -> None:
+        """The command ends."""
+        self._write(RunEnded(at=self._now(), ending=ending))
+
+    def status(self, key: JobKey, state: str, status: Status) -> None:
+        """The job has this status now. What has not changed is not written."""
+        job = self._jobs.setdefault(key, _Job())
+        self._write(*self._changes(job, _name(key), state, status, self._now()))
+
+    def fault(self, key: JobKey, unit: str, signal: str, step: int) -> None:
+        """A signal was sent just now."""
+        self._write(FaultFired(at=self._now(), job=_name(key), unit=unit, signal=signal, step=step))
+
+    def report(self, key: JobKey, report: Report) -> None:
+        """The job's syncer has reported."""
+        job = self._jobs.setdefault(key, _Job())
+        if job.syncer.incarnation != report.incarnation:
+            job.syncer = _Syncer(report.incarnation, report.received_at - report.clock)
+        self._write(*self._happened(job.syncer, _name(key), report), *self._figures(job, _name(key), report))
+
+    @staticmethod
+    def _changes(job: _Job, name: str, state: str, status: Status, at: float) -> Iterator[Line]:
+        said = (state, status.progress.steps, status.progress.held_out_loss)
+        if said != job.said:
+            job.said = said
+            yield JobSeen(at=at, job=name, state=said[0], steps=said[1], held_out_loss=said[2])
+        units = {unit.name: unit for unit in status.units}
+        for unit in status.units:
+            old = job.units.get(unit.name)
+            if old is None or _shown(old) != _shown(unit):
+                yield PhaseBegan(
+                    at=at,
+                    job=name,
+                    unit=unit.name,
+                    phase=phase_of(unit),
+                    state=unit.state,
+                    attempt=unit.attempt,
+                    slice=unit.slice,
+                    reason=unit.reason,
+                )
+        for left in sorted(job.units.keys() - units.keys()):
+            yield UnitLeft(at=at, job=name, unit=left)
+        job.units = units
+
+    @staticmethod
+    def _happened(syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
+        for entry in report.entries:
+            if entry.number <= syncer.last:  # another stream of the same process begins with what it still knows
+                continue
+            at = entry.at + syncer.offset
+            if entry.number > syncer.last + 1:
+                yield Missing(at=at, job=name, entries=entry.number - syncer.last - 1)
+            syncer.last = entry.number
+            what = entry.what
+            if isinstance(what, LocalStep):
+                yield StepTaken(
+                    at=at,
+                    job=name,
+                    unit=what.unit,
+                    attempt=what.attempt,
+                    step=what.step,
+                    seconds=what.seconds,
+                    loss=what.loss,
+                    samples=what.samples,
+                    tokens=what.tokens,
+                )
+            else:
+                yield Merged(at=at, job=name, t=what.t, fragment=what.fragment, units=what.units, loss=what.loss)
+
+    @staticmethod
+    def _figures(job: _Job, name: str, report: Report) -> Iterator[Line]:
+        at = report.clock + job.syncer.offset
+        for unit in report.units.values():
+            if unit.recover_seconds and job.recovered.get(unit.unit) != unit.recover_seconds:
+                job.recovered[unit.unit] = unit.recover_seconds
+                yield Recovered(at=at, job=name, unit=unit.unit, attempt=unit.attempt, seconds=unit.recover_seconds)
+        units = {
+            unit.unit: UnitFigures(tokens=unit.tokens, received_bytes=unit.received_bytes, sent_bytes=unit.sent_bytes)
+            for unit in report.units.values()
+        }
+        figures = Figures(at=at, job=name, syncer=report.incarnation, t=report.t, tokens=report.tokens, samples=report.samples, units=units)
+        if job.figures is None or figures.model_copy(update={"at": job.figures.at}) != job.figures:
+            job.figures = figures
+            yield figures
+
+
+def _name(key: JobKey) -> str:
+    return "/".join(key)
+
+
+def _shown(unit: UnitStatus) -> tuple[object, ...]:
+    return phase_of(unit), unit.state, unit.attempt, unit.slice, unit.reason

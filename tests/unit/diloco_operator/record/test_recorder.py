@@ -1,0 +1,125 @@
+"""From statuses, reports and faults to lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders.reports import a_report, a_unit_report
+from diloco_operator.api.job import Status, UnitState, UnitStatus
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.record.lines import Figures, Line, Merged, Missing, PhaseBegan, Recovered, StepTaken
+from diloco_operator.record.phases import Phase, phase_of
+from diloco_operator.record.recorder import Recorder
+from diloco_operator.report import Entry, LocalStep, Merge, Report
+
+KEY = ("default", "lm")
+
+
+class Recording:
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.now = 1000.0
+        self.recorder = Recorder(lambda *lines: self.lines.extend(lines), lambda: self.now)
+
+    def units(self, *units: UnitStatus, state: str = "Training") -> None:
+        self.recorder.status(KEY, state, Status(units=units))
+
+    def of[T: Line](self, kind: type[T]) -> list[T]:
+        return [line for line in self.lines if isinstance(line, kind)]
+
+
+def a_unit(state: UnitState = UnitState.TRAINING, **fields: Any) -> UnitStatus:
+    return UnitStatus(name="u-0", pool="u", state=state, **{"attempt": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("unit", "phase"),
+    [
+        (a_unit(UnitState.PENDING, attempt=0), Phase.MISSING),
+        (a_unit(UnitState.STARTING), Phase.START),
+        (a_unit(UnitState.JOINING), Phase.START),
+        (a_unit(UnitState.JOINING, reason=UnitReason.FIRST_STEP), Phase.COMPILE),
+        (a_unit(UnitState.JOINING, reason=UnitReason.PAUSED), Phase.PAUSE),
+        (a_unit(), Phase.TRAINING),
+        (a_unit(reason=UnitReason.PAUSED), Phase.PAUSE),
+        (a_unit(reason=UnitReason.WAITING_FOR_QUORUM), Phase.WAITING),
+        (a_unit(UnitState.BACKING_OFF), Phase.RECOVERY),
+        (a_unit(UnitState.STARTING, attempt=2, ended_attempt=1), Phase.RECOVERY),
+        (a_unit(UnitState.JOINING, attempt=2, ended_attempt=1, reason=UnitReason.FIRST_STEP), Phase.RECOVERY),
+        (a_unit(attempt=2, ended_attempt=1), Phase.TRAINING),
+        (a_unit(UnitState.DRAINING), Phase.DRAIN),
+        (a_unit(UnitState.FAILED), Phase.FAILED),
+        (a_unit(UnitState.COMPLETED), Phase.OVER),
+    ],
+)
+def test_a_state_is_a_phase(unit: UnitStatus, phase: Phase) -> None:
+    assert phase_of(unit) is phase
+
+
+def test_a_phase_is_written_once_and_figures_that_change_write_none() -> None:
+    recording = Recording()
+    recording.units(a_unit(UnitState.STARTING))
+    recording.units(a_unit(tokens_per_second=5.0))
+    recording.units(a_unit(tokens_per_second=6.0))
+    assert [line.phase for line in recording.of(PhaseBegan)] == [Phase.START, Phase.TRAINING]
+
+
+def test_a_unit_that_is_not_desired_any_more_is_said_to_have_left() -> None:
+    recording = Recording()
+    recording.units(a_unit())
+    recording.units()
+    assert recording.lines[-1].type == "left"
+
+
+def a_step(number: int, at: float, step: int) -> Entry:
+    return Entry(number, at, LocalStep("u-0", 1, step, 0.5, 2.0, samples=8 * step, tokens=512 * step))
+
+
+def reported(*entries: Entry, at: float, clock: float, incarnation: str = "a", **fields: Any) -> Report:
+    unit = a_unit_report("u-0", tokens=fields.pop("unit_tokens", 0), recover_seconds=fields.pop("recover_seconds", 0.0))
+    return a_report(unit, at=at, clock=clock, incarnation=incarnation, entries=entries, **fields)
+
+
+def test_entries_keep_their_distances_whatever_a_report_takes_on_its_way() -> None:
+    recording = Recording()
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), at=1000.0, clock=50.5))
+    recording.recorder.report(KEY, reported(a_step(2, 51.0, 2), at=1003.0, clock=51.5))  # 2 s late
+    assert [line.at for line in recording.of(StepTaken)] == [999.5, 1000.5]
+
+
+def test_the_clock_of_another_process_is_set_anew() -> None:
+    recording = Recording()
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), at=1000.0, clock=50.0))
+    recording.recorder.report(KEY, reported(a_step(1, 3.0, 1), at=1010.0, clock=4.0, incarnation="b"))
+    assert [line.at for line in recording.of(StepTaken)] == [1000.0, 1009.0]
+
+
+def test_what_another_stream_of_the_same_process_sends_again_is_written_once() -> None:
+    recording = Recording()
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(2, 51.0, 2), at=1000.0, clock=51.0))
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(2, 51.0, 2), a_step(3, 52.0, 3), at=1001.0, clock=52.0))
+    assert [line.step for line in recording.of(StepTaken)] == [1, 2, 3]
+    assert recording.of(Missing) == []
+
+
+def test_entries_that_the_syncer_had_forgotten_are_counted() -> None:
+    recording = Recording()
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(5, 54.0, 5), at=1000.0, clock=54.0))
+    assert [line.entries for line in recording.of(Missing)] == [3]
+
+
+def test_a_merge_is_written_with_its_units_and_loss() -> None:
+    recording = Recording()
+    recording.recorder.report(KEY, reported(Entry(1, 50.0, Merge(7, 3, ("u-0", "u-1"), 2.5)), at=1000.0, clock=50.0))
+    (merged,) = recording.of(Merged)
+    assert (merged.job, merged.t, merged.fragment, merged.units, merged.loss) == ("default/lm", 7, 3, ("u-0", "u-1"), 2.5)
+
+
+def test_figures_and_recoveries_are_written_when_they_change() -> None:
+    recording = Recording()
+    said: list[dict[str, Any]] = [{}, {}, {"unit_tokens": 5}, {"unit_tokens": 5, "recover_seconds": 10.4}]
+    for second, fields in enumerate(said):
+        recording.recorder.report(KEY, reported(at=1000.0 + second, clock=50.0 + second, **fields))
+    assert [line.at for line in recording.of(Figures)] == [1000.0, 1002.0]
+    assert [(line.unit, line.seconds) for line in recording.of(Recovered)] == [("u-0", 10.4)]
