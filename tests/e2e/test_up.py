@@ -110,6 +110,13 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     assert sum(unit["tokens"] for unit in units.values()) == job["progress"]["tokens"] > 0
     assert units["h100-1"]["restarts"] == 1
     assert units["h100-1"]["recoverSeconds"] > 0
+    (effect,) = result["faults"]["effects"]
+    assert (effect["unit"], effect["units"]) == ("h100-1", 4)
+    assert effect["backSeconds"] == pytest.approx(units["h100-1"]["recoverSeconds"], abs=0.1)
+    assert effect["merges"].get("3", 0) > 0, f"the other three went on: {effect}"
+    assert effect["tokens"].startswith(f"tokens exact: {job['progress']['tokens']:,} are "), effect
+    assert f"bytes-lm: h100-1 killed at step {effect['step']}, back after {effect['backSeconds']:.1f} s; meanwhile" in result["message"]
+    assert "h100-1 killed" in Path(result["report"]).read_text(encoding="utf-8")
     # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
     assert job["progress"]["heldOutLoss"] < 4.0
     curve = parse_losses(job["progress"]["losses"])

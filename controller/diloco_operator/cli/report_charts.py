@@ -59,8 +59,9 @@ type Draw = Callable[[Chart], Iterator[Element]]
 class Chart:
     """One chart: a title, an area with the axis of time, and what `draw` adds."""
 
-    def __init__(self, job: JobHistory, title: str, height: float, top: float = 0.0) -> None:
-        """`height` of the area; `top`: where the chart begins in its SVG."""
+    def __init__(self, job: JobHistory, title: str, height: float, top: float = 0.0, *, names_faults: bool = True) -> None:
+        """`height` of the area; `top`: where the chart begins in its SVG; `names_faults`: whether it says what the line of a fault is."""
+        self._names_faults = names_faults
         self.job = job
         self.seconds = max(job.end, 1.0)
         self._title = title
@@ -109,7 +110,7 @@ class Chart:
         for fault in self.job.faults:
             x = self.x(fault.at)
             yield element("line", x1=x, x2=x, y1=self.top - 4, y2=self.bottom, class_="fault")
-            if x - previous > 110:
+            if self._names_faults and x - previous > 110:
                 anchor, shift = ("end", -5) if x > WIDTH - 160 else ("start", 5)
                 text = f"{fault.unit} {said_of(fault.signal)}"
                 yield element("text", text, x=x + shift, y=self.top + 3, text_anchor=anchor, class_="fault-text")
@@ -146,13 +147,14 @@ def loss(chart: Chart) -> Iterator[Element]:
     values = [value for _, value in points] + ([held_out] if held_out is not None else [])
     low, high = min(values), max(values)
     room = (high - low) * 0.06 or max(abs(high), 1.0) / 10
-    scale = chart.y(low - room, high + room)
-    yield from chart.value_axis(scale, ticks(low - room, high + room, 5), lambda value: f"{value:g}")
+    low, high = low - (3 * room if held_out is not None else room), high + room  # the mark's text is below it
+    scale = chart.y(low, high)
+    yield from chart.value_axis(scale, ticks(low, high, 5), lambda value: f"{value:g}")
     yield polyline(((chart.x(at), scale(value)) for at, value in thinned(points, chart.seconds, _POINTS, largest=False)), class_="main")
     if held_out is not None:
         x, y = chart.x(chart.seconds), scale(held_out)
         yield element("circle", element("title", f"held-out loss {held_out:.4f}"), cx=x - 3, cy=y, r=4, class_="mark")
-        yield element("text", f"held-out {held_out:.3f}", x=x - 8, y=y - 9, text_anchor="end", class_="soft")
+        yield element("text", f"held-out {held_out:.3f}", x=x + 2, y=y + 17, text_anchor="end", class_="soft")
 
 
 _ROW = 26.0
@@ -272,6 +274,6 @@ def _by_name(job: JobHistory) -> list[UnitHistory]:
 def picture(job: JobHistory) -> Element:
     """Loss and units over time, for a page that shows the run."""
     first = Chart(job, "Training loss", 170)
-    second = Chart(job, "Units", units_height(job), top=first.full_height)
+    second = Chart(job, "Units", units_height(job), top=first.full_height, names_faults=False)
     kills = ", ".join(f"{fault.unit} gets SIG{fault.signal} at {clock_text(fault.at)}" for fault in job.faults)
     return chart_svg([(first, loss), (second, units)], f"Loss and units of {job.title} over time{'; ' + kills if kills else ''}")

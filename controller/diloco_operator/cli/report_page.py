@@ -79,10 +79,10 @@ def _job(job: JobHistory) -> Iterator[Element]:
     yield element("p", f"{job.state}, outer step {job.t:,} of {job.outer_steps:,}", class_="soft")
     yield element("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in _facts(job)))
     if job.faults:
-        said = [f"{effect.sentence()}." for effect in effects_of(job)]
-        yield element("div", *(element("p", text) for text in [*said, f"{tokens_sentence(job)}."]), class_="claims")
+        said = [*(effect.sentence() for effect in effects_of(job)), tokens_sentence(job)]
+        yield element("div", *(element("p", f"{text[:1].upper()}{text[1:]}.") for text in said), class_="claims")
     for title, height, draw in _charts(job):
-        yield chart_svg([(Chart(job, title, height), draw)], f"{title} of {job.title} over time")
+        yield chart_svg([(Chart(job, title, height, names_faults=draw is loss), draw)], f"{title} of {job.title} over time")
     if len(job.units) > MOST_ROWS:
         yield element("p", f"{len(job.units) - MOST_ROWS} units more have no row above.", class_="soft")
     yield element("div", _table(job), class_="table")

@@ -31,7 +31,7 @@ class Phase(enum.StrEnum):
     FAILED = "failed"
     """It will not start again."""
     OVER = "over"
-    """The job is complete."""
+    """Nothing of it is to run: the job is complete or suspended, or asks for fewer units."""
 
 
 def phase_of(unit: UnitStatus) -> Phase:
@@ -44,6 +44,8 @@ def phase_of(unit: UnitStatus) -> Phase:
         case UnitState.BACKING_OFF:
             return Phase.RECOVERY
         case UnitState.PENDING | UnitState.STARTING | UnitState.JOINING:
+            if unit.state is UnitState.PENDING and unit.reason in (UnitReason.SUSPENDED, UnitReason.SCALED_DOWN):
+                return Phase.OVER
             if unit.ended_attempt or unit.ended_at is not None:
                 return Phase.RECOVERY
             return _BEFORE[unit.state] if unit.reason != UnitReason.FIRST_STEP else Phase.COMPILE

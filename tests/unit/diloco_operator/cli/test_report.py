@@ -60,7 +60,7 @@ def test_the_page_is_written_into_the_state_directory_and_the_claim_is_said(tmp_
     said = report(a_killed_unit().write(tmp_path))
     assert said == f"lm: {CLAIM}\nReport: {tmp_path / 'report.html'}\n"
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for text in ("Run of lm", "u-2 killed at step 81", "tokens exact", "Training loss", "Units in each merge", "Longest step", "Exchanged"):
+    for text in ("Run of lm", "U-2 killed at step 81", "Tokens exact", "Training loss", "Units in each merge", "Longest step", "Exchanged"):
         assert text in page.said, text
 
 

@@ -50,6 +50,7 @@ def a_unit(state: UnitState = UnitState.TRAINING, **fields: Any) -> UnitStatus:
         (a_unit(attempt=2, ended_attempt=1), Phase.TRAINING),
         (a_unit(UnitState.DRAINING), Phase.DRAIN),
         (a_unit(UnitState.FAILED), Phase.FAILED),
+        (a_unit(UnitState.PENDING, attempt=0, ended_attempt=1, reason=UnitReason.SUSPENDED), Phase.OVER),
         (a_unit(UnitState.COMPLETED), Phase.OVER),
     ],
 )
