@@ -26,7 +26,7 @@ class Phase(enum.StrEnum):
     PAUSE = "pause"
     """Its program takes no steps for a while, as it announced."""
     RECOVERY = "recovery"
-    """An attempt has ended, and the next one does not train yet: with its wait, start and compilation."""
+    """It was lost, and does not train again yet: with its wait, start and compilation."""
     DRAIN = "drain"
     FAILED = "failed"
     """It will not start again."""
@@ -34,8 +34,8 @@ class Phase(enum.StrEnum):
     """Nothing of it is to run: the job is complete or suspended, or asks for fewer units."""
 
 
-def phase_of(unit: UnitStatus) -> Phase:
-    """Of a unit in this state."""
+def phase_of(unit: UnitStatus, *, trained: bool = False) -> Phase:
+    """Of a unit in this state. `trained`: it has trained before, in this attempt or an earlier one."""
     match unit.state:
         case UnitState.TRAINING | UnitState.JOINING if unit.reason == UnitReason.PAUSED:
             return Phase.PAUSE
@@ -46,7 +46,7 @@ def phase_of(unit: UnitStatus) -> Phase:
         case UnitState.PENDING | UnitState.STARTING | UnitState.JOINING:
             if unit.state is UnitState.PENDING and unit.reason in (UnitReason.SUSPENDED, UnitReason.SCALED_DOWN):
                 return Phase.OVER
-            if unit.ended_attempt or unit.ended_at is not None:
+            if trained or unit.ended_attempt:
                 return Phase.RECOVERY
             return _BEFORE[unit.state] if unit.reason != UnitReason.FIRST_STEP else Phase.COMPILE
         case UnitState.DRAINING:

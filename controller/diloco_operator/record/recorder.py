@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from diloco_operator.api.job import Status, UnitStatus
+from diloco_operator.api.job import Status
 from diloco_operator.record.lines import (
     FaultFired,
     Figures,
@@ -27,7 +27,7 @@ from diloco_operator.record.lines import (
     UnitFigures,
     UnitLeft,
 )
-from diloco_operator.record.phases import phase_of
+from diloco_operator.record.phases import Phase, phase_of
 from diloco_operator.report import LocalStep, Report
 
 type JobKey = tuple[str, str]
@@ -49,7 +49,9 @@ class _Syncer:
 @dataclass(slots=True)
 class _Job:
     said: tuple[str, int, float | None] | None = None
-    units: dict[str, UnitStatus] = field(default_factory=dict)
+    units: dict[str, PhaseBegan] = field(default_factory=dict)
+    """What was written of each unit last."""
+    trained: set[str] = field(default_factory=set)
     syncer: _Syncer = field(default_factory=_Syncer)
     recovered: dict[str, float] = field(default_factory=dict)
     figures: Figures | None = None
@@ -93,23 +95,26 @@ class Recorder:
         if said != job.said:
             job.said = said
             yield JobSeen(at=at, job=name, state=said[0], steps=said[1], held_out_loss=said[2])
-        units = {unit.name: unit for unit in status.units}
         for unit in status.units:
+            began = PhaseBegan(
+                at=at,
+                job=name,
+                unit=unit.name,
+                phase=phase_of(unit, trained=unit.name in job.trained),
+                state=unit.state,
+                attempt=unit.attempt,
+                slice=unit.slice,
+                reason=unit.reason,
+            )
             old = job.units.get(unit.name)
-            if old is None or _shown(old) != _shown(unit):
-                yield PhaseBegan(
-                    at=at,
-                    job=name,
-                    unit=unit.name,
-                    phase=phase_of(unit),
-                    state=unit.state,
-                    attempt=unit.attempt,
-                    slice=unit.slice,
-                    reason=unit.reason,
-                )
-        for left in sorted(job.units.keys() - units.keys()):
+            if old is None or began.model_copy(update={"at": old.at}) != old:
+                job.units[unit.name] = began
+                yield began
+            if began.phase is Phase.TRAINING:
+                job.trained.add(unit.name)
+        for left in sorted(job.units.keys() - {unit.name for unit in status.units}):
+            del job.units[left]
             yield UnitLeft(at=at, job=name, unit=left)
-        job.units = units
 
     @staticmethod
     def _happened(syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
@@ -155,7 +160,3 @@ class Recorder:
 
 def _name(key: JobKey) -> str:
     return "/".join(key)
-
-
-def _shown(unit: UnitStatus) -> tuple[object, ...]:
-    return phase_of(unit), unit.state, unit.attempt, unit.slice, unit.reason

@@ -66,6 +66,14 @@ def test_a_phase_is_written_once_and_figures_that_change_write_none() -> None:
     assert [line.phase for line in recording.of(PhaseBegan)] == [Phase.START, Phase.TRAINING]
 
 
+def test_a_unit_that_has_trained_and_lost_its_connection_recovers_before_its_pod_is_known_to_have_ended() -> None:
+    recording = Recording()
+    for unit in (a_unit(UnitState.JOINING), a_unit(), a_unit(UnitState.JOINING), a_unit(UnitState.BACKING_OFF), a_unit(attempt=2)):
+        recording.units(unit)
+    phases = [Phase.START, Phase.TRAINING, Phase.RECOVERY, Phase.RECOVERY, Phase.TRAINING]
+    assert [line.phase for line in recording.of(PhaseBegan)] == phases
+
+
 def test_a_unit_that_is_not_desired_any_more_is_said_to_have_left() -> None:
     recording = Recording()
     recording.units(a_unit())
