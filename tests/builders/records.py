@@ -75,7 +75,7 @@ class ARecord:
     ) -> Self:
         """`units`: of each (bytes received, bytes sent)."""
         figures = {name: UnitFigures(received_bytes=received, sent_bytes=sent) for name, (received, sent) in (units or {}).items()}
-        return self.add(Figures(at=BEGAN + at, job=self.job, syncer=syncer, t=10, tokens=tokens, samples=samples, units=figures))
+        return self.add(Figures(at=BEGAN + at, job=self.job, syncer=syncer, t=10, tokens=tokens, samples=samples, loss=2.0, units=figures))
 
     def fault(self, at: float, unit: str, signal: str = "KILL", step: int = 81) -> Self:
         return self.add(FaultFired(at=BEGAN + at, job=self.job, unit=unit, signal=signal, step=step))

@@ -14,7 +14,7 @@ from diloco_operator.cli.report_charts import picture
 from diloco_operator.cli.report_page import page
 from diloco_operator.cli.run_report import REPORT_NAME, NotWritten, claims, write_text
 from diloco_operator.cli.svg import as_file
-from diloco_operator.record.file import NoRecord, read_record
+from diloco_operator.record.file import NoRecord, RecordReader
 from diloco_operator.record.history import History, JobHistory
 from diloco_operator.record.reading import history_of
 
@@ -43,10 +43,10 @@ def report(state_dir: Path, output: Path | None, picture_file: Path | None, name
       2  bad input
     """
     try:
-        record = read_record(state_dir)
+        record = RecordReader(state_dir)
+        history = history_of(record)
         for remark in record.remarks:
             click.echo(remark, err=True)
-        history = history_of(record.lines)
         if picture_file is not None:
             job = _chosen(history, name)
             write_text(picture_file, as_file(picture(job)))

@@ -170,7 +170,7 @@ def units_height(job: JobHistory) -> float:
 def units(chart: Chart) -> Iterator[Element]:
     """A bar for each unit, in the colour of what it does."""
     shown = _by_name(chart.job)[:MOST_ROWS]
-    there = {span.phase for unit in shown for span in unit.spans}
+    there = {span.phase for unit in shown for span in unit.spans if span.start < chart.seconds}
     yield from chart.legend([(phase.value, PHASE_COLOURS[phase]) for phase in Phase if phase in there])
     for row, unit in enumerate(shown):
         y = chart.top + 4 + row * _ROW

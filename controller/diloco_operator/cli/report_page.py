@@ -79,8 +79,8 @@ def _job(job: JobHistory) -> Iterator[Element]:
     yield element("p", f"{job.state}, outer step {job.t:,} of {job.outer_steps:,}", class_="soft")
     yield element("dl", *(element("div", element("dt", name), element("dd", value)) for name, value in _facts(job)))
     if job.faults:
-        said = [*(effect.sentence() for effect in effects_of(job)), tokens_sentence(job)]
-        yield element("div", *(element("p", f"{text[:1].upper()}{text[1:]}.") for text in said), class_="claims")
+        said = [*(effect.sentence() for effect in effects_of(job)), f"T{tokens_sentence(job)[1:]}"]
+        yield element("div", *(element("p", f"{text}.") for text in said), class_="claims")
     for title, height, draw in _charts(job):
         yield chart_svg([(Chart(job, title, height, names_faults=draw is loss), draw)], f"{title} of {job.title} over time")
     if len(job.units) > MOST_ROWS:
@@ -99,8 +99,7 @@ def _charts(job: JobHistory) -> list[tuple[str, float, Draw]]:
 
 
 def _facts(job: JobHistory) -> Iterator[tuple[str, str]]:
-    losses = [merge.loss for merge in job.merges if merge.loss is not None]
-    yield "loss", f"{losses[-1]:.4f}" if losses else "-"
+    yield "loss", f"{job.loss:.4f}" if job.loss is not None else "-"
     if job.held_out_loss is not None:
         yield "held-out loss", f"{job.held_out_loss:.4f}"
     yield "tokens", f"{job.tokens:,}"
@@ -134,4 +133,5 @@ def _row(unit: UnitHistory, phases: Sequence[Phase]) -> Iterator[str]:
     yield f"{count(unit.sent_bytes)}B"
     yield f"{unit.share(Phase.TRAINING):.1%}"
     for phase in phases:
-        yield f"{unit.share(phase):.1%}"
+        share = unit.share(phase)
+        yield f"{share:.1%}" if share else "-"

@@ -12,7 +12,7 @@ from typing import Any
 
 from diloco_operator.cli.report_page import page
 from diloco_operator.record.effects import effects_of, tokens_sentence
-from diloco_operator.record.file import NoRecord, RecordWriter, read_record
+from diloco_operator.record.file import NoRecord, RecordReader, RecordWriter
 from diloco_operator.record.history import JobHistory
 from diloco_operator.record.reading import history_of
 
@@ -54,11 +54,11 @@ def recorded(state_dir: Path, jobs: Collection[str], writer: RecordWriter, *, wr
     """Of the run that has just ended, with these jobs (namespace/name). `write`: whether to write the report. Raises nothing: a run is what
     it is, whatever becomes of its record."""
     lost = [f"{writer.dropped:,} lines of the record are lost: {writer.error}"] if writer.dropped else []
+    record = RecordReader(state_dir)
     try:
-        record = read_record(state_dir)
+        history = history_of(record)
     except NoRecord as error:
         return Recorded(remarks=[*lost, str(error)])
-    history = history_of(record.lines)
     of_run = [job for job in history.jobs if job.name in jobs]
     said = [f"{job.title}: {text}." for job in of_run for text in claims(job, job.last_run)]
     effects = [

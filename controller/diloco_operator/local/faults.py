@@ -46,11 +46,11 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Fired:
     fault: Fault
+    namespace: str
     job: str
     pod: str
     step: int
     """The outer step in the status when it fired."""
-    namespace: str = "default"
 
 
 def parse(text: str) -> Fault:
@@ -148,7 +148,7 @@ class FaultInjector:
                 name = pod["metadata"]["name"]
                 if await self._kubelet.signal(held.namespace, name, SIGNALS[fault.signal]):
                     self.waiting.remove(fault)
-                    fired = Fired(fault, held.name, name, step, held.namespace)
+                    fired = Fired(fault, held.namespace, held.name, name, step)
                     self.fired.append(fired)
                     log.info("fault fired: SIG%s to pod %s at outer step %d", fault.signal, name, step)
                     self._on_fired(fired)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +19,7 @@ from diloco_operator.record.lines import Line, RunBegan, line_bytes, parse_line
 
 NAME, OLD_NAME = "record.jsonl", "record.old.jsonl"
 MOST_BYTES = 64 << 20
-"""Of one file: half a million lines, some eight hours of the demo's four units."""
+"""Of one file: some 300,000 lines, six hours of the four units of `examples/quickstart.yaml`."""
 
 
 class RecordWriter:
@@ -100,51 +99,56 @@ class NoRecord(Exception):
     """There is none, or it cannot be read. The message says what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What was read."""
+class RecordReader:
+    """The record of a state directory. Iterate over it once: it may be larger than one would hold in memory."""
 
-    lines: tuple[Line, ...]
-    remarks: tuple[str, ...]
-    """What is missing in it and why, in sentences for people."""
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._remarks: list[str] = []
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is missing in it and why, in sentences for people; complete after the last line."""
+        return tuple(self._remarks)
 
-def read_record(directory: Path) -> Record:
-    """The record of a state directory, oldest line first. Raises NoRecord."""
-    paths = [path for name in (OLD_NAME, NAME) if (path := directory / name).is_file()]
-    if not paths:
-        raise NoRecord(f"{directory} has no {NAME}: give the state directory of a `diloco up` (its option --state-dir, by default .diloco)")
-    lines: list[Line] = []
-    remarks: list[str] = []
-    for path in paths:
-        try:
-            with path.open("rb") as file:
-                lines += _lines_of(path, file, remarks)
-        except OSError as error:
-            raise NoRecord(f"{path} cannot be read: {error.strerror or error}") from error
-    if not lines:
-        raise NoRecord(f"{paths[-1]} has no line that can be read. {' '.join(remarks)}".rstrip())
-    if not isinstance(lines[0], RunBegan):
-        remarks.append("The beginning is missing: a record keeps its newest lines, at most two files of 64 MiB.")
-    return Record(tuple(lines), tuple(remarks))
+    def __iter__(self) -> Iterator[Line]:
+        """The oldest line first, and one at least. Raises NoRecord."""
+        paths = [path for name in (OLD_NAME, NAME) if (path := self._directory / name).is_file()]
+        if not paths:
+            why = "give the state directory of a `diloco up` (its option --state-dir, by default .diloco)"
+            raise NoRecord(f"{self._directory} has no {NAME}: {why}")
+        first: Line | None = None
+        for path in paths:
+            try:
+                with path.open("rb") as file:
+                    for line in self._lines_of(path, file):
+                        first = first or line
+                        yield line
+            except OSError as error:
+                raise NoRecord(f"{path} cannot be read: {error.strerror or error}") from error
+        if first is None:
+            raise NoRecord(f"{paths[-1]} has no line that can be read. {' '.join(self._remarks)}".rstrip())
+        if not isinstance(first, RunBegan):
+            self._remarks.append("The beginning is missing: a record keeps its newest lines, at most two files of 64 MiB.")
 
-
-def _lines_of(path: Path, file: BinaryIO, remarks: list[str]) -> Iterator[Line]:
-    unreadable: list[int] = []
-    torn = 0
-    number = 0
-    for number, text in enumerate(file, 1):
-        if not text.strip():
-            continue
-        try:
-            yield parse_line(text)
-        except ValueError:
-            if text.endswith(b"\n"):
-                unreadable.append(number)
-            else:
-                torn = number
-    if torn:
-        remarks.append(f"Line {torn} of {path.name}, its last one, is cut short: the command was ended while it wrote. It is left out.")
-    if unreadable:
-        count = f"{len(unreadable)} lines" if len(unreadable) > 1 else "1 line"
-        remarks.append(f"{count} of {path.name} cannot be read, the first is line {unreadable[0]}. Left out.")
+    def _lines_of(self, path: Path, file: BinaryIO) -> Iterator[Line]:
+        unreadable: list[int] = []
+        torn = 0
+        for number, text in enumerate(file, 1):
+            if not text.strip():
+                continue
+            try:
+                line = parse_line(text)
+            except ValueError:
+                if text.endswith(b"\n"):
+                    unreadable.append(number)
+                else:
+                    torn = number
+                continue
+            yield line
+        if torn:
+            why = "the command was ended while it wrote it, or writes it now"
+            self._remarks.append(f"Line {torn} of {path.name}, its last one, is cut short: {why}. It is left out.")
+        if unreadable:
+            count = f"{len(unreadable):,} lines" if len(unreadable) > 1 else "1 line"
+            self._remarks.append(f"{count} of {path.name} cannot be read, the first is line {unreadable[0]}. Left out.")

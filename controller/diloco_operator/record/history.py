@@ -143,6 +143,8 @@ class JobHistory:
     tokens: int = 0
     samples: int = 0
     """Committed, and so are `tokens`."""
+    loss: float | None = None
+    """Of the training, in the end."""
     held_out_loss: float | None = None
     units: dict[str, UnitHistory] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)

@@ -129,6 +129,7 @@ class Figures(_Line):
     """Committed, as the units count them."""
     samples: Count
     """Committed sequence numbers, each counted once."""
+    loss: Finite | None = None
     units: dict[str, UnitFigures]
 
 

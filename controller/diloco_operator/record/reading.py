@@ -5,7 +5,7 @@ See docs/decisions/0217-record-of-a-run.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from diloco_operator.api.state import JobState
 from diloco_operator.record.history import Fault, Gap, History, JobHistory, Merge, Recovery, Span, Traffic, UnitHistory
@@ -26,15 +26,17 @@ from diloco_operator.record.lines import (
 from diloco_operator.record.phases import Phase
 
 
-def history_of(lines: Sequence[Line]) -> History:
-    """Of a record with one line at least."""
+def history_of(lines: Iterable[Line]) -> History:
+    """Of a record with one line at least, in one pass."""
     readers: dict[str, _JobReader] = {}
-    ending = ""
+    began: float | None = None
+    command = ending = ""
     end = 0.0
     for at, line in _on_one_clock(lines):
+        began = line.at if began is None else began
         end = max(end, at)
         if isinstance(line, RunBegan):
-            ending = ""
+            command, ending = line.command, ""
             for reader in readers.values():
                 reader.end_of_command(at)
                 reader.command_began(at)
@@ -44,20 +46,17 @@ def history_of(lines: Sequence[Line]) -> History:
             readers.setdefault(line.job, _JobReader(line.job)).take(at, line)
     for reader in readers.values():
         reader.end_of_command(end)
-    return History(
-        began=lines[0].at,
-        seconds=end,
-        command=next((line.command for line in reversed(lines) if isinstance(line, RunBegan)), ""),
-        ending=ending,
-        jobs=tuple(readers[name].job for name in sorted(readers)),
-    )
+    return History(began or 0.0, end, command, ending, tuple(readers[name].job for name in sorted(readers)))
 
 
-def _on_one_clock(lines: Sequence[Line]) -> Iterator[tuple[float, Line]]:
+def _on_one_clock(lines: Iterable[Line]) -> Iterator[tuple[float, Line]]:
     """Each line with its second of the run. A command begins where the one before has ended. What a syncer says comes up to a second late,
     so times of lines that follow each other may go back a little."""
-    offset = newest = lines[0].at
+    offset: float | None = None
+    newest = 0.0
     for line in lines:
+        if offset is None:
+            offset = newest = line.at
         if isinstance(line, RunBegan):
             offset += line.at - newest
             newest = line.at
@@ -155,6 +154,7 @@ class _JobReader:
     def _figures(self, at: float, line: Figures) -> None:
         job = self.job
         job.t, job.tokens, job.samples = line.t, line.tokens, line.samples
+        job.loss = line.loss if line.loss is not None else job.loss
         if line.syncer != self._syncer:
             self._syncer = line.syncer
             self._before = {unit.name: (unit.received_bytes, unit.sent_bytes) for unit in job.units.values()}

@@ -89,6 +89,10 @@ class Recorder:
             job.syncer = _Syncer(report.incarnation, report.received_at - report.clock)
         self._write(*self._happened(job.syncer, _name(key), report), *self._figures(job, _name(key), report))
 
+    def _at(self, syncer: _Syncer, clock: float) -> float:
+        """Seconds since the epoch, and none that is to come, whatever a syncer says."""
+        return min(max(0.0, clock + syncer.offset), self._now())
+
     @staticmethod
     def _changes(job: _Job, name: str, state: str, status: Status, at: float) -> Iterator[Line]:
         said = (state, status.progress.steps, status.progress.held_out_loss)
@@ -116,12 +120,11 @@ class Recorder:
             del job.units[left]
             yield UnitLeft(at=at, job=name, unit=left)
 
-    @staticmethod
-    def _happened(syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
+    def _happened(self, syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
         for entry in report.entries:
             if entry.number <= syncer.last:  # another stream of the same process begins with what it still knows
                 continue
-            at = entry.at + syncer.offset
+            at = self._at(syncer, entry.at)
             if entry.number > syncer.last + 1:
                 yield Missing(at=at, job=name, entries=entry.number - syncer.last - 1)
             syncer.last = entry.number
@@ -133,17 +136,16 @@ class Recorder:
                     unit=what.unit,
                     attempt=what.attempt,
                     step=what.step,
-                    seconds=what.seconds,
-                    loss=what.loss,
+                    seconds=_rounded(what.seconds),
+                    loss=_rounded(what.loss),
                     samples=what.samples,
                     tokens=what.tokens,
                 )
             else:
-                yield Merged(at=at, job=name, t=what.t, fragment=what.fragment, units=what.units, loss=what.loss)
+                yield Merged(at=at, job=name, t=what.t, fragment=what.fragment, units=what.units, loss=_rounded(what.loss))
 
-    @staticmethod
-    def _figures(job: _Job, name: str, report: Report) -> Iterator[Line]:
-        at = report.clock + job.syncer.offset
+    def _figures(self, job: _Job, name: str, report: Report) -> Iterator[Line]:
+        at = self._at(job.syncer, report.clock)
         for unit in report.units.values():
             if unit.recover_seconds and job.recovered.get(unit.unit) != unit.recover_seconds:
                 job.recovered[unit.unit] = unit.recover_seconds
@@ -152,10 +154,24 @@ class Recorder:
             unit.unit: UnitFigures(tokens=unit.tokens, received_bytes=unit.received_bytes, sent_bytes=unit.sent_bytes)
             for unit in report.units.values()
         }
-        figures = Figures(at=at, job=name, syncer=report.incarnation, t=report.t, tokens=report.tokens, samples=report.samples, units=units)
+        figures = Figures(
+            at=at,
+            job=name,
+            syncer=report.incarnation,
+            t=report.t,
+            tokens=report.tokens,
+            samples=report.samples,
+            loss=_rounded(report.loss),
+            units=units,
+        )
         if job.figures is None or figures.model_copy(update={"at": job.figures.at}) != job.figures:
             job.figures = figures
             yield figures
+
+
+def _rounded(value: float | None) -> float | None:
+    """Seven digits: more are the noise of a measurement, and lines of a file that is bounded."""
+    return None if value is None else float(f"{value:.7g}")
 
 
 def _name(key: JobKey) -> str:

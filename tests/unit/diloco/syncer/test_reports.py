@@ -54,6 +54,7 @@ def test_tokens_in_a_report_are_the_committed_ones() -> None:
     report = make_report(facts(), core(), ledger, unit_stats, 3.0)
     (unit,) = report.units
     assert (report.tokens, unit.tokens, unit.steps, unit.local_step, unit.seconds_since_heard) == (320, 320, 2, 5, 2.0)
+    assert (report.samples, report.clock) == (4, 3.0)
 
 
 def test_a_report_holds_the_losses_over_outer_steps() -> None:

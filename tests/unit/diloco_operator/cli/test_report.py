@@ -60,7 +60,7 @@ def test_the_page_is_written_into_the_state_directory_and_the_claim_is_said(tmp_
     said = report(a_killed_unit().write(tmp_path))
     assert said == f"lm: {CLAIM}\nReport: {tmp_path / 'report.html'}\n"
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for text in ("Run of lm", "U-2 killed at step 81", "Tokens exact", "Training loss", "Units in each merge", "Longest step", "Exchanged"):
+    for text in ("Run of lm", "u-2 killed at step 81", "Tokens exact", "Training loss", "Units in each merge", "Longest step", "Exchanged"):
         assert text in page.said, text
 
 
@@ -88,6 +88,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 def test_the_figures_of_the_job_are_on_the_page(tmp_path: Path) -> None:
     said = page_of(a_killed_unit(), tmp_path).said
     assert "Complete, outer step 10 of 100" in said
+    assert "loss2.0000" in said
     assert "held-out loss1.9000" in said
     assert "units in a merge2.80 of 3" in said  # 16 merges of 3 units and 4 of 2
     assert "exchanged15.8kB" in said  # 2,800 bytes to the syncer and 13,000 from it

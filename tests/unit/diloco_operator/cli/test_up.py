@@ -20,7 +20,7 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.local.nodes import complete
 from diloco_operator.local.state_dir import StateDir
 from diloco_operator.local.supervisor import processes
-from diloco_operator.record.file import read_record
+from diloco_operator.record.file import RecordReader
 from diloco_operator.record.lines import PhaseBegan, RunEnded
 from diloco_operator.record.phases import Phase
 
@@ -290,7 +290,7 @@ async def test_a_run_leaves_its_record_and_a_report_of_it_unless_nobody_wants_on
         _, final = await running.end()
         report = state / "report.html"
         assert (final["report"], report.exists()) == (str(report) if written else None, written)
-    lines = read_record(state).lines
+    lines = list(RecordReader(state))
     assert [line.ending for line in lines if isinstance(line, RunEnded)] == ["Interrupted", "Interrupted"], "of both runs"
     phases = [line.phase for line in lines if isinstance(line, PhaseBegan)]
     assert {Phase.START, Phase.DRAIN} <= set(phases)

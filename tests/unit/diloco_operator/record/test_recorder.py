@@ -19,7 +19,7 @@ KEY = ("default", "lm")
 class Recording:
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self.now = 1000.0
+        self.now = 2000.0
         self.recorder = Recorder(lambda *lines: self.lines.extend(lines), lambda: self.now)
 
     def units(self, *units: UnitStatus, state: str = "Training") -> None:
@@ -102,6 +102,13 @@ def test_the_clock_of_another_process_is_set_anew() -> None:
     recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), at=1000.0, clock=50.0))
     recording.recorder.report(KEY, reported(a_step(1, 3.0, 1), at=1010.0, clock=4.0, incarnation="b"))
     assert [line.at for line in recording.of(StepTaken)] == [1000.0, 1009.0]
+
+
+@pytest.mark.parametrize(("entry", "clock"), [(1e300, 50.0), (50.0, 1e300), (1e300, 1e300)])
+def test_a_syncer_with_an_impossible_clock_harms_no_record(entry: float, clock: float) -> None:
+    recording = Recording()
+    recording.recorder.report(KEY, reported(a_step(1, entry, 1), at=1000.0, clock=clock))
+    assert all(0 <= line.at <= recording.now for line in recording.lines)
 
 
 def test_what_another_stream_of_the_same_process_sends_again_is_written_once() -> None:
