@@ -5,8 +5,9 @@ See docs/decisions/0217-record-of-a-run.md.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -21,7 +22,8 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest step of any of several units in some time, over the usual one of its unit."""
+    """The longest step of any of several units in some time, over the usual one of its unit. Where the syncer itself was lost, nobody heard
+    of each step: then it is the mean of those between two reports."""
 
     unit: str
     seconds: float
@@ -83,10 +85,12 @@ class Effect:
     def _others(self) -> Iterator[str]:
         if self.longest is not None:
             before = f" ({self.before.ratio:.2f}x in as long before)" if self.before is not None else ""
-            whose = "the units'" if self.fault.unit == COMPONENT_SYNCER else "the others'"
-            yield f"{whose} longest step was {self.longest.ratio:.2f}x their median{before}"
+            what = "the units' steps took up to" if self.fault.unit == COMPONENT_SYNCER else "the others' longest step was"
+            yield f"{what} {self.longest.ratio:.2f}x their median{before}"
 
     def _merges(self) -> Iterator[str]:
+        if self.fault.unit == COMPONENT_SYNCER:
+            return
         counts = sorted(self.merges.items(), key=lambda item: (-item[1], -item[0]))
         for number, (units, count) in enumerate(counts):
             what = ("1 merge" if count == 1 else f"{count} merges") if number == 0 else str(count)
@@ -114,14 +118,13 @@ def _effect(job: JobHistory, fault: Fault) -> Effect:
         back = _contributing_again(job, fault)
     end = job.end if back is None else fault.at + back
     affected = _Time(fault.at, end)
-    others = [unit for unit in job.units.values() if unit.name != fault.unit]
     merges = [merge for merge in job.merges if fault.at < merge.at <= end]
     return Effect(
         fault=fault,
         back=back,
         rolled_back_to=rolled_back_to,
-        longest=_longest(job, others, affected, affected),
-        before=_longest(job, others, _Time(max(0.0, 2 * fault.at - end), fault.at), affected),
+        longest=_longest(job, fault, affected, affected),
+        before=_longest(job, fault, _Time(max(0.0, 2 * fault.at - end), fault.at), affected),
         merges=Counter(len(merge.units) for merge in merges),
         units=sum(unit.phase_at(fault.at) not in (None, Phase.FAILED, Phase.OVER) for unit in job.units.values()),
     )
@@ -135,7 +138,8 @@ def _contributing_again(job: JobHistory, fault: Fault) -> float | None:
         return None
     recovery = next((each for each in unit.recoveries if each.at > fault.at), None)
     if recovery is not None:
-        return recovery.seconds if fault.signal == "KILL" else recovery.at - fault.at
+        since = recovery.at - fault.at
+        return min(recovery.seconds, since) if fault.signal == "KILL" else since  # it may have been lost already, or not yet
     if (begun := next((at for at in unit.first_steps if at > fault.at), None)) is not None:
         merges = (merge.at - fault.at for merge in job.merges if merge.at > begun and fault.unit in merge.units)
         return next(merges, None)
@@ -159,14 +163,19 @@ class _Time:
     end: float
 
 
-def _longest(job: JobHistory, units: Sequence[UnitHistory], when: _Time, affected: _Time) -> Longest | None:
-    """The longest step of these units in that time, beside the usual step of its unit at other times than the affected one."""
+def _longest(job: JobHistory, fault: Fault, when: _Time, affected: _Time) -> Longest | None:
+    """The longest step of the other units in that time, beside the usual step of its unit at other times than the affected one."""
+    units = [unit for unit in job.units.values() if unit.name != fault.unit]
+    unheard = fault.unit == COMPONENT_SYNCER
     last_merge = max((merge.at for merge in job.merges), default=0.0)
     found = []
     for unit in units:
         usual = [gap.seconds for gap in unit.gaps if gap.steps == 1 and (gap.end <= affected.start or gap.start >= affected.end)]
-        meanwhile = [gap.seconds for gap in unit.gaps if gap.end > when.start and gap.start < when.end]
-        meanwhile += _unended_step(unit, when, last_merge)
+        # A step that the fault fell into is one of the affected time, and not of the time before.
+        until = math.inf if when == affected else when.end
+        within = [gap for gap in unit.gaps if gap.end > when.start and gap.start < when.end and gap.end <= until]
+        meanwhile = [gap.seconds / gap.steps if unheard else gap.seconds for gap in within]
+        meanwhile += _unended_step(unit, when, last_merge) if when == affected else ()
         if len(usual) >= _FEWEST_STEPS and meanwhile:
             found.append(Longest(unit.name, max(meanwhile), median(usual)))
     return max(found, key=lambda longest: longest.ratio, default=None)
@@ -176,7 +185,7 @@ def _unended_step(unit: UnitHistory, when: _Time, last_merge: float) -> Iterator
     """Of a unit that stands still to the end of the record, though the job trains: how long it has done so."""
     if not unit.gaps:
         return
-    last, until = unit.gaps[-1].end, min(when.end, last_merge)
+    last, until = max(unit.gaps[-1].end, unit.first_steps[-1]), min(when.end, last_merge)
     if when.start < until and last < until and unit.phase_at(until) in (Phase.TRAINING, Phase.WAITING):
         yield until - last
 

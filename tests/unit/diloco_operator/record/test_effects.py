@@ -83,15 +83,23 @@ def test_a_unit_that_was_only_slowed_down_is_back_with_its_next_step() -> None:
 
 
 def test_a_killed_syncer_is_told_by_the_pause_of_merges_and_the_step_it_went_back_to() -> None:
-    record = ARecord().train("u-0", "u-1").steps("u-0", [float(at) for at in range(1, 13)]).steps("u-1", [1, 2, 3])
+    # Nobody hears of the steps of u-0 from 5 to 9: three in 4 s, of which its first report after that tells. u-1 stands still for 4 s.
+    record = ARecord().train("u-0", "u-1").steps("u-0", [1, 2, 3, 4, 5]).steps("u-0", [9, 10, 11, 12], first=8)
+    record.steps("u-1", [1, 2, 3, 4, 5, 10, 11, 12])
     for t in range(1, 6):
         record.merge(t + 0.1, t, "u-0")
     record.fault(5.5, "syncer", step=5).merge(9.0, 4, "u-0", "u-1").merge(10.0, 5, "u-0").state(12.0, "Training")
-    # u-1 stood still from 3 on, with the last merge at 10; but its median needs three steps, and two are on record.
     assert sentence(record) == (
-        "syncer killed at step 5, merging again from step 3 after 3.5 s; meanwhile the units' longest step was 1.00x their median "
-        "(1.00x in as long before), 1 merge had 2 of 2 units"
-    )
+        "syncer killed at step 5, merging again from step 3 after 3.5 s; meanwhile the units' steps took up to 5.00x their median "
+        "(1.00x in as long before)"
+    ), "of u-1"
+    record.lines = [line for line in record.lines if getattr(line, "unit", "") != "u-1"]
+    assert "the units' steps took up to 1.33x their median" in sentence(record), "4 s for three steps"
+
+
+def test_a_unit_that_is_killed_again_on_its_way_back_is_back_as_long_after_each_kill() -> None:
+    record = ARecord().train("u-0").fault(10.0, "u-0").fault(14.0, "u-0").recovered(20.0, "u-0", 9.5)
+    assert [effect.back for effect in effects_of(record.of_job())] == [9.5, 6.0]
 
 
 @pytest.mark.parametrize(
