@@ -86,7 +86,7 @@ class Run:
         self._missing_conditions: dict[str, str] = {}
         self._speeds: Speeds = {}
         self._record = RecordWriter(options.state_dir)
-        self._recorder = Recorder(self._record.write, time.time)
+        self._recorder = Recorder(self._record.write, time.time, time.monotonic)
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
@@ -205,7 +205,7 @@ class Run:
     def _on_fault(self, fired: Fired) -> None:
         text = f"fault: SIG{fired.fault.signal} to {fired.fault.unit} (pod {fired.pod}) at outer step {fired.step}"
         self._view.line(Line("fault", fired.job, text, warning=True, unit=fired.fault.unit))
-        self._recorder.fault((fired.namespace, fired.job), fired.fault.unit, fired.fault.signal, fired.step)
+        self._recorder.fault((fired.namespace, fired.job), fired.fault.unit, fired.fault.signal, fired.step, fired.at)
 
     def _interrupt(self) -> None:
         """End orderly, as after the first Ctrl-C; also where what the run shows has no reader any more."""

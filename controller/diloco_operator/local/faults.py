@@ -8,6 +8,7 @@ import logging
 import random
 import re
 import signal
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,6 +52,8 @@ class Fired:
     pod: str
     step: int
     """The outer step in the status when it fired."""
+    at: float
+    """Just before the signal was sent, seconds since the epoch."""
 
 
 def parse(text: str) -> Fault:
@@ -109,10 +112,16 @@ class FaultInjector:
     """Watches the jobs' steps and fires. A unit that does not run at its step gets the signal as soon as it runs."""
 
     def __init__(
-        self, client: Client, kubelet: Kubelet, faults: Sequence[Fault], on_fired: Callable[[Fired], None] = lambda _: None
+        self,
+        client: Client,
+        kubelet: Kubelet,
+        faults: Sequence[Fault],
+        on_fired: Callable[[Fired], None] = lambda _: None,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._kubelet = kubelet
         self._on_fired = on_fired
+        self._now = now
         self.waiting: list[Fault] = list(faults)
         """Faults that have not fired yet, in the order given."""
         self.fired: list[Fired] = []
@@ -145,10 +154,10 @@ class FaultInjector:
                 pod = target_pod(pods, held.name, fault.unit)
                 if pod is None:
                     continue
-                name = pod["metadata"]["name"]
+                name, at = pod["metadata"]["name"], self._now()
                 if await self._kubelet.signal(held.namespace, name, SIGNALS[fault.signal]):
                     self.waiting.remove(fault)
-                    fired = Fired(fault, held.namespace, held.name, name, step)
+                    fired = Fired(fault, held.namespace, held.name, name, step, at)
                     self.fired.append(fired)
                     log.info("fault fired: SIG%s to pod %s at outer step %d", fault.signal, name, step)
                     self._on_fired(fired)

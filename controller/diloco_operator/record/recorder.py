@@ -1,7 +1,7 @@
 """Writes down what happens in a run: it turns statuses, reports of syncers and faults into lines.
 
-What the syncers say is on clocks of their own. The first report of each process sets its clock against this one's, once: so the times
-between its entries are exact, and all of them are as late as that report was.
+What the syncers say is on the monotonic clock, which they share with this process: they run on the same machine. So times are exact,
+however late a report comes.
 
 See docs/decisions/0217-record-of-a-run.md.
 """
@@ -40,8 +40,6 @@ class _Syncer:
 
     incarnation: str | None = None
     """None: nothing was heard of it."""
-    offset: float = 0.0
-    """Of its clock: seconds to add for the time since the epoch."""
     last: int = 0
     """The number of the newest entry on record."""
 
@@ -58,11 +56,12 @@ class _Job:
 
 
 class Recorder:
-    """One run's. `write` takes lines in the order of their events; `now` is in seconds since the epoch."""
+    """One run's. `write` takes lines; `wall` is in seconds since the epoch, and read once: lines keep their distances if it is set."""
 
-    def __init__(self, write: Callable[..., None], now: Callable[[], float]) -> None:
+    def __init__(self, write: Callable[..., None], wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         self._write = write
-        self._now = now
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
         self._jobs: dict[JobKey, _Job] = {}
 
     def began(self, command: str) -> None:
@@ -78,20 +77,23 @@ class Recorder:
         job = self._jobs.setdefault(key, _Job())
         self._write(*self._changes(job, _name(key), state, status, self._now()))
 
-    def fault(self, key: JobKey, unit: str, signal: str, step: int) -> None:
-        """A signal was sent just now."""
-        self._write(FaultFired(at=self._now(), job=_name(key), unit=unit, signal=signal, step=step))
+    def fault(self, key: JobKey, unit: str, signal: str, step: int, at: float) -> None:
+        """A signal was sent at that time."""
+        self._write(FaultFired(at=at, job=_name(key), unit=unit, signal=signal, step=step))
 
     def report(self, key: JobKey, report: Report) -> None:
         """The job's syncer has reported."""
         job = self._jobs.setdefault(key, _Job())
         if job.syncer.incarnation != report.incarnation:
-            job.syncer = _Syncer(report.incarnation, report.received_at - report.clock)
+            job.syncer = _Syncer(report.incarnation)
         self._write(*self._happened(job.syncer, _name(key), report), *self._figures(job, _name(key), report))
 
-    def _at(self, syncer: _Syncer, clock: float) -> float:
+    def _now(self) -> float:
+        return self._offset + self._monotonic()
+
+    def _at(self, clock: float) -> float:
         """Seconds since the epoch, and none that is to come, whatever a syncer says."""
-        return min(max(0.0, clock + syncer.offset), self._now())
+        return min(max(0.0, self._offset + clock), self._now())
 
     @staticmethod
     def _changes(job: _Job, name: str, state: str, status: Status, at: float) -> Iterator[Line]:
@@ -124,7 +126,7 @@ class Recorder:
         for entry in report.entries:
             if entry.number <= syncer.last:  # another stream of the same process begins with what it still knows
                 continue
-            at = self._at(syncer, entry.at)
+            at = self._at(entry.at)
             if entry.number > syncer.last + 1:
                 yield Missing(at=at, job=name, entries=entry.number - syncer.last - 1)
             syncer.last = entry.number
@@ -145,7 +147,7 @@ class Recorder:
                 yield Merged(at=at, job=name, t=what.t, fragment=what.fragment, units=what.units, loss=_rounded(what.loss))
 
     def _figures(self, job: _Job, name: str, report: Report) -> Iterator[Line]:
-        at = self._at(job.syncer, report.clock)
+        at = self._at(report.clock)
         for unit in report.units.values():
             if unit.recover_seconds and job.recovered.get(unit.unit) != unit.recover_seconds:
                 job.recovered[unit.unit] = unit.recover_seconds

@@ -19,8 +19,9 @@ KEY = ("default", "lm")
 class Recording:
     def __init__(self) -> None:
         self.lines: list[Line] = []
-        self.now = 2000.0
-        self.recorder = Recorder(lambda *lines: self.lines.extend(lines), lambda: self.now)
+        self.monotonic = 50.0
+        self.recorder = Recorder(lambda *lines: self.lines.extend(lines), lambda: 1000.0, lambda: self.monotonic)
+        self.monotonic = 100.0
 
     def units(self, *units: UnitStatus, state: str = "Training") -> None:
         self.recorder.status(KEY, state, Status(units=units))
@@ -85,49 +86,51 @@ def a_step(number: int, at: float, step: int) -> Entry:
     return Entry(number, at, LocalStep("u-0", 1, step, 0.5, 2.0, samples=8 * step, tokens=512 * step))
 
 
-def reported(*entries: Entry, at: float, clock: float, incarnation: str = "a", **fields: Any) -> Report:
+def reported(*entries: Entry, clock: float = 60.0, incarnation: str = "a", **fields: Any) -> Report:
     unit = a_unit_report("u-0", tokens=fields.pop("unit_tokens", 0), recover_seconds=fields.pop("recover_seconds", 0.0))
-    return a_report(unit, at=at, clock=clock, incarnation=incarnation, entries=entries, **fields)
+    return a_report(unit, at=2000.0, clock=clock, incarnation=incarnation, entries=entries, **fields)
 
 
-def test_entries_keep_their_distances_whatever_a_report_takes_on_its_way() -> None:
+def test_entries_keep_their_times_whatever_a_report_takes_on_its_way() -> None:
+    """The recorder began at 50 on the machine's clock, which was second 1,000 since the epoch."""
     recording = Recording()
-    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), at=1000.0, clock=50.5))
-    recording.recorder.report(KEY, reported(a_step(2, 51.0, 2), at=1003.0, clock=51.5))  # 2 s late
-    assert [line.at for line in recording.of(StepTaken)] == [999.5, 1000.5]
+    recording.recorder.report(KEY, reported(a_step(1, 51.5, 1)))
+    recording.recorder.report(KEY, reported(a_step(2, 53.0, 2)))
+    assert [line.at for line in recording.of(StepTaken)] == [1001.5, 1003.0]
 
 
-def test_the_clock_of_another_process_is_set_anew() -> None:
+def test_another_process_of_the_syncer_counts_its_entries_anew() -> None:
     recording = Recording()
-    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), at=1000.0, clock=50.0))
-    recording.recorder.report(KEY, reported(a_step(1, 3.0, 1), at=1010.0, clock=4.0, incarnation="b"))
-    assert [line.at for line in recording.of(StepTaken)] == [1000.0, 1009.0]
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1)))
+    recording.recorder.report(KEY, reported(a_step(1, 60.0, 1), incarnation="b"))
+    assert [line.at for line in recording.of(StepTaken)] == [1000.0, 1010.0]
+    assert recording.of(Missing) == []
 
 
-@pytest.mark.parametrize(("entry", "clock"), [(1e300, 50.0), (50.0, 1e300), (1e300, 1e300)])
+@pytest.mark.parametrize(("entry", "clock"), [(1e300, 50.0), (50.0, 1e300), (-1e300, 1e300)])
 def test_a_syncer_with_an_impossible_clock_harms_no_record(entry: float, clock: float) -> None:
     recording = Recording()
-    recording.recorder.report(KEY, reported(a_step(1, entry, 1), at=1000.0, clock=clock))
-    assert all(0 <= line.at <= recording.now for line in recording.lines)
+    recording.recorder.report(KEY, reported(a_step(1, entry, 1), clock=clock))
+    assert all(0 <= line.at <= 1050 for line in recording.lines)
 
 
 def test_what_another_stream_of_the_same_process_sends_again_is_written_once() -> None:
     recording = Recording()
-    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(2, 51.0, 2), at=1000.0, clock=51.0))
-    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(2, 51.0, 2), a_step(3, 52.0, 3), at=1001.0, clock=52.0))
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(2, 51.0, 2), clock=51.0))
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(2, 51.0, 2), a_step(3, 52.0, 3), clock=52.0))
     assert [line.step for line in recording.of(StepTaken)] == [1, 2, 3]
     assert recording.of(Missing) == []
 
 
 def test_entries_that_the_syncer_had_forgotten_are_counted() -> None:
     recording = Recording()
-    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(5, 54.0, 5), at=1000.0, clock=54.0))
+    recording.recorder.report(KEY, reported(a_step(1, 50.0, 1), a_step(5, 54.0, 5), clock=54.0))
     assert [line.entries for line in recording.of(Missing)] == [3]
 
 
 def test_a_merge_is_written_with_its_units_and_loss() -> None:
     recording = Recording()
-    recording.recorder.report(KEY, reported(Entry(1, 50.0, Merge(7, 3, ("u-0", "u-1"), 2.5)), at=1000.0, clock=50.0))
+    recording.recorder.report(KEY, reported(Entry(1, 50.0, Merge(7, 3, ("u-0", "u-1"), 2.5)), clock=50.0))
     (merged,) = recording.of(Merged)
     assert (merged.job, merged.t, merged.fragment, merged.units, merged.loss) == ("default/lm", 7, 3, ("u-0", "u-1"), 2.5)
 
@@ -136,6 +139,6 @@ def test_figures_and_recoveries_are_written_when_they_change() -> None:
     recording = Recording()
     said: list[dict[str, Any]] = [{}, {}, {"unit_tokens": 5}, {"unit_tokens": 5, "recover_seconds": 10.4}]
     for second, fields in enumerate(said):
-        recording.recorder.report(KEY, reported(at=1000.0 + second, clock=50.0 + second, **fields))
+        recording.recorder.report(KEY, reported(clock=50.0 + second, **fields))
     assert [line.at for line in recording.of(Figures)] == [1000.0, 1002.0]
     assert [(line.unit, line.seconds) for line in recording.of(Recovered)] == [("u-0", 10.4)]
