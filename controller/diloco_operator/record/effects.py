@@ -39,7 +39,7 @@ class Longest:
 class Effect:
     fault: Fault
     back: float | None
-    """Seconds from the fault until the unit contributed again, or the syncer merged again; None: it did not."""
+    """Seconds from the fault until the unit trained again, or the syncer merged again; None: it did not."""
     rolled_back_to: int | None
     """Of a syncer: the outer step from which it went on; None: of a unit, or from where it was."""
     longest: Longest | None
@@ -115,7 +115,7 @@ def _effect(job: JobHistory, fault: Fault) -> Effect:
     if fault.unit == COMPONENT_SYNCER:
         back, rolled_back_to = _merging_again(job, fault)
     else:
-        back = _contributing_again(job, fault)
+        back = _training_again(job, fault)
     end = job.end if back is None else fault.at + back
     affected = _Time(fault.at, end)
     merges = [merge for merge in job.merges if fault.at < merge.at <= end]
@@ -130,9 +130,9 @@ def _effect(job: JobHistory, fault: Fault) -> Effect:
     )
 
 
-def _contributing_again(job: JobHistory, fault: Fault) -> float | None:
-    """Seconds until the unit contributed again. After SIGKILL that is what the syncer measures from the loss, of which it hears at once. A
-    unit that had not contributed before has no such figure, and one that was not lost only took a long step."""
+def _training_again(job: JobHistory, fault: Fault) -> float | None:
+    """Seconds until the unit trained again. After SIGKILL that is what the job's status says, from the loss, which is noticed at once.
+    A unit that had not trained before has no such figure, and one that was not lost only took a long step."""
     unit = job.units.get(fault.unit)
     if unit is None:
         return None

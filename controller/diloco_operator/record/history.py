@@ -43,7 +43,7 @@ class Recovery(NamedTuple):
     at: float
     """When it was on record that the unit contributes again."""
     seconds: float
-    """Since its loss, as the syncer measured it."""
+    """Since its loss, as in the job's status."""
 
 
 @dataclass(slots=True)

@@ -141,7 +141,7 @@ class Recovered(_Line):
     unit: str
     attempt: Count
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """From its loss to its first contribution after it, as the syncer measures it."""
+    """From its loss until it trained again, as in the job's status."""
 
 
 class FaultFired(_Line):

@@ -118,6 +118,9 @@ class Recorder:
                 yield began
             if began.phase is Phase.TRAINING:
                 job.trained.add(unit.name)
+            if unit.recover_seconds is not None and unit.recover_seconds != job.recovered.get(unit.name):
+                job.recovered[unit.name] = unit.recover_seconds
+                yield Recovered(at=at, job=name, unit=unit.name, attempt=unit.attempt, seconds=unit.recover_seconds)
         for left in sorted(job.units.keys() - {unit.name for unit in status.units}):
             del job.units[left]
             yield UnitLeft(at=at, job=name, unit=left)
@@ -148,10 +151,6 @@ class Recorder:
 
     def _figures(self, job: _Job, name: str, report: Report) -> Iterator[Line]:
         at = self._at(report.clock)
-        for unit in report.units.values():
-            if unit.recover_seconds and job.recovered.get(unit.unit) != unit.recover_seconds:
-                job.recovered[unit.unit] = unit.recover_seconds
-                yield Recovered(at=at, job=name, unit=unit.unit, attempt=unit.attempt, seconds=unit.recover_seconds)
         units = {
             unit.unit: UnitFigures(tokens=unit.tokens, received_bytes=unit.received_bytes, sent_bytes=unit.sent_bytes)
             for unit in report.units.values()

@@ -87,7 +87,7 @@ def a_step(number: int, at: float, step: int) -> Entry:
 
 
 def reported(*entries: Entry, clock: float = 60.0, incarnation: str = "a", **fields: Any) -> Report:
-    unit = a_unit_report("u-0", tokens=fields.pop("unit_tokens", 0), recover_seconds=fields.pop("recover_seconds", 0.0))
+    unit = a_unit_report("u-0", tokens=fields.pop("unit_tokens", 0))
     return a_report(unit, at=2000.0, clock=clock, incarnation=incarnation, entries=entries, **fields)
 
 
@@ -135,10 +135,15 @@ def test_a_merge_is_written_with_its_units_and_loss() -> None:
     assert (merged.job, merged.t, merged.fragment, merged.units, merged.loss) == ("default/lm", 7, 3, ("u-0", "u-1"), 2.5)
 
 
-def test_figures_and_recoveries_are_written_when_they_change() -> None:
+def test_figures_are_written_when_they_change() -> None:
     recording = Recording()
-    said: list[dict[str, Any]] = [{}, {}, {"unit_tokens": 5}, {"unit_tokens": 5, "recover_seconds": 10.4}]
-    for second, fields in enumerate(said):
-        recording.recorder.report(KEY, reported(clock=50.0 + second, **fields))
+    for second, tokens in enumerate([0, 0, 5]):
+        recording.recorder.report(KEY, reported(clock=50.0 + second, unit_tokens=tokens))
     assert [line.at for line in recording.of(Figures)] == [1000.0, 1002.0]
-    assert [(line.unit, line.seconds) for line in recording.of(Recovered)] == [("u-0", 10.4)]
+
+
+def test_a_recovery_is_written_once_with_the_time_that_status_says() -> None:
+    recording = Recording()
+    for seconds in (None, 10.4, 10.4, 3.0):
+        recording.units(a_unit(attempt=2, recover_seconds=seconds))
+    assert [(line.unit, line.attempt, line.seconds) for line in recording.of(Recovered)] == [("u-0", 2, 10.4), ("u-0", 2, 3.0)]
