@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.report_charts import picture
 from diloco_operator.cli.report_page import page
 from diloco_operator.cli.run_report import REPORT_NAME, NotWritten, claims, write_text
@@ -61,7 +60,7 @@ def report(state_dir: Path, output: Path | None, picture_file: Path | None, name
                     click.echo(f"{job.title}: {text}.")
             click.echo(f"Report: {file}")
     except (NoRecord, NotWritten) as error:
-        raise CommandError(str(error)) from error
+        raise click.ClickException(str(error)) from error
 
 
 def _chosen(history: History, name: str | None) -> JobHistory:
