@@ -19,7 +19,7 @@ from diloco_operator.record.lines import Line, RunBegan, line_bytes, parse_line
 
 NAME, OLD_NAME = "record.jsonl", "record.old.jsonl"
 MOST_BYTES = 64 << 20
-"""Of one file: some 300,000 lines, six hours of the four units of `examples/quickstart.yaml`."""
+"""Of one file: some 300,000 lines, five hours of the four units of `examples/quickstart.yaml`."""
 
 
 class RecordWriter:
