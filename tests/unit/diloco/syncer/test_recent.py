@@ -93,3 +93,14 @@ def test_a_watcher_that_wants_entries_gets_each_once_and_the_bytes_of_the_exchan
     (unit,) = plain.units
     assert (unit.received_bytes, unit.sent_bytes) == (3 * size, 2 * size)
     assert not plain.entries
+
+
+def test_what_one_report_does_not_take_comes_with_the_next_one_at_once(tmp_path: Path) -> None:
+    place = Place(tmp_path, job_file(training(1000)))
+    certificates = place.certificates
+    units = [f"unit-{number:04}" for number in range(MOST_BYTES // 20)]  # 11 bytes each: more than half of what a report takes
+    with LocalSyncer(place) as syncer, certificates.channel(syncer.address, certificates.operator()) as channel:
+        for t in (1, 2, 3):
+            syncer.call(syncer.syncer.engine.recent.merged, t, 0, units, None, 1.0)
+        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600, entries=True), timeout=WAIT_TIMEOUT)
+        assert [[entry.merge.t for entry in next(reports).entries] for _ in range(3)] == [[1], [2], [3]]
