@@ -3,7 +3,7 @@
 The clock t counts outer steps. The coordinator takes step t when
 
 1. at least K joined learners have reported a new local step since step t-1 (quorum, the paper),
-2. the learners have done one mean step since then (`pacing`),
+2. the learners have done one mean step since then (`pacing`; another `Clock` may say otherwise),
 3. every exchange that was launched at or before t-1-tau is merged (tau: overlap, the paper), and
 4. if a fragment p has t mod H == offset[p]: the grace window is over, or no further learner is expected in it.
 
@@ -32,6 +32,7 @@ from dataclasses import replace
 from typing import Final
 
 from diloco import contract
+from diloco.algorithm.clock import Clock, PullClock
 from diloco.algorithm.codec import Coding, coding_for
 from diloco.algorithm.events import (
     Close,
@@ -52,7 +53,7 @@ from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
 from diloco.algorithm.guards import Guard, Measured
 from diloco.algorithm.members import Member, Members
-from diloco.algorithm.pacing import OuterStepBudget, countable_steps
+from diloco.algorithm.pacing import countable_steps
 from diloco.algorithm.quarantine import Quarantine
 from diloco.algorithm.quorum import OUTER_ALPHA, QUORUM_ALPHA, SYNC_ALPHA, MovingAverage, grace_seconds
 from diloco.algorithm.state import ContributionStats
@@ -73,8 +74,10 @@ class Coordinator:
         t: int = 0,
         versions: Sequence[int] | None = None,
         contributions: Mapping[str, ContributionStats] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """With `versions`, one per fragment, continue at outer step `t`; without them the job has not begun. `guard` judges what is merged.
+        `clock`: None is a new `PullClock`.
 
         Raises ValueError if training.overlapSteps is not less than syncInterval.
         """
@@ -99,7 +102,7 @@ class Coordinator:
         self._ordered: OrderedDict[int, Exchange] = OrderedDict()
         """Closed exchanges whose order is not applied yet."""
         self._remembered: OrderedDict[int, Exchange] = OrderedDict()
-        self._budget = OuterStepBudget(training.sync_interval)
+        self._clock = clock if clock is not None else PullClock(training.sync_interval)
         self._quorum_seconds = MovingAverage(QUORUM_ALPHA)
         self._sync_seconds = MovingAverage(SYNC_ALPHA)
         self._outer_seconds = MovingAverage(OUTER_ALPHA, even=True)
@@ -190,7 +193,7 @@ class Coordinator:
     def leave(self, unit: str, now: float) -> None:
         """The unit is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
         if self._members.leave(unit):
-            self._budget.forget(unit)
+            self._clock.forget(unit)
             self._reported.pop(unit, None)
             for exchange in self._open.values():
                 self._answered(exchange, unit, now)
@@ -211,7 +214,7 @@ class Coordinator:
         new = self._members.report(member, metadata, now)
         self._reported[unit] = member
         if new:
-            self._budget.add(unit, new, self._members.counting)
+            self._clock.add(unit, new, self._members.counting)
 
     def paused(self, unit: str, until: float, now: float) -> None:
         """A learner takes no steps until `until`, on purpose; one in the past: it goes on. Ignored if the unit is not joined."""
@@ -332,7 +335,7 @@ class Coordinator:
         if not self._begun or self._finished:
             return None
         waits: list[float] = []
-        if self._t < self._last and self._quorum_at is not None and self._budget.ready and not self._step_ready(now):
+        if self._t < self._last and self._quorum_at is not None and self._clock.ready and not self._step_ready(now):
             waits = [self._grace_over(self._quorum_at)]
         elif self._t == self._last or self._step_ready(now):
             waits = [self._closes_at(e, now) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
@@ -354,7 +357,7 @@ class Coordinator:
         waits = self._quorum_at is None and self._t < self._last
         # Nothing else changes for a unit that has not reported since.
         looked_at = self._reported.values() if waits is self._waited else self._members
-        changed = [m for m in looked_at if m.resting != (waits and m.fresh and self._budget.exhausted(m.unit))]
+        changed = [m for m in looked_at if m.resting != (waits and m.fresh and self._clock.exhausted(m.unit))]
         self._waited, self._reported = waits, {}
         for m in changed:
             m.resting = not m.resting
@@ -362,14 +365,15 @@ class Coordinator:
 
     def _step_ready(self, now: float) -> bool:
         """Conditions 1, 2 and 4 of the next step; condition 3 is about exchanges."""
-        return self._quorum_at is not None and self._budget.ready and now >= self._grace_over(self._quorum_at)
+        return self._quorum_at is not None and self._clock.ready and now >= self._grace_over(self._quorum_at)
 
     def _grace_over(self, quorum_at: float) -> float:
         """When the grace window of the next step ends.
 
-        Only a step with an exchange has a window, and only while a learner that has not trained the fragment since its adoption is expected
-        to report within it. A learner that can be pulled already is not waited for: it would add one more step, and the clock would fall
-        behind the learners. Neither is one whose report is overdue: it evaluates, and each step would wait for it.
+        Only a step with an exchange has a window, and only while the clock knows a learner to wait for. For that of jobs it is one that has
+        not trained the fragment since its adoption and is expected to report within it. A learner that can be pulled already is not waited
+        for: it would add one more step, and the clock would fall behind the learners. Neither is one whose report is overdue: it evaluates,
+        and each step would wait for it.
         """
         p = self._launches.get((self._t + 1) % self.training.sync_interval)
         if p is None:
@@ -383,7 +387,7 @@ class Coordinator:
             grace.safety_factor,
             grace.max_steps,
         )
-        return deadline if self._members.expects(p, quorum_at, deadline) else quorum_at
+        return deadline if self._clock.waits_for(self._members, p, quorum_at, deadline) else quorum_at
 
     def _due_exchanges(self) -> list[Exchange]:
         """Exchanges that must be merged before the next step, or at T before the end."""
@@ -394,11 +398,11 @@ class Coordinator:
 
     def _is_over(self, exchange: Exchange, now: float) -> bool:
         """Whether nothing is waited for any more in an open exchange, once the clock needs its merge."""
-        used_up = exchange.used_up(self._budget.worked, self.training.overlap_steps, self.training.grace.max_steps)
+        used_up = exchange.used_up(self._clock.worked, self.training.overlap_steps, self.training.grace.max_steps)
         return used_up or now >= self._closes_at(exchange, now)
 
     def _closes_at(self, exchange: Exchange, now: float) -> float:
-        step = self._members.outer_step_seconds if self._budget.overdue else self._members.step_seconds
+        step = self._members.outer_step_seconds if self._clock.overdue else self._members.step_seconds
 
         def deadline(unit: str) -> float:
             return self._members[unit].answer_deadline(exchange.launched_at)
@@ -408,29 +412,29 @@ class Coordinator:
     def _step(self, now: float, orders: list[Order]) -> None:
         """Take the next outer step."""
         self._t += 1
-        self._budget.spend()
+        self._clock.spend()
         if self._stepped_at is not None:
             self._outer_seconds.add(now - self._stepped_at)
         self._stepped_at = now
         self._quorum_at = None
+        p = self._launches.get(self._t % self.training.sync_interval)
+        units = tuple(sorted(m.unit for m in self._members if self._clock.asks(m, p))) if p is not None else ()
         self._members.stepped()
         self._waited = False
         if self._t % self.training.checkpoint.every_steps == 0 and self._t < self._last:
             self._snapshot_due = True
-        p = self._launches.get(self._t % self.training.sync_interval)
         if p is None:
             return
-        units = tuple(sorted(m.unit for m in self._members if m.counts and m.steps[p] > 0))
         if not units:
             orders.append(Skipped(self._t, p, "no learner that reports has trained it since it was broadcast"))
             return
-        self._open[self._t] = Exchange(self._t, p, now, self._budget.worked, frozenset(units), set(units))
+        self._open[self._t] = Exchange(self._t, p, now, self._clock.worked, frozenset(units), set(units))
         orders.append(Pull(self._t, p, units))
 
     # --- exchanges ----------------------------------------------------------------------------------------------------
 
     def _answered(self, exchange: Exchange, unit: str, now: float) -> None:
-        exchange.answered(unit, self.training.quorum, now, self._budget.worked)
+        exchange.answered(unit, self.training.quorum, now, self._clock.worked)
 
     def _judge(self, member: Member, offer: Offer) -> Refusal | None:
         """Check the head of an answer that was asked for."""

@@ -1,21 +1,25 @@
 """A job on virtual time: the coordinator that runs in syncers, and simulated units.
 
-See docs/decisions/0209-simulator.md.
+See docs/decisions/0209-simulator.md. See docs/decisions/0215-clocks-and-links-of-the-simulator.md.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from numpy.random import Generator
 
+from diloco.algorithm.clock import Clock
 from diloco.algorithm.coordinator import Coordinator
 from diloco.algorithm.events import Close, Merged, Metadata, Offer, Order, Pull, Rest, Skipped
 from diloco.algorithm.guards import Guard
 from diloco.contract import Training
-from diloco.simulation.goodput import Accounts
+from diloco.goodput import Accounts
+from diloco.simulation.network import Bandwidth, Network
 from diloco.simulation.timeline import Timeline
 from diloco.simulation.unit import Hardware, SimulatedUnit
 
@@ -45,33 +49,53 @@ class Outcome:
 
 
 class SimulatedJob:
-    """Runs one job. Learner, link and syncer cost no time here, but for the steps, failures and starts of the units."""
+    """Runs one job. Learner and syncer cost no time here, but for the steps, failures and starts of the units; links only with a
+    `bandwidth`."""
 
-    def __init__(self, training: Training, hardware: Sequence[Hardware], random: Generator) -> None:
-        """One unit for each `hardware`. They join at random moments of the first step."""
+    def __init__(
+        self,
+        training: Training,
+        hardware: Sequence[Hardware],
+        random: Generator,
+        *,
+        clock: Clock | None = None,
+        bandwidth: Bandwidth | None = None,
+    ) -> None:
+        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator."""
         self.timeline = Timeline()
+        self.merged_of: defaultdict[str, float] = defaultdict(float)
+        """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
+        self.merged_tokens = 0.0
+        """Of all units."""
         self._training = training
+        self._random = random
         guard = Guard([1] * training.fragments)
         guard.begin([_NORM] * training.fragments)
-        self._coordinator = Coordinator(training, guard)
+        self._coordinator = Coordinator(training, guard, clock=clock)
         self._coordinator.begin()
-        self._tokens: dict[int, int] = {}
-        """Per open exchange, tokens of its contributions."""
-        self._merged_tokens = 0
+        self._network = Network(self.timeline, bandwidth) if bandwidth is not None else None
+        self._given: dict[int, dict[str, int]] = {}
+        """Per open exchange, tokens of its contributions by unit."""
+        self._joined: set[str] = set()
         self._merged = self._contributions = self._skipped = 0
         self._up_since: float | None = None
         self._up_seconds = 0.0
         self.units: dict[str, SimulatedUnit] = {}
-        for index, (one, own) in enumerate(zip(hardware, random.spawn(len(hardware)), strict=True)):
-            unit = SimulatedUnit(f"u{index}", one, training.fragments, self.timeline, self, own)
-            self.units[unit.name] = unit
-            unit.begin(own.random() * one.step_seconds)
+        self.add(hardware)
 
-    def run(self, seconds: float) -> Outcome:
-        """Simulate so long."""
+    def add(self, hardware: Iterable[Hardware]) -> None:
+        """One more unit for each. They begin at random moments of the next step."""
+        hardware = tuple(hardware)
+        for one, own in zip(hardware, self._random.spawn(len(hardware)), strict=True):
+            unit = SimulatedUnit(f"u{len(self.units)}", one, self._training.fragments, self.timeline, self, own)
+            self.units[unit.name] = unit
+            unit.begin(self.timeline.now + own.random() * one.step_seconds)
+
+    def run(self, seconds: float = math.inf, tokens: float = math.inf) -> Outcome:
+        """Simulate until that virtual time, or until so many tokens have come into merges. May go on afterwards."""
         timeline, coordinator = self.timeline, self._coordinator
         self._advance()
-        while True:
+        while self.merged_tokens < tokens:
             wake = coordinator.wake_at(timeline.now)
             at = timeline.next_at if wake is None else min(wake, timeline.next_at)
             if at > seconds or math.isinf(at):
@@ -82,17 +106,36 @@ class SimulatedJob:
                 timeline.move_to(at)
             self._note_uptime()
             self._advance()
+        else:
+            seconds = timeline.now
         timeline.move_to(seconds)
         self._note_uptime()
         return self._outcome(seconds)
 
     # --- what units say -----------------------------------------------------------------------------------------------
 
+    def wanted(self, unit: SimulatedUnit) -> None:
+        coordinator = self._coordinator
+        if self._network is None:
+            unit.received(coordinator.versions)
+            return
+        held = [0] * self._training.fragments
+
+        def received(fragment: int) -> None:
+            held[fragment] = coordinator.versions[fragment]
+
+        self._joined.add(unit.name)
+        self._network.copy(unit.name, len(held), received, lambda: unit.received(held))
+
     def joined(self, unit: SimulatedUnit) -> None:
+        self._joined.add(unit.name)
         self._coordinator.join(unit.name, self.timeline.now)
 
     def left(self, unit: SimulatedUnit) -> None:
+        self._joined.discard(unit.name)
         self._coordinator.leave(unit.name, self.timeline.now)
+        if self._network is not None:
+            self._network.left(unit.name)
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
         self._coordinator.paused(unit.name, until, self.timeline.now)
@@ -100,12 +143,17 @@ class SimulatedJob:
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
         self._coordinator.progress(unit.name, metadata, self.timeline.now)
 
-    def answered(self, unit: SimulatedUnit, pull: Pull, steps: int, tokens: int) -> None:
+    def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
+        offer = Offer(pull.fragment, pull.t, self._coordinator.coding, base, steps, tokens)
+        if self._network is None:
+            self._arrived(unit.name, offer)
+        else:
+            self._network.answer(unit.name, pull.t, partial(self._arrived, unit.name, offer))
+
+    def _arrived(self, unit: str, offer: Offer) -> None:
         coordinator, now = self._coordinator, self.timeline.now
-        version = coordinator.versions[pull.fragment]
-        offer = Offer(pull.fragment, pull.t, coordinator.coding, version, steps, tokens)
-        if coordinator.admit(unit.name, offer, now) is None and coordinator.contributed(unit.name, offer, _NORM, now) is None:
-            self._tokens[pull.t] = self._tokens.get(pull.t, 0) + tokens
+        if coordinator.admit(unit, offer, now) is None and coordinator.contributed(unit, offer, _NORM, now) is None:
+            self._given.setdefault(offer.t, {})[unit] = offer.tokens
 
     # --- what the coordinator wants -----------------------------------------------------------------------------------
 
@@ -124,13 +172,31 @@ class SimulatedJob:
                 assert isinstance(merged, Merged), "the update of a simulated merge is finite"
                 self._merged += 1
                 self._contributions += len(merged.units)
-                self._merged_tokens += self._tokens.pop(order.t)
-                for unit in self.units.values():
-                    unit.merged(order.fragment)
+                given = self._given.pop(order.t)
+                for name in merged.units:
+                    self.merged_of[name] += given[name] / self._training.fragments
+                    self.merged_tokens += given[name] / self._training.fragments
+                self._over(order.t)
+                self._broadcast(order.t, order.fragment)
             case Skipped():
                 self._skipped += 1
+                self._over(order.t)
             case Rest():
-                self.units[order.unit].resting = order.rests
+                self.units[order.unit].rest(order.rests)
+
+    def _over(self, t: int) -> None:
+        if self._network is not None:
+            for name in self._joined:
+                self._network.over(name, t)
+
+    def _broadcast(self, t: int, fragment: int) -> None:
+        for name, unit in self.units.items():
+            if name not in self._joined:
+                continue
+            if self._network is None:
+                unit.merged(fragment, t)
+            else:
+                self._network.broadcast(name, fragment, partial(unit.merged, fragment, t))
 
     # --- what is counted ----------------------------------------------------------------------------------------------
 
@@ -145,7 +211,7 @@ class SimulatedJob:
         accounts = Accounts()
         for unit in self.units.values():
             accounts.include(unit.accounts)
-        trained = sum(unit.tokens for unit in self.units.values()) * self._training.fragments
+        trained = sum(unit.tokens for unit in self.units.values())
         return Outcome(
             seconds,
             self._coordinator.t,
@@ -154,6 +220,6 @@ class SimulatedJob:
             self._contributions / self._merged if self._merged else 0.0,
             self._merged,
             self._skipped,
-            self._merged_tokens / trained if trained else 0.0,
+            self.merged_tokens / trained if trained else 0.0,
             accounts,
         )

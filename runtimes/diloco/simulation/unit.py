@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from numpy.random import Generator
 
 from diloco.algorithm.events import Metadata, Pull
+from diloco.contract import HEARTBEAT
+from diloco.goodput import Accounts, Use
 from diloco.simulation.failures import ReturnDelay
-from diloco.simulation.goodput import Accounts, Use
 from diloco.simulation.timeline import Timeline
+
+SHORTEST_STEP: Final = 0.1
+"""Of a step whose duration varies, in mean steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,23 @@ class Hardware:
     returns: ReturnDelay
     elastic: bool = True
     """It trains on without the slices that are out. False: it waits `down_seconds` for replacements, and has all slices again then."""
+    step_variation: float = 0.0
+    """Standard deviation of the duration of a step, in mean steps; normal, at least `SHORTEST_STEP`."""
+    start_seconds: float = 0.0
+    """Of the first start, until the program runs."""
+    compile_seconds: float = 0.0
+    """Of the first start, until the first step begins."""
+    answers_at_once: bool = False
+    """It copies its parameters to host memory after each step, as the paper's do, and answers pulls from there while the next one runs.
+    False: it answers between its steps."""
 
 
 class Syncer(Protocol):
     """What a unit says to the syncer."""
+
+    def wanted(self, unit: SimulatedUnit) -> None:
+        """It is there, and wants the parameters; `received` is to be called once it has them."""
+        ...
 
     def joined(self, unit: SimulatedUnit) -> None:
         """It holds the present parameters and begins to train."""
@@ -51,8 +68,12 @@ class Syncer(Protocol):
         """It has taken a step."""
         ...
 
-    def answered(self, unit: SimulatedUnit, pull: Pull, steps: int, tokens: int) -> None:
-        """Its answer has arrived."""
+    def alive(self, unit: SimulatedUnit) -> None:
+        """It takes no step, and its process works."""
+        ...
+
+    def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
+        """Its answer leaves. `base`: the version of the fragment that it has adopted."""
         ...
 
 
@@ -69,22 +90,34 @@ class SimulatedUnit:
         """Slices that it has."""
         self.training = False
         """It is in a step that no failure ends."""
-        self.resting = False
+        self.joined_at: float | None = None
+        """When it began to train, at first; seconds."""
+        self._resting = False
         """The syncer has told it to take no step."""
+        self._rests_since: float | None = None
+        """Since when its present rest is not booked; None: it does something."""
+        self._rests = 0
         self._fragments = fragments
         self._timeline = timeline
         self._syncer = syncer
         self._random = random
         self._tokens_per_slice = tokens
         self._step = 0
+        self._step_seconds = hardware.step_seconds
+        """Of its newest step."""
         self._tokens = 0
         self._adopted_step = [0] * fragments
         self._adopted_tokens = [0] * fragments
+        self._adopted_version = [0] * fragments
+        self._spent_on = Use.START
+        """What it is busy with while it copies the parameters."""
+        self._asked_at = 0.0
+        """When it wanted the parameters."""
         self._returns: list[float] = []
         """When each slice that is out comes back, seconds."""
         self._pulls: list[Pull] = []
-        self._arrived: set[int] = set()
-        """Fragments whose broadcasts wait for the end of the step under way."""
+        self._arrived: dict[int, int] = {}
+        """Versions of fragments whose broadcasts wait for the end of the step under way."""
 
     @property
     def tokens(self) -> int:
@@ -94,28 +127,65 @@ class SimulatedUnit:
     # --- what the syncer says -----------------------------------------------------------------------------------------
 
     def begin(self, at: float) -> None:
-        """Join at `at`, seconds, and train from then on."""
-        self._timeline.at(at, self._join)
+        """Start at `at`, seconds, and train as soon as it is ready."""
+        self._timeline.at(at, self._start)
 
-    def pulled(self, pull: Pull) -> None:
-        """It answers at the end of the step under way."""
-        self._pulls.append(pull)
-
-    def merged(self, fragment: int) -> None:
-        """A new version of the fragment has arrived; it is adopted at the end of the step under way."""
-        self._arrived.add(fragment)
-        self._pulls = [pull for pull in self._pulls if pull.fragment != fragment]
-
-    # --- what it does -------------------------------------------------------------------------------------------------
-
-    def _join(self) -> None:
+    def received(self, versions: Sequence[int]) -> None:
+        """It holds these versions of the fragments now, which it has wanted."""
+        if (seconds := self._timeline.now - self._asked_at) > 0:
+            self.accounts.add(self._spent_on, self.present, self.hardware.slices - self.present, seconds)
+        if self.joined_at is None:
+            self.joined_at = self._timeline.now
+        self._adopted_version = list(versions)
         self._adopted_step = [self._step] * self._fragments
         self._adopted_tokens = [self._tokens] * self._fragments
         self._pulls.clear()
         self._arrived.clear()
-        self.resting = False
+        self._resting = False
         self._syncer.joined(self)
         self._next_step()
+
+    def pulled(self, pull: Pull) -> None:
+        """It answers at the end of the step under way; at once while it rests, or with `Hardware.answers_at_once`."""
+        if self.hardware.answers_at_once or self._rests_since is not None:
+            self._answer(pull)
+        else:
+            self._pulls.append(pull)
+
+    def merged(self, fragment: int, version: int) -> None:
+        """A new version of the fragment has arrived; it is adopted at the end of the step under way, or at once while the unit rests."""
+        self._pulls = [pull for pull in self._pulls if pull.fragment != fragment]
+        if self._rests_since is not None:
+            self._adopt(fragment, version)
+        else:
+            self._arrived[fragment] = version
+
+    def rest(self, rests: bool) -> None:
+        """Take no further step, or go on."""
+        self._resting = rests
+        if not rests and self._rests_since is not None:
+            self._book_rest()
+            self._rests_since = None
+            self._next_step()
+
+    # --- what it does -------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        hardware = self.hardware
+        if hardware.start_seconds:
+            self._spend(Use.START, hardware.start_seconds, self._compile)
+        else:
+            self._compile()
+
+    def _compile(self) -> None:
+        if self.hardware.compile_seconds:
+            self._spend(Use.COMPILE, self.hardware.compile_seconds, self._join)
+        else:
+            self._join()
+
+    def _join(self) -> None:
+        self._asked_at = self._timeline.now
+        self._syncer.wanted(self)
 
     def _next_step(self) -> None:
         hardware = self.hardware
@@ -123,17 +193,38 @@ class SimulatedUnit:
             self._spend(Use.RECONFIGURATION, hardware.up_seconds, self._next_step)
             self._syncer.paused(self, self._timeline.now + hardware.up_seconds)
             return
-        if self.resting:
-            self._spend(Use.WAITING, hardware.step_seconds, self._rested)
+        if self._resting:
+            self._rests_since = self._timeline.now
+            self._rests += 1
+            number = self._rests
+            self._timeline.at(self._timeline.now + HEARTBEAT, lambda: self._still_rests(number))
             return
-        mean = self.present * hardware.chips_per_slice * hardware.step_seconds / hardware.chip_seconds_between_failures
+        seconds = hardware.step_seconds
+        if hardware.step_variation:
+            seconds *= max(SHORTEST_STEP, 1.0 + hardware.step_variation * float(self._random.standard_normal()))
+        self._step_seconds = seconds
+        mean = self.present * hardware.chips_per_slice * seconds / hardware.chip_seconds_between_failures
         failed = min(int(self._random.poisson(mean)), self.present)
         if not failed:
             self.training = True
-            self._spend(Use.TRAINING, hardware.step_seconds, self._stepped)
+            self._spend(Use.TRAINING, seconds, self._stepped)
             return
         # The whole step is lost: its failures are known at its end, as in the paper's simulation.
-        self._spend(Use.LOST_WORK, hardware.step_seconds, lambda: self._failed(failed))
+        self._spend(Use.LOST_WORK, seconds, lambda: self._failed(failed))
+
+    def _still_rests(self, number: int) -> None:
+        """Repeat the last report every `HEARTBEAT` of this rest, as a learner does."""
+        if self._rests_since is None or number != self._rests:
+            return
+        self._book_rest()
+        self._report()
+        self._timeline.at(self._timeline.now + HEARTBEAT, lambda: self._still_rests(number))
+
+    def _book_rest(self) -> None:
+        assert self._rests_since is not None, "it rests"
+        now = self._timeline.now
+        self.accounts.add(Use.WAITING, self.present, self.hardware.slices - self.present, now - self._rests_since)
+        self._rests_since = now
 
     def _stepped(self) -> None:
         self.training = False
@@ -142,27 +233,32 @@ class SimulatedUnit:
         self._report()
         pulls, self._pulls = self._pulls, []
         for pull in pulls:
-            p = pull.fragment
-            self._syncer.answered(self, pull, self._step - self._adopted_step[p], self._tokens - self._adopted_tokens[p])
-        for fragment in self._arrived:
-            self._adopted_step[fragment], self._adopted_tokens[fragment] = self._step, self._tokens
+            self._answer(pull)
+        for fragment, version in self._arrived.items():
+            self._adopt(fragment, version)
         self._arrived.clear()
-        self._next_step()
+        self._timeline.at(self._timeline.now, self._next_step)  # after what the syncer says to the report
 
-    def _rested(self) -> None:
-        self._report()
-        self._next_step()
+    def _adopt(self, fragment: int, version: int) -> None:
+        self._adopted_step[fragment], self._adopted_tokens[fragment] = self._step, self._tokens
+        self._adopted_version[fragment] = version
+
+    def _answer(self, pull: Pull) -> None:
+        p = pull.fragment
+        steps, tokens = self._step - self._adopted_step[p], self._tokens - self._adopted_tokens[p]
+        self._syncer.answered(self, pull, self._adopted_version[p], steps, tokens)
 
     def _report(self) -> None:
         step, tokens = self._step, self._tokens
         steps = tuple([step - before for before in self._adopted_step])
         since = tuple([tokens - before for before in self._adopted_tokens])
-        self._syncer.stepped(self, Metadata(step, steps, since, self.hardware.step_seconds))
+        self._syncer.stepped(self, Metadata(step, steps, since, self._step_seconds))
 
     def _failed(self, slices: int) -> None:
         """Of a step in which so many slices failed: the unit starts again without them."""
         now, hardware = self._timeline.now, self.hardware
         self._syncer.left(self)
+        self._spent_on = Use.RECOVERY
         self.present -= slices
         if hardware.elastic:
             self._returns += [now + hardware.returns.draw(self._random) for _ in range(slices)]

@@ -2,8 +2,8 @@
 
 import pytest
 from diloco.contract import Checkpoint, Training
+from diloco.goodput import Use
 from diloco.simulation.failures import YEAR, ReturnDelay
-from diloco.simulation.goodput import Use
 from diloco.simulation.job import Outcome, SimulatedJob
 from diloco.simulation.table1 import CELLS, FITTED, PUBLISHED, Cell, Row, rms, simulate
 from diloco.simulation.unit import Hardware

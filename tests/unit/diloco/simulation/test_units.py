@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 from diloco.algorithm.events import Metadata, Pull
+from diloco.goodput import Use
 from diloco.simulation.failures import ReturnDelay
-from diloco.simulation.goodput import Use
 from diloco.simulation.timeline import Timeline
 from diloco.simulation.unit import Hardware, SimulatedUnit
 from hypothesis import given, settings

@@ -1,4 +1,7 @@
-"""Where the time of the accelerators of a job goes."""
+"""Where the time of the accelerators of a job goes: one list for the simulator and for whoever reports on real jobs. Pure.
+
+The list follows what others measure (ML Goodput Measurement of Google), in the terms of this project.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,27 @@ from dataclasses import dataclass, field
 
 
 class Use(enum.StrEnum):
-    """What a slice of a unit does at a moment. All but the first is badput."""
+    """What a slice of a unit does at a moment. All but the first is badput. Each moment of a slice has one use."""
 
     TRAINING = "training"
     """Steps that were completed."""
-    LOST_WORK = "lost work"
-    """A step that a failure ended."""
+    START = "start"
+    """The first start of a unit: from the moment when it has its slices until its program runs."""
+    COMPILE = "compile"
+    """The program of a first start compiles, until its first step begins."""
     RECOVERY = "recovery"
-    """The unit starts again without what has failed."""
+    """The unit starts again without what has failed, until it trains: start, compilation and the copy of the parameters."""
     RECONFIGURATION = "reconfiguration"
     """The unit takes a slice that has come back."""
+    WAITING = "waiting"
+    """The unit is ready and rests until others train too."""
+    LOST_WORK = "lost work"
+    """A step that a failure ended."""
     MISSING = "missing hardware"
     """The slice itself is out, while its unit does anything."""
-    WAITING = "waiting"
-    """The unit rests until others train too."""
+
+
+BADPUT = tuple(use for use in Use if use is not Use.TRAINING)
 
 
 @dataclass

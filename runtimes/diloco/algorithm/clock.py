@@ -1,0 +1,96 @@
+"""Policies of the outer clock: when an outer step is due, for whom its grace window stays open, and who is asked.
+
+`PullClock` is the one of jobs. `ReportClock` is the paper's, with which its ablation of quorum and grace can be repeated.
+
+See docs/decisions/0215-clocks-and-links-of-the-simulator.md.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from diloco.algorithm.members import Member, Members
+from diloco.algorithm.pacing import OuterStepBudget
+
+
+class Clock(Protocol):
+    """What the coordinator asks at each report and outer step. Every call but `forget` costs the same however many learners there are."""
+
+    @property
+    def worked(self) -> float:
+        """Mean local steps so far."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next outer step is due, once the quorum is there."""
+        ...
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a learner is so far ahead that it waits no longer for answers than its own outer steps last."""
+        ...
+
+    def add(self, unit: str, steps: int, counting: int) -> None:
+        """The unit has reported `steps` new local steps while `counting` learners, at least this one, count."""
+        ...
+
+    def forget(self, unit: str) -> None:
+        """The unit has left. Idempotent."""
+        ...
+
+    def exhausted(self, unit: str) -> bool:
+        """Whether the unit, which has reported for the next outer step, is to rest until the quorum is there."""
+        ...
+
+    def spend(self) -> None:
+        """The outer step was taken."""
+        ...
+
+    def waits_for(self, members: Members, fragment: int, begin: float, end: float) -> bool:
+        """Whether a learner is worth waiting for in the grace window from `begin` to `end`, seconds, of an exchange of the fragment."""
+        ...
+
+    def asks(self, member: Member, fragment: int) -> bool:
+        """Whether the learner is asked for the fragment, at the moment before the outer step is taken."""
+        ...
+
+
+class PullClock(OuterStepBudget):
+    """An outer step costs a mean learner step, see `pacing`. Every learner that has trained the fragment is asked, whether it has just
+    reported or not; the window is only for those that cannot be asked yet."""
+
+    def waits_for(self, members: Members, fragment: int, begin: float, end: float) -> bool:
+        return members.expects(fragment, begin, end)
+
+    def asks(self, member: Member, fragment: int) -> bool:
+        return member.counts and member.steps[fragment] > 0
+
+
+class ReportClock:
+    """The paper's: an outer step is due once the quorum has reported a new local step. Those that report by the end of the grace window
+    take part, and no one else. A learner that has reported for a step whose quorum is missing rests: K = M is a barrier at each step."""
+
+    ready = True
+    overdue = False
+
+    def __init__(self) -> None:
+        self.worked = 0.0
+
+    def add(self, unit: str, steps: int, counting: int) -> None:
+        self.worked += steps / max(1, counting)
+
+    def forget(self, unit: str) -> None:
+        pass
+
+    def exhausted(self, unit: str) -> bool:
+        return True
+
+    def spend(self) -> None:
+        pass
+
+    def waits_for(self, members: Members, fragment: int, begin: float, end: float) -> bool:
+        return members.fresh < members.counting
+
+    def asks(self, member: Member, fragment: int) -> bool:
+        return member.counts and member.fresh and member.steps[fragment] > 0

@@ -1,0 +1,106 @@
+"""A unit that joins while others train: Figure 12 of Decoupled DiLoCo (arXiv 2604.21428).
+
+Three learners train, and a fourth joins. The syncer's link carries the broadcasts to all, and the parameters that the newcomer gets. It
+takes `copy_steps` steps for as many bytes as all fragments have in a broadcast. Elastic data parallel stops all learners for the copy.
+
+Nothing is fitted. The paper has that joining is free until a copy takes about 6 steps at H = 24, `1/6 = (3 + 1)/24`: then the link is busy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from numpy.random import default_rng
+
+from diloco.contract import Checkpoint, Training
+from diloco.simulation.failures import ReturnDelay
+from diloco.simulation.job import SimulatedJob
+from diloco.simulation.network import Bandwidth
+from diloco.simulation.unit import Hardware
+
+OTHERS: Final = 3
+COPY_STEPS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 24)
+PUBLISHED_FREE: Final = 6
+"""Steps of a copy up to which joining is free."""
+PREDICTED_FREE: Final = 6
+"""The same of ours, written before the first run: of four streams that share the link the newcomer's has a quarter, and the broadcasts of
+three learners, 3/24 copies a step, need three quarters of a link that takes 6 steps for a copy."""
+FREE: Final = 1 / 24
+"""Joining is free if the others lose at most this share of their merged work while the newcomer gets its copy: one step of H."""
+WARM_UP: Final = 240.0
+"""Steps before the newcomer."""
+MOST_STEPS: Final = 480.0
+"""How long a newcomer is waited for, in steps."""
+_WHOLE: Final = 2.0
+"""Size of a whole value, float32, over that in a broadcast, bf16."""
+
+_HARDWARE: Final = Hardware(
+    slices=1,
+    chips_per_slice=1,
+    chip_seconds_between_failures=math.inf,
+    step_seconds=1.0,
+    down_seconds=0.0,
+    up_seconds=0.0,
+    returns=ReturnDelay(1.0, 1.0, 1.0),
+    step_variation=0.1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """What a newcomer costs the others."""
+
+    copy_steps: int
+    steps: float
+    """Until it trains; `MOST_STEPS` at most."""
+    trains: bool
+    """It came to train in that time."""
+    lost: float
+    """Of the merged work of the others in that time, compared with the same job without it, 0..1; below 0 by chance."""
+
+    @property
+    def lost_steps(self) -> float:
+        """Of each other learner."""
+        return self.lost * self.steps
+
+    @property
+    def free(self) -> bool:
+        return self.lost <= FREE
+
+
+def simulate(copy_steps: int, seeds: int, seed: int) -> Join:
+    """The mean over so many jobs, with the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
+    steps = 0.0
+    merged = [0.0, 0.0]
+    trains = True
+    for one in range(seeds):
+        job = _job(copy_steps, seed + one)
+        job.add([_HARDWARE])
+        newcomer = job.units[f"u{OTHERS}"]
+        before, end = _merged(job), WARM_UP + MOST_STEPS
+        while newcomer.joined_at is None and job.timeline.now < end:
+            job.run(job.timeline.now + 1.0)
+        until = job.timeline.now
+        alone = _job(copy_steps, seed + one)
+        alone.run(until)
+        merged[0] += _merged(alone) - before
+        merged[1] += _merged(job) - before
+        trains = trains and newcomer.joined_at is not None
+        steps = max(steps, until - WARM_UP)
+    return Join(copy_steps, steps, trains, 1.0 - merged[1] / merged[0])
+
+
+def _job(copy_steps: int, seed: int) -> SimulatedJob:
+    """It has trained for `WARM_UP` steps."""
+    training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))
+    fragment = 1.0 / training.fragments
+    bandwidth = Bandwidth(fragment_bits=fragment, whole_bits=_WHOLE * fragment, syncer=1.0 / copy_steps)
+    job = SimulatedJob(training, [_HARDWARE] * OTHERS, default_rng([seed, copy_steps]), bandwidth=bandwidth)
+    job.run(WARM_UP)
+    return job
+
+
+def _merged(job: SimulatedJob) -> float:
+    return sum(job.merged_of[f"u{index}"] for index in range(OTHERS))
