@@ -20,19 +20,22 @@ from diloco.simulation.job import SimulatedJob
 from diloco.simulation.network import Bandwidth
 from diloco.simulation.unit import Hardware
 
+H: Final = 24
 OTHERS: Final = 3
-COPY_STEPS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 24)
+COPY_STEPS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, H)
 PUBLISHED_FREE: Final = 6
 """Steps of a copy up to which joining is free."""
 PREDICTED_FREE: Final = 6
 """The same of ours, written before the first run: of four streams that share the link the newcomer's has a quarter, and the broadcasts of
 three learners, 3/24 copies a step, need three quarters of a link that takes 6 steps for a copy."""
-FREE: Final = 1 / 24
-"""Joining is free if the others lose at most this share of their merged work while the newcomer gets its copy: one step of H."""
+FREE: Final = 1 / H
+"""Joining is free if, while the newcomer gets its copy, the others lose at most this share of their merged work: one step of H."""
 WARM_UP: Final = 240.0
 """Steps before the newcomer."""
 MOST_STEPS: Final = 480.0
 """How long a newcomer is waited for, in steps."""
+LEAST_STEPS: Final = 2.0 * H
+"""Over so many steps, 2 H, the others are compared at least."""
 _WHOLE: Final = 2.0
 """Size of a whole value, float32, over that in a broadcast, bf16."""
 
@@ -57,24 +60,30 @@ class Join:
     """Until it trains; `MOST_STEPS` at most."""
     trains: bool
     """It came to train in that time."""
-    lost: float
-    """Of the merged work of the others in that time, compared with the same job without it, 0..1; below 0 by chance."""
+    alone: float
+    """What the others merge in that time, or in `LEAST_STEPS`, without the newcomer, in what they merge with a link that costs no time."""
+    beside: float
+    """The same with the newcomer."""
+
+    @property
+    def lost(self) -> float:
+        """The part of the others' work that the newcomer costs them meanwhile; below 0 by chance."""
+        return self.alone - self.beside
 
     @property
     def lost_steps(self) -> float:
         """Of each other learner."""
-        return self.lost * self.steps
+        return self.lost * max(self.steps, LEAST_STEPS)
 
     @property
     def free(self) -> bool:
-        return self.lost <= FREE
+        return self.alone > 0 and self.lost <= FREE * self.alone
 
 
 def simulate(copy_steps: int, seeds: int, seed: int) -> Join:
     """The mean over so many jobs, with the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
-    steps = 0.0
-    merged = [0.0, 0.0]
-    trains = True
+    longest, trains = 0.0, True
+    fast = alone = beside = 0.0
     for one in range(seeds):
         job = _job(copy_steps, seed + one)
         job.add([_HARDWARE])
@@ -82,22 +91,30 @@ def simulate(copy_steps: int, seeds: int, seed: int) -> Join:
         before, end = _merged(job), WARM_UP + MOST_STEPS
         while newcomer.joined_at is None and job.timeline.now < end:
             job.run(job.timeline.now + 1.0)
-        until = job.timeline.now
-        alone = _job(copy_steps, seed + one)
-        alone.run(until)
-        merged[0] += _merged(alone) - before
-        merged[1] += _merged(job) - before
+        longest = max(longest, job.timeline.now - WARM_UP)
+        until = max(job.timeline.now, WARM_UP + LEAST_STEPS)
+        job.run(until)
+        beside += _merged(job) - before
+        alone += _merged_meanwhile(copy_steps, seed + one, until)
+        fast += _merged_meanwhile(0, seed + one, until)
         trains = trains and newcomer.joined_at is not None
-        steps = max(steps, until - WARM_UP)
-    return Join(copy_steps, steps, trains, 1.0 - merged[1] / merged[0])
+    return Join(copy_steps, longest, trains, alone / fast, beside / fast)
+
+
+def _merged_meanwhile(copy_steps: int, seed: int, until: float) -> float:
+    """By the others, without a newcomer, between `WARM_UP` and `until`."""
+    job = _job(copy_steps, seed)
+    before = _merged(job)
+    job.run(until)
+    return _merged(job) - before
 
 
 def _job(copy_steps: int, seed: int) -> SimulatedJob:
-    """It has trained for `WARM_UP` steps."""
-    training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))
+    """It has trained for `WARM_UP` steps. A copy of 0 steps is a link that costs no time."""
+    training = Training(steps=10**9, sync_interval=H, fragments=H, checkpoint=Checkpoint(every_steps=10**9))
     fragment = 1.0 / training.fragments
-    bandwidth = Bandwidth(fragment_bits=fragment, whole_bits=_WHOLE * fragment, syncer=1.0 / copy_steps)
-    job = SimulatedJob(training, [_HARDWARE] * OTHERS, default_rng([seed, copy_steps]), bandwidth=bandwidth)
+    bandwidth = Bandwidth(fragment_bits=fragment, whole_bits=_WHOLE * fragment, syncer=1.0 / copy_steps if copy_steps else math.inf)
+    job = SimulatedJob(training, [_HARDWARE] * OTHERS, default_rng(seed), bandwidth=bandwidth)
     job.run(WARM_UP)
     return job
 

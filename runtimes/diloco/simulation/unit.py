@@ -68,10 +68,6 @@ class Syncer(Protocol):
         """It has taken a step."""
         ...
 
-    def alive(self, unit: SimulatedUnit) -> None:
-        """It takes no step, and its process works."""
-        ...
-
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
         """Its answer leaves. `base`: the version of the fragment that it has adopted."""
         ...

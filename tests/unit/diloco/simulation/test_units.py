@@ -29,7 +29,12 @@ class Heard:
     def __init__(self) -> None:
         self.said: list[str] = []
         self.steps: list[int] = []
+        self.durations: list[float] = []
         self.answers: list[tuple[int, int]] = []
+        self.bases: list[int] = []
+
+    def wanted(self, unit: SimulatedUnit) -> None:
+        unit.received([0, 0])
 
     def joined(self, unit: SimulatedUnit) -> None:
         self.said.append("joined")
@@ -42,9 +47,11 @@ class Heard:
 
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
         self.steps.append(metadata.local_step)
+        self.durations.append(metadata.step_seconds)
 
-    def answered(self, unit: SimulatedUnit, pull: Pull, steps: int, tokens: int) -> None:
+    def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
         self.answers.append((steps, tokens))
+        self.bases.append(base)
 
 
 class Alone:
@@ -74,12 +81,37 @@ def test_an_answer_holds_what_was_trained_since_the_fragment_was_adopted() -> No
     alone.unit.pulled(Pull(1, 0, ("u",)))
     alone.run(4.0)
     assert alone.heard.answers == [(2, 80)]
-    alone.unit.merged(0)
+    alone.unit.merged(0, version=1)
     alone.run(6.0)  # adopted at the end of this step
     alone.unit.pulled(Pull(25, 0, ("u",)))
     alone.unit.pulled(Pull(25, 1, ("u",)))
     alone.run(8.0)
     assert alone.heard.answers[1:] == [(1, 40), (4, 160)]
+    assert alone.heard.bases == [0, 1, 0]
+
+
+def test_a_unit_that_copies_its_parameters_after_each_step_answers_during_the_next() -> None:
+    alone = Alone(replace(SOUND, answers_at_once=True))
+    alone.run(3.0)
+    alone.unit.pulled(Pull(1, 0, ("u",)))
+    assert alone.heard.answers == [(1, 40)]
+
+
+def test_steps_vary_by_what_the_hardware_says() -> None:
+    alone = Alone(replace(SOUND, step_variation=0.1))
+    alone.run(4000.0)
+    # 2,000 steps of 2 s and a deviation of 0.2 s: their number has the standard error 0.1 * sqrt(2000) = 4.5; five of them.
+    assert len(alone.heard.steps) == pytest.approx(2000, abs=23)
+    assert len({round(seconds, 6) for seconds in alone.heard.durations}) > 1900
+
+
+def test_a_first_start_is_start_and_compilation_and_a_later_one_recovery() -> None:
+    frail = replace(SOUND, slices=1, start_seconds=5.0, compile_seconds=3.0, chip_seconds_between_failures=2560.0)
+    alone = Alone(frail)
+    alone.run(500.0)
+    accounts = alone.unit.accounts.by_use
+    assert (accounts[Use.START], accounts[Use.COMPILE]) == (5.0, 3.0)
+    assert accounts[Use.RECOVERY] + accounts[Use.MISSING] >= 12.0 * alone.heard.said.count("left")
 
 
 def test_a_failure_costs_the_step_and_a_start_and_the_slice_is_missing_until_it_returns() -> None:
@@ -105,17 +137,30 @@ def test_a_unit_that_is_not_elastic_has_all_slices_again_after_its_restart() -> 
     assert alone.heard.said.count("joined") >= alone.heard.said.count("left")
 
 
-def test_a_unit_that_rests_takes_no_step_and_goes_on_when_it_may() -> None:
+def test_a_unit_that_rests_takes_no_step_and_goes_on_the_moment_it_may() -> None:
     alone = Alone(SOUND)
     alone.run(2.0)
-    alone.unit.resting = True
-    alone.run(20.0)
-    rested = alone.heard.steps[-1]
-    assert rested <= 2, "the step under way is done"
-    alone.unit.resting = False
-    alone.run(40.0)
-    assert alone.heard.steps[-1] > rested
-    assert alone.unit.accounts.by_use[Use.WAITING] > 0
+    alone.unit.rest(True)
+    alone.run(21.0)
+    assert alone.heard.steps[-1] == 2, "the step under way was done"
+    assert len(alone.heard.steps) > 2, "it repeats its report, so that the syncer knows that it lives"
+    alone.timeline.move_to(21.0)
+    alone.unit.rest(False)
+    alone.run(25.0)
+    assert alone.heard.steps[-1] == 4, "two steps of 2 s from second 21 on"
+    assert alone.unit.accounts.by_use[Use.WAITING] == 4 * (21.0 - 4.0)
+
+
+def test_a_unit_that_rests_answers_and_adopts() -> None:
+    alone = Alone(SOUND)
+    alone.run(2.0)
+    alone.unit.rest(True)
+    alone.run(10.0)
+    alone.unit.pulled(Pull(1, 0, ("u",)))
+    alone.unit.merged(0, version=1)
+    alone.unit.pulled(Pull(2, 0, ("u",)))
+    assert alone.heard.answers == [(2, 80), (0, 0)]
+    assert alone.heard.bases == [0, 1]
 
 
 @settings(max_examples=25, deadline=None)

@@ -1,0 +1,92 @@
+"""`diloco simulate fig-12`: what a unit that joins costs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+from diloco.simulation.fig12 import COPY_STEPS, FREE, LEAST_STEPS, MOST_STEPS, OTHERS, PREDICTED_FREE, PUBLISHED_FREE, H, Join, simulate
+
+from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
+
+
+def joins(seeds: int, seed: int) -> list[Join]:
+    return [simulate(copy_steps, seeds, seed) for copy_steps in COPY_STEPS]
+
+
+def free_until(found: Sequence[Join]) -> int:
+    """The longest copy, steps, such that joining is free with it and with each shorter one; 0: with none."""
+    longest = 0
+    for join in found:
+        if not join.free:
+            break
+        longest = join.copy_steps
+    return longest
+
+
+@click.command("fig-12", short_help="What a unit that joins costs the others.")
+@click.option("--seeds", type=click.IntRange(min=1), default=8, show_default=True, help="Jobs of each row.")
+@seed_option
+@output_option
+def fig_12(seeds: int, seed: int, output: str) -> None:
+    """Show what three learners lose while a fourth joins, by the time that the syncer's link takes for a copy of the model, beside
+    Figure 12 of Decoupled DiLoCo (arXiv 2604.21428). H = 24. Nothing is fitted.
+
+    The link carries the broadcasts of all and the newcomer's parameters. Elastic data parallel stops all learners for the copy.
+
+    \b
+    Exit status:
+      0  done, whatever the errors are
+    """
+    found = joins(seeds, seed)
+    if output == "json":
+        print_json(_lines(found))
+        return
+    print_table(
+        ("COPY", "TRAINS AFTER", "ALONE", "BESIDE", "LOST", "LOST STEPS", "DATA PARALLEL", ""),
+        (_cells(join) for join in found),
+        left=("",),
+    )
+    print_text(
+        "COPY: steps that the link takes for one copy, as broadcasts carry it (bf16); a newcomer gets float32, twice as much. "
+        f"ALONE: work of the {OTHERS} others that is merged without the newcomer, in percent of that on a link that costs no time. "
+        f"BESIDE: with it, until it trains, {LEAST_STEPS:.0f} steps at least. LOST STEPS: of each of the others; of elastic data parallel "
+        "each loses the copy.",
+        f"Joining is free (the others lose at most {100 * FREE:.1f} %) until a copy takes {free_until(found)} steps; published "
+        f"{PUBLISHED_FREE}, predicted {PREDICTED_FREE}. From {H / OTHERS:g} steps on the link does not carry the broadcasts of the "
+        f"{OTHERS} alone. Published for {H} steps: as slow as elastic data parallel. Of ours {100 * found[-1].alone:.0f} % is merged over "
+        "such a link without a newcomer.",
+    )
+
+
+def _cells(join: Join) -> tuple[str, ...]:
+    return (
+        f"{join.copy_steps}",
+        f"{join.steps:.0f}" if join.trains else f"not in {MOST_STEPS:.0f}",
+        f"{100 * join.alone:.1f}",
+        f"{100 * join.beside:.1f}",
+        f"{100 * join.lost:.1f}",
+        f"{join.lost_steps:.1f}",
+        f"{join.copy_steps}",
+        "free" if join.free else "",
+    )
+
+
+def _lines(found: Sequence[Join]) -> Iterator[dict[str, Any]]:
+    for join in found:
+        yield {
+            "copySteps": join.copy_steps,
+            "trainsAfterSteps": round(join.steps, 1) if join.trains else None,
+            "mergedAlone": round(join.alone, 4),
+            "mergedBeside": round(join.beside, 4),
+            "lostSteps": round(join.lost_steps, 2),
+            "free": join.free,
+        }
+    yield {
+        "figure": "fig-12",
+        "value": free_until(found),
+        "unit": "steps of a copy",
+        "limit": PUBLISHED_FREE,
+        "predicted": PREDICTED_FREE,
+    }

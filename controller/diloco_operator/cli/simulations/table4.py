@@ -1,0 +1,93 @@
+"""`diloco simulate table-4`: how much sooner a job is done with learners that join for half of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from diloco.simulation.job import Outcome
+from diloco.simulation.table4 import EXTRA, PUBLISHED, UNITS, ideal, simulate
+
+from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
+
+LIMIT = 0.03
+"""Of the time, relative to `ideal`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    extra: float
+    outcome: Outcome
+    time: float
+    """In that without extra learners."""
+
+    @property
+    def error(self) -> float:
+        """Relative to what the extra learners can give at most."""
+        return self.time / ideal(self.extra) - 1
+
+
+def rows(steps: int, seed: int) -> list[Row]:
+    outcomes = {extra: simulate(extra, steps, seed) for extra in EXTRA}
+    return [Row(extra, outcome, outcome.seconds / outcomes[0.0].seconds) for extra, outcome in outcomes.items()]
+
+
+def worst(found: Sequence[Row]) -> float:
+    return max(abs(row.error) for row in found)
+
+
+@click.command("table-4", short_help="Learners that join for half of the work.")
+@click.option("--steps", type=click.IntRange(min=100), default=4000, show_default=True, help="Steps of each of the four learners alone.")
+@seed_option
+@output_option
+def table_4(steps: int, seed: int, output: str) -> None:
+    """Show how long four learners take for their tokens if others join when half of them are merged, beside Table 4 of Decoupled DiLoCo
+    (arXiv 2604.21428). Nothing is fitted: 0.5 + 0.5 / (1 + x) of the time is what the others can give at most.
+
+    \b
+    Exit status:
+      0  done, whatever the errors are
+    """
+    found = rows(steps, seed)
+    if output == "json":
+        print_json(_lines(found))
+        return
+    print_table(
+        ("EXTRA", "UNITS", "TIME", "PUBLISHED", "PREDICTED", "ERROR", "MERGED"),
+        (_cells(row) for row in found),
+        left=(),
+    )
+    print_text(
+        "TIME: in that without extra learners. PREDICTED: 0.5 + 0.5 / (1 + x), and ERROR relative to it. MERGED: learners in each merge of "
+        "the job.",
+        f"Largest error: {100 * worst(found):.1f} % (limit {100 * LIMIT:g} %). The first work of a learner that joins is merged up to H "
+        "steps later, which is what is missing.",
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        f"{100 * row.extra:.0f} %",
+        f"{UNITS} + {round(row.extra * UNITS)}",
+        f"{row.time:.3f}",
+        f"{PUBLISHED[row.extra]:.2f}",
+        f"{ideal(row.extra):.3f}",
+        f"{100 * row.error:+.1f} %",
+        f"{row.outcome.contributions:.2f}",
+    )
+
+
+def _lines(found: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    for row in found:
+        yield {
+            "extra": row.extra,
+            "time": round(row.time, 4),
+            "published": PUBLISHED[row.extra],
+            "predicted": round(ideal(row.extra), 4),
+            "error": round(row.error, 4),
+            "seconds": round(row.outcome.seconds, 1),
+            "contributionsPerMerge": round(row.outcome.contributions, 3),
+        }
+    yield {"figure": "table-4", "value": round(worst(found), 4), "unit": "relative error, largest", "limit": LIMIT}

@@ -1,0 +1,59 @@
+"""The tables of the paper that are simulated, in a small size: what was predicted before the first run."""
+
+import pytest
+from diloco.simulation import fig12, table4
+from diloco.simulation.table5 import ARMS, PREDICTED_OURS, Pacing
+from diloco.simulation.table5 import simulate as simulate_arm
+from diloco.simulation.table13 import CELLS, PUBLISHED, Cell, H, Method, error, of_a_link, required, ring, rms
+
+
+def test_a_ring_of_two_moves_a_vector_once_and_a_large_one_nearly_twice() -> None:
+    assert ring(2) == 1.0
+    assert ring(8) == 1.75
+
+
+def test_the_fit_is_within_three_percent_and_the_fifteen_others_are_predictions() -> None:
+    assert (len(CELLS), len(PUBLISHED)) == (60, 45)
+    assert rms(CELLS) <= 0.03
+    predicted = [cell for cell in CELLS if cell not in PUBLISHED]
+    assert {(cell.step_seconds, cell.sites) for cell in predicted} == {(5.0, 2)}
+    assert all(error(cell) is None for cell in predicted)
+    assert rms(predicted) == 0.0
+
+
+def test_more_is_needed_for_more_utilisation_more_sites_and_shorter_steps() -> None:
+    for method in Method:
+        row = [required(Cell(method, 1.0, 2, utilisation)) for utilisation in (0.5, 0.75, 0.9, 0.95, 0.99)]
+        assert row == sorted(row)
+        assert required(Cell(method, 1.0, 8, 0.9)) > row[2] > required(Cell(method, 5.0, 2, 0.9))
+
+
+def test_the_interval_of_the_models_needs_more_than_the_published_cells_have() -> None:
+    cell = Cell(Method.BFLOAT16, 1.0, 8, 0.95)
+    # The fitted interval is 102 steps: 102 / 24 = 4.25 times as much.
+    assert required(cell, H) / required(cell) == pytest.approx(4.25)
+    # 5.1e9 * 16 bit / 24 steps of 1 s.
+    assert of_a_link(Method.BFLOAT16, 1.0) == pytest.approx(3.4)
+
+
+@pytest.mark.slow
+def test_the_clock_of_the_paper_gives_what_its_ablation_has_and_ours_merges_all_in_each_arm() -> None:
+    for arm in ARMS:
+        paper, ours = (simulate_arm(arm, pacing, 400.0, seed=1) for pacing in (Pacing.PAPER, Pacing.OURS))
+        assert 100 * paper.goodput == pytest.approx(arm.goodput, abs=2.0)
+        assert paper.contributions == pytest.approx(arm.predicted_contributions, abs=0.25)
+        assert (100 * ours.goodput, ours.contributions) == pytest.approx(PREDICTED_OURS, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", table4.EXTRA)
+def test_extra_learners_save_nearly_all_that_they_can(extra: float) -> None:
+    alone = table4.simulate(0.0, 1500, seed=1).seconds
+    assert table4.simulate(extra, 1500, seed=1).seconds / alone == pytest.approx(table4.ideal(extra), rel=0.03)
+    assert table4.ideal(extra) == pytest.approx(table4.PUBLISHED[extra], abs=0.006), "the published figures have two digits"
+
+
+@pytest.mark.slow
+def test_joining_is_free_until_the_link_is_busy() -> None:
+    assert fig12.simulate(fig12.PREDICTED_FREE, seeds=2, seed=1).free
+    assert not fig12.simulate(fig12.PREDICTED_FREE + 2, seeds=2, seed=1).free
