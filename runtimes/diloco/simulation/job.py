@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,7 @@ from diloco.algorithm.guards import Guard
 from diloco.contract import Training
 from diloco.goodput import Accounts
 from diloco.simulation.network import Bandwidth, Network
+from diloco.simulation.spares import Spares
 from diloco.simulation.timeline import Timeline
 from diloco.simulation.unit import Hardware, SimulatedUnit
 
@@ -45,6 +46,10 @@ class Outcome:
     """Outer steps whose fragment had no contribution."""
     merged_tokens: float
     """Tokens in merges over those of completed steps, 0..1: the rest was overwritten, or was under way at the end."""
+    merged: float
+    """Those tokens themselves; a slice trains `unit.TOKENS` in a step."""
+    failures: int
+    """Of units."""
     accounts: Accounts
 
 
@@ -60,8 +65,10 @@ class SimulatedJob:
         *,
         clock: Clock | None = None,
         bandwidth: Bandwidth | None = None,
+        spares: Mapping[str, int] | None = None,
     ) -> None:
-        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator."""
+        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the
+        coordinator. `spares`: free slices, by `Hardware.pool`."""
         self.timeline = Timeline()
         self.merged_of: defaultdict[str, float] = defaultdict(float)
         """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
@@ -73,6 +80,7 @@ class SimulatedJob:
         guard.begin([_NORM] * training.fragments)
         self._coordinator = Coordinator(training, guard, clock=clock)
         self._coordinator.begin()
+        self._spares = {pool: Spares(free) for pool, free in (spares or {}).items()}
         self._network = Network(self.timeline, bandwidth) if bandwidth is not None else None
         self._given: dict[int, dict[str, int]] = {}
         """Per open exchange, tokens of its contributions by unit."""
@@ -87,7 +95,8 @@ class SimulatedJob:
         """One more unit for each. They begin at random moments of the next step."""
         hardware = tuple(hardware)
         for one, own in zip(hardware, self._random.spawn(len(hardware)), strict=True):
-            unit = SimulatedUnit(f"u{len(self.units)}", one, self._training.fragments, self.timeline, self, own)
+            spares = self._spares.get(one.pool)
+            unit = SimulatedUnit(f"u{len(self.units)}", one, self._training.fragments, self.timeline, self, own, spares=spares)
             self.units[unit.name] = unit
             unit.begin(self.timeline.now + own.random() * one.step_seconds)
 
@@ -210,6 +219,7 @@ class SimulatedJob:
     def _outcome(self, seconds: float) -> Outcome:
         accounts = Accounts()
         for unit in self.units.values():
+            unit.book()
             accounts.include(unit.accounts)
         trained = sum(unit.tokens for unit in self.units.values())
         return Outcome(
@@ -221,5 +231,7 @@ class SimulatedJob:
             self._merged,
             self._skipped,
             self.merged_tokens / trained if trained else 0.0,
+            self.merged_tokens,
+            sum(unit.failures for unit in self.units.values()),
             accounts,
         )

@@ -15,7 +15,7 @@ from numpy.random import default_rng
 from diloco.contract import Checkpoint, Training
 from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.job import Outcome, SimulatedJob
-from diloco.simulation.unit import Hardware
+from diloco.simulation.unit import TOKENS, Hardware
 
 UNITS: Final = 4
 EXTRA: Final = (0.0, 0.25, 0.5, 1.0, 3.0)
@@ -24,8 +24,6 @@ PUBLISHED: Final[Mapping[float, float]] = {0.0: 1.0, 0.25: 0.90, 0.5: 0.83, 1.0:
 """Time until all is trained, in the time of the four."""
 STEP_SECONDS: Final = 1.0
 VARIATION: Final = 0.1
-_TOKENS: Final = 1000
-"""Of a learner's step."""
 
 _HARDWARE: Final = Hardware(
     slices=1,
@@ -46,7 +44,7 @@ def ideal(extra: float) -> float:
 
 def simulate(extra: float, steps: int, seed: int) -> Outcome:
     """The outcome of a job whose four learners alone would merge the tokens of about so many steps each. H = P = 24, tau = 2, K = 1."""
-    tokens = float(UNITS * steps * _TOKENS)
+    tokens = float(UNITS * steps * TOKENS)
     training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))
     job = SimulatedJob(training, [_HARDWARE] * UNITS, default_rng([seed, round(1000 * extra)]))
     job.run(tokens=tokens / 2)

@@ -12,8 +12,11 @@ from diloco.algorithm.events import Metadata, Pull
 from diloco.contract import HEARTBEAT
 from diloco.goodput import Accounts, Use
 from diloco.simulation.failures import ReturnDelay
+from diloco.simulation.spares import Spares
 from diloco.simulation.timeline import Timeline
 
+TOKENS: Final = 1000
+"""Of a slice in a step."""
 SHORTEST_STEP: Final = 0.1
 """Of a step whose duration varies, in mean steps."""
 
@@ -34,6 +37,8 @@ class Hardware:
     returns: ReturnDelay
     elastic: bool = True
     """It trains on without the slices that are out. False: it waits `down_seconds` for replacements, and has all slices again then."""
+    pool: str = ""
+    """Of whose spare slices it takes one after a failure, which ends it as a whole; "": it has none, see `elastic`."""
     step_variation: float = 0.0
     """Standard deviation of the duration of a step, in mean steps; normal, at least `SHORTEST_STEP`."""
     start_seconds: float = 0.0
@@ -77,7 +82,15 @@ class SimulatedUnit:
     """One learner unit. `tokens`: of a slice in a step."""
 
     def __init__(
-        self, name: str, hardware: Hardware, fragments: int, timeline: Timeline, syncer: Syncer, random: Generator, tokens: int = 1000
+        self,
+        name: str,
+        hardware: Hardware,
+        fragments: int,
+        timeline: Timeline,
+        syncer: Syncer,
+        random: Generator,
+        tokens: int = TOKENS,
+        spares: Spares | None = None,
     ) -> None:
         self.name = name
         self.hardware = hardware
@@ -88,6 +101,10 @@ class SimulatedUnit:
         """It is in a step that no failure ends."""
         self.joined_at: float | None = None
         """When it began to train, at first; seconds."""
+        self.failures = 0
+        self._spares = spares
+        self._out_since: float | None = None
+        """Since when it has no slice, as far as that is not booked; None: it has some."""
         self._resting = False
         """The syncer has told it to take no step."""
         self._rests_since: float | None = None
@@ -255,6 +272,13 @@ class SimulatedUnit:
         now, hardware = self._timeline.now, self.hardware
         self._syncer.left(self)
         self._spent_on = Use.RECOVERY
+        self.failures += 1
+        if self._spares is not None:
+            self.present, self._out_since = 0, now
+            for _ in range(hardware.slices):
+                self._timeline.at(now + hardware.returns.draw(self._random), self._spares.give)
+            self._replace(hardware.slices)
+            return
         self.present -= slices
         if hardware.elastic:
             self._returns += [now + hardware.returns.draw(self._random) for _ in range(slices)]
@@ -262,6 +286,25 @@ class SimulatedUnit:
             self._returns += [now + hardware.down_seconds] * slices
         self._take_back()
         self._spend(Use.RECOVERY, hardware.down_seconds, self._restarted)
+
+    def _replace(self, slices: int) -> None:
+        """Take so many spare slices, one after the other, and start again."""
+        assert self._spares is not None, "only a unit with spares is replaced"
+        if slices:
+            self._spares.take(lambda: self._replace(slices - 1))
+            return
+        self.book()
+        self.present, self._out_since = self.hardware.slices, None
+        self._spend(Use.RECOVERY, self.hardware.down_seconds, self._join)
+
+    def book(self) -> None:
+        """Book what lasts and has no end yet: rest, and the wait for a slice."""
+        now = self._timeline.now
+        if self._rests_since is not None:
+            self._book_rest()
+        if self._out_since is not None:
+            self.accounts.add(Use.RECOVERY, 0, self.hardware.slices, now - self._out_since)
+            self._out_since = now
 
     def _restarted(self) -> None:
         self._take_back()  # what has come back meanwhile is part of the new start

@@ -1,0 +1,85 @@
+"""A job of one's own on a fleet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from diloco_operator.cli.main import main
+from diloco_operator.cli.simulations.job import numbers_of_units
+
+EXAMPLES = Path(__file__).parents[4] / "examples"
+JOB, FLEET = str(EXAMPLES / "quickstart.yaml"), str(EXAMPLES / "fleet.yaml")
+
+
+def simulated(*arguments: str, fleet: str = FLEET) -> Result:
+    short = ["--time", "10m", "--fleet", fleet]
+    return CliRunner().invoke(main, ["simulate", *arguments, *short], catch_exceptions=False)
+
+
+def lines(*arguments: str) -> list[dict[str, Any]]:
+    done = simulated(*arguments, "-o", "json")
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.output.splitlines()]
+
+
+@pytest.mark.slow
+def test_each_number_of_units_that_fits_has_a_column_with_all_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    done = simulated(JOB)
+    assert done.exit_code == 0
+    out = done.output.splitlines()
+    assert out[0].split() == ["UNITS", "2", "3", "4"]
+    assert max(len(line.rstrip()) for line in out) <= 80
+    assert "  missing hardware" in done.output
+    assert "4 units with 2 spare slices get most work done." in done.output
+
+
+@pytest.mark.slow
+def test_the_file_may_follow_the_name_of_the_command_and_json_has_shares() -> None:
+    rows = lines("job", JOB, "--failure-rate", "5000")
+    assert [row["units"] for row in rows] == [2, 3, 4]
+    assert [row["spares"] for row in rows] == [4, 3, 2]
+    assert all(row["goodput"] + sum(row["badput"].values()) == pytest.approx(1.0, abs=0.001) for row in rows)
+    assert [row["mostWork"] for row in rows].count(True) == 1
+    assert sum(row["failures"] for row in rows) > 0
+
+
+@pytest.mark.slow
+def test_a_fleet_that_is_too_small_says_what_there_is_not(tmp_path: Path) -> None:
+    nodes = list(yaml.safe_load_all(Path(FLEET).read_text()))
+    small = tmp_path / "fleet.yaml"
+    small.write_text(yaml.safe_dump_all(nodes[:2]))
+    done = simulated(JOB, fleet=str(small))
+    assert done.exit_code == 0
+    assert "Not more: 2 of 4 units have hardware" in " ".join(done.output.split())
+    small.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "cpu-0"}}))
+    done = simulated(JOB, fleet=str(small))
+    assert done.exit_code == 2
+    assert "no unit has hardware" in done.output
+
+
+@pytest.mark.parametrize("file", ["no-such.yaml", FLEET])
+def test_what_is_no_job_is_bad_input(file: str) -> None:
+    done = simulated(file)
+    assert done.exit_code == 2
+    assert file in done.output
+
+
+def test_two_jobs_of_one_file_are_bad_input(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.yaml"
+    job = Path(JOB).read_text()
+    file.write_text("---\n".join([job, job.replace("name: bytes-lm", "name: other")]))
+    done = simulated(str(file))
+    assert done.exit_code == 2
+    assert "has 2 jobs; give one with one job" in done.output
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "numbers"),
+    [(1, 1, [1]), (2, 9, [2, 3, 4, 5, 6, 7, 8, 9]), (1, 128, [1, 2, 4, 8, 16, 32, 64, 128])],
+)
+def test_a_wide_range_of_units_is_shown_in_steps(least: int, most: int, numbers: list[int]) -> None:
+    assert numbers_of_units(least, most) == numbers
