@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement bench-sizes bench-kube bench-quality bench-smoke proto crds docs wheel clean
+.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs wheel clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -50,6 +50,9 @@ bench: setup  ## measure the operator and the exchange, as JSON lines; 13 minute
 
 bench-placement: setup  ## compare the flow that places units with the exact optimum, and measure its time; 4 minutes
 	@$(BIN)/python -m benchmarks --placement
+
+evidence: setup  ## simulate what was published, as JSON lines, and draw docs/results/plots; 5 minutes
+	@$(BIN)/python -m benchmarks --evidence
 
 bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes
 	@$(BIN)/python -m benchmarks --sizes

@@ -1,4 +1,6 @@
-"""`python -m benchmarks [--placement | --sizes | --kube | --quality] [--smoke] [name...]`: run benchmarks, one JSON line for each figure.
+"""`python -m benchmarks [--placement | --evidence | --sizes | --kube | --quality] [--smoke] [name...]`: run benchmarks.
+
+One JSON line for each figure.
 
 Exit status 1 when a figure misses its limit, when a benchmark raises, or when it does not print a figure that it has; 2 for a wrong name.
 """
@@ -70,6 +72,14 @@ PLACEMENT: Mapping[str, Benchmark] = {
     "placement-gap": Benchmark("benchmarks.placement_gap", ("optimality-small", "optimality-groups", "optimality-large")),
 }
 """`make bench-placement`: the flow that places units, against an exact reference."""
+EVIDENCE: Mapping[str, Benchmark] = {
+    "table-13": Benchmark("benchmarks.evidence.table13", ("table-13",)),
+    "table-4": Benchmark("benchmarks.evidence.table4", ("table-4",)),
+    "table-5": Benchmark("benchmarks.evidence.table5", ("table-5",)),
+    "fig-12": Benchmark("benchmarks.evidence.fig12", ("fig-12",)),
+    "table-1": Benchmark("benchmarks.evidence.table1", ("table-1",)),
+}
+"""`make evidence`: what the simulator has beside published figures, with plots."""
 SIZES: Mapping[str, Benchmark] = {
     "int4": Benchmark("benchmarks.sizes.int4", ("int4-encode", "int4-decode")),
     "merge": Benchmark("benchmarks.sizes.merge", ("merge",)),
@@ -102,7 +112,7 @@ KUBE: Mapping[str, Benchmark] = {
     "kueue-admission": Benchmark("benchmarks.kube.kueue_admission", ("kueue-admission",)),
 }
 """`make bench-kube`: on a real API server and etcd, with Karpenter and Kueue, which hack/kube/assets.sh provides."""
-ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **PLACEMENT, **SIZES, **QUALITY, **KUBE}
+ALL: Mapping[str, Benchmark] = {**OPERATOR_AND_EXCHANGE, **PLACEMENT, **EVIDENCE, **SIZES, **QUALITY, **KUBE}
 
 
 def run(name: str, benchmark: Benchmark, *, smoke: bool, commit: str) -> bool:
@@ -130,6 +140,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(ALL)}; default: all of the group")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--placement", action="store_true", help="the flow that places units")
+    group.add_argument("--evidence", action="store_true", help="figures beside published ones; draws docs/results/plots")
     group.add_argument("--sizes", action="store_true", help="the group with models of real sizes")
     group.add_argument("--kube", action="store_true", help="the groups that need a real API server")
     group.add_argument("--quality", action="store_true", help="the group that trains models to the end")
@@ -137,6 +148,7 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     group_of = [
         (given.placement, PLACEMENT),
+        (given.evidence, EVIDENCE),
         (given.sizes, SIZES),
         (given.kube, KUBE),
         (given.quality, QUALITY),

@@ -1,4 +1,4 @@
-"""Where the time of the accelerators of a job goes: one list for the simulator and for whoever reports on real jobs. Pure.
+"""Where the time of the accelerators of a job goes: one list for the simulator and for reports on real jobs. Pure.
 
 The list follows what others measure (ML Goodput Measurement of Google), in the terms of this project.
 """

@@ -9,6 +9,7 @@ Nothing is fitted. The paper has that joining is free until a copy takes about 6
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -121,3 +122,18 @@ def _job(copy_steps: int, seed: int) -> SimulatedJob:
 
 def _merged(job: SimulatedJob) -> float:
     return sum(job.merged_of[f"u{index}"] for index in range(OTHERS))
+
+
+def joins(seeds: int, seed: int) -> list[Join]:
+    """All rows of the figure."""
+    return [simulate(copy_steps, seeds, seed) for copy_steps in COPY_STEPS]
+
+
+def free_until(found: Sequence[Join]) -> int:
+    """The longest copy, steps, such that joining is free with it and with each shorter one; 0: with none."""
+    longest = 0
+    for join in found:
+        if not join.free:
+            break
+        longest = join.copy_steps
+    return longest

@@ -20,6 +20,8 @@ from diloco.simulation.unit import Hardware
 
 CHIPS_PER_SLICE: Final = 256
 CHIPS: Final = (150_000, 300_000, 600_000, 1_200_000, 2_400_000)
+LIMIT: Final = 1.5
+"""Of the root mean square error, points."""
 LEAST_SECONDS: Final = 6_000.0
 """Of a cell: slices that are out come back after some hundreds of seconds."""
 UNITS: Final = (1, 2, 4, 8, 16, 32)
@@ -106,11 +108,6 @@ class Row:
         return 100 * self.outcome.goodput - self.published.goodput, 100 * self.outcome.uptime - self.published.uptime
 
 
-def seconds_of(cell: Cell, unit_seconds: float) -> float:
-    """How long to simulate a cell, seconds: all its units together `unit_seconds`."""
-    return max(unit_seconds / cell.units, LEAST_SECONDS)
-
-
 def simulate(cell: Cell, seconds: float, seed: int, years: float = 1.0, calibration: Calibration = CALIBRATION) -> Outcome:
     """The outcome of one cell over so many virtual seconds. `years`: mean time between failures of a chip. H = P = 24, tau = 2, K = 1."""
     hardware = Hardware(
@@ -126,6 +123,11 @@ def simulate(cell: Cell, seconds: float, seed: int, years: float = 1.0, calibrat
     training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))
     random = default_rng([seed, cell.units, cell.chips, cell.elastic, round(1000 * years)])
     return SimulatedJob(training, [hardware] * cell.units, random).run(seconds)
+
+
+def simulate_cell(unit_seconds: float, seed: int, cell: Cell, years: float = 1.0, *, least: float | None = None) -> Outcome:
+    """The outcome of a cell whose units together have so many virtual seconds; `least` seconds at least, `LEAST_SECONDS` without it."""
+    return simulate(cell, max(unit_seconds / cell.units, LEAST_SECONDS if least is None else least), seed, years)
 
 
 def rms(rows: Iterable[Row]) -> float:

@@ -7,7 +7,8 @@ Four learners have a number of tokens to train; more learners join when half of 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from numpy.random import default_rng
@@ -22,6 +23,8 @@ EXTRA: Final = (0.0, 0.25, 0.5, 1.0, 3.0)
 """Extra compute, in that of the four."""
 PUBLISHED: Final[Mapping[float, float]] = {0.0: 1.0, 0.25: 0.90, 0.5: 0.83, 1.0: 0.75, 3.0: 0.62}
 """Time until all is trained, in the time of the four."""
+LIMIT: Final = 0.03
+"""Of the time, relative to `ideal`."""
 STEP_SECONDS: Final = 1.0
 VARIATION: Final = 0.1
 
@@ -50,3 +53,29 @@ def simulate(extra: float, steps: int, seed: int) -> Outcome:
     job.run(tokens=tokens / 2)
     job.add([_HARDWARE] * round(extra * UNITS))
     return job.run(tokens=tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a job with so much extra compute came to."""
+
+    extra: float
+    outcome: Outcome
+    time: float
+    """In that without extra learners."""
+
+    @property
+    def error(self) -> float:
+        """Relative to what the extra learners can give at most."""
+        return self.time / ideal(self.extra) - 1
+
+
+def rows(steps: int, seed: int) -> list[Row]:
+    """All rows of the table."""
+    outcomes = {extra: simulate(extra, steps, seed) for extra in EXTRA}
+    return [Row(extra, outcome, outcome.seconds / outcomes[0.0].seconds) for extra, outcome in outcomes.items()]
+
+
+def worst(found: Sequence[Row]) -> float:
+    """Largest relative error."""
+    return max(abs(row.error) for row in found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -56,6 +57,10 @@ ARMS: Final = (
     # A window of a mean step of 1.10 s, in which all fast learners and nine of ten slow ones, of 1.22 s, report.
     Arm("K = 1 + grace", 1, 1.0, 100, 100.0, 7.6),
 )
+LIMIT: Final = 2.0
+"""Points of goodput that the paper's clock may be off."""
+_ALL: Final = 0.05
+"""So many contributions fewer than the units are still all."""
 PREDICTED_OURS: Final = (100.0, 8.0)
 """Goodput, percent, and contributions per merge of every arm with our clock: written before the first run."""
 
@@ -82,3 +87,39 @@ def simulate(arm: Arm, pacing: Pacing, seconds: float, seed: int) -> Outcome:
     random = default_rng([seed, arm.quorum, round(1000 * arm.grace_steps)])
     clock = ReportClock() if paper else PullClock(training.sync_interval)
     return SimulatedJob(training, hardware, random, clock=clock).run(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What an arm came to with one of the clocks."""
+
+    arm: Arm
+    pacing: Pacing
+    outcome: Outcome
+
+    @property
+    def predicted(self) -> tuple[float, float]:
+        """Goodput, percent, and contributions per merge."""
+        return (self.arm.predicted, self.arm.predicted_contributions) if self.pacing is Pacing.PAPER else PREDICTED_OURS
+
+    @property
+    def error(self) -> float:
+        """Of the goodput, in points of the published one."""
+        return 100 * self.outcome.goodput - self.arm.goodput
+
+
+def rows(seconds: float, seed: int) -> list[Row]:
+    """All arms with the paper's clock, then all with ours."""
+    return [Row(arm, pacing, simulate(arm, pacing, seconds, seed)) for pacing in Pacing for arm in ARMS]
+
+
+def worst(found: Sequence[Row]) -> float:
+    """Largest error of the paper's clock, points."""
+    return max(abs(row.error) for row in found if row.pacing is Pacing.PAPER)
+
+
+def in_order(found: Sequence[Row]) -> bool:
+    """Whether the paper's clock merges most learners with K = M, fewer with K = 1 and grace, and least with K = 1; and ours all in each."""
+    paper = {row.arm.name: row.outcome.contributions for row in found if row.pacing is Pacing.PAPER}
+    ours = all(row.outcome.contributions >= UNITS - _ALL for row in found if row.pacing is Pacing.OURS)
+    return paper["K = M"] > paper["K = 1 + grace"] > paper["K = 1"] and ours

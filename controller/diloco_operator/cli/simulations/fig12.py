@@ -6,23 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
-from diloco.simulation.fig12 import COPY_STEPS, FREE, LEAST_STEPS, MOST_STEPS, OTHERS, PREDICTED_FREE, PUBLISHED_FREE, H, Join, simulate
+from diloco.simulation.fig12 import FREE, LEAST_STEPS, MOST_STEPS, OTHERS, PREDICTED_FREE, PUBLISHED_FREE, H, Join, free_until, joins
 
 from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
-
-
-def joins(seeds: int, seed: int) -> list[Join]:
-    return [simulate(copy_steps, seeds, seed) for copy_steps in COPY_STEPS]
-
-
-def free_until(found: Sequence[Join]) -> int:
-    """The longest copy, steps, such that joining is free with it and with each shorter one; 0: with none."""
-    longest = 0
-    for join in found:
-        if not join.free:
-            break
-        longest = join.copy_steps
-    return longest
 
 
 @click.command("fig-12", short_help="What a unit that joins costs the others.")

@@ -10,8 +10,7 @@ from typing import Any
 import click
 from diloco.goodput import BADPUT, Use
 from diloco.simulation.job import Outcome
-from diloco.simulation.table1 import CALIBRATION, CELLS, CHIPS_PER_SLICE, LLAMA_YEARS, Cell, Row, rms, seconds_of
-from diloco.simulation.table1 import simulate as simulate_cell
+from diloco.simulation.table1 import CALIBRATION, CELLS, CHIPS_PER_SLICE, LIMIT, LLAMA_YEARS, Row, rms, simulate_cell
 
 from diloco_operator.cli.simulations.output import in_processes, output_option, print_json, print_table, seed_option
 
@@ -34,7 +33,7 @@ def table_1(unit_seconds: float, seed: int, jobs: int, output: str) -> None:
       0  done, whatever the errors are
     """
     cells = [(cell, years) for years in (1.0, LLAMA_YEARS) for cell in CELLS]
-    outcomes = in_processes(partial(_outcome, unit_seconds, seed), cells, jobs)
+    outcomes = in_processes(partial(simulate_cell, unit_seconds, seed), cells, jobs)
     rows = [Row(cell, outcome) for cell, outcome in zip(CELLS, outcomes[: len(CELLS)], strict=True)]
     llama = outcomes[len(CELLS) :]
     if output == "json":
@@ -48,10 +47,6 @@ _COLUMNS = (
     *("UNITS", "CHIPS", "GOODPUT", "PUBLISHED", "UPTIME", "PUBLISHED", ""),
     *("LOST", "RECOVERY", "RECONFIG", "MISSING", "AT 5.8 YEARS"),
 )
-
-
-def _outcome(unit_seconds: float, seed: int, cell: Cell, years: float) -> Outcome:
-    return simulate_cell(cell, seconds_of(cell, unit_seconds), seed, years)
 
 
 def _summary(rows: list[Row]) -> str:
@@ -100,4 +95,4 @@ def _lines(rows: list[Row], llama: list[Outcome]) -> Iterator[dict[str, Any]]:
             "goodputAtLlamaRate": round(other.goodput, 4),
         }
     predicted = [row for row in rows if row.published is not None and not row.fitted]
-    yield {"figure": "table-1", "value": round(rms(rows), 3), "unit": "points rms", "limit": 1.5, "predicted": round(rms(predicted), 3)}
+    yield {"figure": "table-1", "value": round(rms(rows), 3), "unit": "points rms", "limit": LIMIT, "predicted": round(rms(predicted), 3)}

@@ -9,20 +9,19 @@ import click
 from diloco.simulation.table13 import (
     CALIBRATION,
     CELLS,
+    LIMIT,
     PUBLISHED,
     Cell,
     H,
     Method,
     error,
+    like_for_like,
     of_a_link,
     required,
     rms,
 )
 
 from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text
-
-LIMIT = 0.03
-"""Of the root mean square of the relative errors."""
 
 
 @click.command("table-13", short_help="Bandwidth between sites, by method and utilisation.")
@@ -55,12 +54,6 @@ def table_13(output: str) -> None:
         f"{of_a_link(Method.BFLOAT16, 1.0):.2f} Gbit/s with bf16 and steps of 1 s, {of_a_link(Method.INT4, 1.0):.2f} with int4, "
         "however many units there are. The syncer's link carries that of each unit.",
     )
-
-
-def like_for_like() -> float:
-    """How many times less the decoupled method needs than data parallel at 8 sites, 1 s and 95 %, both in bf16, at H = 24."""
-    cells = [Cell(method, 1.0, 8, 0.95) for method in (Method.DATA_PARALLEL, Method.BFLOAT16)]
-    return required(cells[0]) / required(cells[1], H)
 
 
 def _row(cell: Cell) -> tuple[str, ...]:

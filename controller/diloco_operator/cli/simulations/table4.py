@@ -3,39 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
-from diloco.simulation.job import Outcome
-from diloco.simulation.table4 import EXTRA, PUBLISHED, UNITS, ideal, simulate
+from diloco.simulation.table4 import LIMIT, PUBLISHED, UNITS, Row, ideal, rows, worst
 
 from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
-
-LIMIT = 0.03
-"""Of the time, relative to `ideal`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    extra: float
-    outcome: Outcome
-    time: float
-    """In that without extra learners."""
-
-    @property
-    def error(self) -> float:
-        """Relative to what the extra learners can give at most."""
-        return self.time / ideal(self.extra) - 1
-
-
-def rows(steps: int, seed: int) -> list[Row]:
-    outcomes = {extra: simulate(extra, steps, seed) for extra in EXTRA}
-    return [Row(extra, outcome, outcome.seconds / outcomes[0.0].seconds) for extra, outcome in outcomes.items()]
-
-
-def worst(found: Sequence[Row]) -> float:
-    return max(abs(row.error) for row in found)
 
 
 @click.command("table-4", short_help="Learners that join for half of the work.")

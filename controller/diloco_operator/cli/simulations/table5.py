@@ -3,54 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import click
 from diloco.goodput import Use
-from diloco.simulation.job import Outcome
-from diloco.simulation.table5 import ARMS, PREDICTED_OURS, UNITS, Arm, Pacing, simulate
+from diloco.simulation.table5 import LIMIT, UNITS, Pacing, Row, in_order, rows, worst
 
 from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
-
-LIMIT = 2.0
-"""Points of goodput that the paper's clock may be off."""
-_ALL = 0.05
-"""So many contributions fewer than the units are still all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    arm: Arm
-    pacing: Pacing
-    outcome: Outcome
-
-    @property
-    def predicted(self) -> tuple[float, float]:
-        """Goodput, percent, and contributions per merge."""
-        return (self.arm.predicted, self.arm.predicted_contributions) if self.pacing is Pacing.PAPER else PREDICTED_OURS
-
-    @property
-    def error(self) -> float:
-        """Of the goodput, in points of the published one."""
-        return 100 * self.outcome.goodput - self.arm.goodput
-
-
-def rows(seconds: float, seed: int) -> list[Row]:
-    """All arms with the paper's clock, then all with ours."""
-    return [Row(arm, pacing, simulate(arm, pacing, seconds, seed)) for pacing in Pacing for arm in ARMS]
-
-
-def worst(found: Sequence[Row]) -> float:
-    """Largest error of the paper's clock, points."""
-    return max(abs(row.error) for row in found if row.pacing is Pacing.PAPER)
-
-
-def in_order(found: Sequence[Row]) -> bool:
-    """Whether the paper's clock merges most learners with K = M, fewer with K = 1 and grace, and least with K = 1; and ours all in each."""
-    paper = {row.arm.name: row.outcome.contributions for row in found if row.pacing is Pacing.PAPER}
-    ours = all(row.outcome.contributions >= UNITS - _ALL for row in found if row.pacing is Pacing.OURS)
-    return paper["K = M"] > paper["K = 1 + grace"] > paper["K = 1"] and ours
 
 
 @click.command("table-5", short_help="Quorum and grace, with the paper's clock and ours.")
