@@ -53,10 +53,6 @@ class Cell:
     chips: int
     elastic: bool = True
 
-    @property
-    def row(self) -> str:
-        return f"{self.units}" if self.elastic else f"{self.units}, not elastic"
-
 
 @dataclass(frozen=True, slots=True)
 class Published:

@@ -12,7 +12,7 @@ from diloco.goodput import BADPUT, Use
 from diloco.simulation.job import Outcome
 from diloco.simulation.table1 import CALIBRATION, CELLS, CHIPS_PER_SLICE, LIMIT, LLAMA_YEARS, Row, rms, simulate_cell
 
-from diloco_operator.cli.simulations.output import in_processes, output_option, print_json, print_table, seed_option
+from diloco_operator.cli.simulations.output import in_processes, output_option, print_json, print_table, print_text, seed_option
 
 
 @click.command("table-1", short_help="Goodput and uptime by units and chips.")
@@ -40,40 +40,51 @@ def table_1(unit_seconds: float, seed: int, jobs: int, output: str) -> None:
         print_json(_lines(rows, llama))
         return
     print_table(_COLUMNS, (_cells(row, other) for row, other in zip(rows, llama, strict=True)), left=("UNITS", ""))
-    click.echo(_summary(rows))
+    print_text(*_summary(rows))
 
 
-_COLUMNS = (
-    *("UNITS", "CHIPS", "GOODPUT", "PUBLISHED", "UPTIME", "PUBLISHED", ""),
-    *("LOST", "RECOVERY", "RECONFIG", "MISSING", "AT 5.8 YEARS"),
-)
+_COLUMNS = ("UNITS", "CHIPS", "GOODPUT", "UPTIME", "", "LOST", "RECOV", "RECONF", "OUT", "5.8 Y")
 
 
-def _summary(rows: list[Row]) -> str:
+def _summary(rows: list[Row]) -> tuple[str, ...]:
     predicted = [row for row in rows if row.published is not None and not row.fitted]
-    return (
-        f"root mean square error: {rms(rows):.2f} points over the published cells, {rms(predicted):.2f} over those that were predicted.\n"
+    columns = (
+        f"Percent; in brackets what was published. {_FIXED}: not elastic. fit: with these the times were chosen; all others are "
+        f"predictions. LOST, RECOV, RECONF, OUT: {', '.join(use.value for use in _SHOWN)}. 5.8 Y: goodput with one failure in "
+        f"{LLAMA_YEARS:g} years and accelerator."
+    )
+    errors = (
+        f"Root mean square error: {rms(rows):.2f} points over the published cells (limit {LIMIT:g}), {rms(predicted):.2f} over those that "
+        "were predicted."
+    )
+    fitted = (
         f"Fitted: steps of {CALIBRATION.step_seconds:g} s, {CALIBRATION.down_seconds:g} s to go on without a slice of {CHIPS_PER_SLICE} "
         f"chips, {CALIBRATION.up_seconds:g} s to take one back, which comes back after {CALIBRATION.return_seconds:g} s in the mean; "
         f"{CALIBRATION.restart_seconds:g} s for a restart of all."
     )
+    return columns, errors, fitted
+
+
+_FIXED = "fixed"
+_SHOWN = (Use.LOST_WORK, Use.RECOVERY, Use.RECONFIGURATION, Use.MISSING)
 
 
 def _cells(row: Row, other: Outcome) -> tuple[str, ...]:
-    outcome, published = row.outcome, row.published
-    kind = "fit" if row.fitted else "predicted" if published is not None else "not published"
-    shares = (Use.LOST_WORK, Use.RECOVERY, Use.RECONFIGURATION, Use.MISSING)
+    outcome, published, chips = row.outcome, row.published, row.cell.chips
     return (
-        row.cell.row,
-        f"{row.cell.chips:,}",
-        f"{100 * outcome.goodput:.1f}",
-        f"{published.goodput}" if published is not None else "-",
-        f"{100 * outcome.uptime:.1f}",
-        f"{published.uptime}" if published is not None else "-",
-        kind,
-        *(f"{100 * outcome.accounts.share(use):.1f}" for use in shares),
+        f"{row.cell.units}" if row.cell.elastic else f"{row.cell.units}, {_FIXED}",
+        f"{chips / 1e6:g}M" if chips >= 1_000_000 else f"{chips // 1000}k",
+        _beside(outcome.goodput, published.goodput if published is not None else None),
+        _beside(outcome.uptime, published.uptime if published is not None else None),
+        "fit" if row.fitted else "",
+        *(f"{100 * outcome.accounts.share(use):.1f}" for use in _SHOWN),
         f"{100 * other.goodput:.1f}",
     )
+
+
+def _beside(share: float, published: int | None) -> str:
+    """Percent, and what was published; both aligned."""
+    return f"{100 * share:.1f} " + (f"({published})" if published is not None else "").rjust(5)
 
 
 def _lines(rows: list[Row], llama: list[Outcome]) -> Iterator[dict[str, Any]]:

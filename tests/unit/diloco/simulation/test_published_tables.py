@@ -57,3 +57,12 @@ def test_extra_learners_save_nearly_all_that_they_can(extra: float) -> None:
 def test_joining_is_free_until_the_link_is_busy() -> None:
     assert fig12.simulate(fig12.PREDICTED_FREE, seeds=2, seed=1).free
     assert not fig12.simulate(fig12.PREDICTED_FREE + 2, seeds=2, seed=1).free
+
+
+def test_joining_is_free_only_as_long_as_it_is_for_each_shorter_copy() -> None:
+    def join(copy_steps: int, beside: float) -> fig12.Join:
+        return fig12.Join(copy_steps, 10.0, True, alone=1.0, beside=beside)
+
+    assert fig12.free_until([join(1, 0.99), join(6, 0.96), join(8, 0.9), join(10, 1.0)]) == 6
+    assert fig12.free_until([join(1, 0.9)]) == 0
+    assert not fig12.Join(24, 10.0, True, alone=0.0, beside=0.0).free, "nothing is merged, so nothing is free"
