@@ -22,7 +22,7 @@ _FEWEST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class Longest:
-    """The longest step of any of several units in some time, over the usual one of its unit. Where the syncer itself was lost, nobody heard
+    """The longest step of any of several units in some time, over the usual one of its unit. Where the syncer itself was lost, none heard
     of each step: then it is the mean of those between two reports."""
 
     unit: str
