@@ -69,9 +69,10 @@ PLACEMENT: Mapping[str, Benchmark] = {
         ("full-placement", "million-chips", "incremental-placement", "broken-minimum", "growth-slices", "growth-jobs"),
     ),
     "stability": Benchmark("benchmarks.placement_stability", ("stability",)),
+    "placement-trace": Benchmark("benchmarks.placement_trace", ("placement-trace-0.8", "placement-trace-1.1", "placement-trace-1.5")),
     "placement-gap": Benchmark("benchmarks.placement_gap", ("optimality-small", "optimality-groups", "optimality-large")),
 }
-"""`make bench-placement`: the flow that places units, against an exact reference."""
+"""`make bench-placement`: the flow that places units, against an exact reference and against simpler rules."""
 EVIDENCE: Mapping[str, Benchmark] = {
     "table-13": Benchmark("benchmarks.evidence.table13", ("table-13",)),
     "table-4": Benchmark("benchmarks.evidence.table4", ("table-4",)),

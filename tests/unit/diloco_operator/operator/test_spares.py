@@ -20,7 +20,7 @@ async def apply(cluster: FakeCluster, name: str, max: int, *, min: int = 1, spar
 async def until_training(cluster: FakeCluster, name: str, units: int) -> None:
     def holds(status: dict[str, object]) -> bool:
         found = status.get("units", ())
-        return sum(unit["state"] == "Training" for unit in found) == units  # type: ignore[attr-defined]
+        return sum(unit["state"] == "Training" for unit in found) == units  # type: ignore[attr-defined, index]
 
     await cluster.when(name, holds, what=f"{units} units train")
 

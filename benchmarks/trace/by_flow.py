@@ -1,0 +1,89 @@
+"""The operator's flow as a rule: a scene becomes its problem, and its plan becomes orders. Pure.
+
+Values are the operator's, too: measured throughput on kinds where a unit of the job has trained, a prior on others.
+
+See docs/decisions/0212-trace-of-a-week.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from diloco_operator.allotment.flow import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, solve
+from diloco_operator.allotment.flow.problem import MEAN
+from diloco_operator.allotment.values import PoolThroughput, exact_values, leaving_cost
+
+from benchmarks.trace.inputs import KINDS, START
+from benchmarks.trace.scene import Orders, Present, Scene, Taken
+
+HORIZON = 1800.0
+"""`placement.horizon`, seconds: its default."""
+PEAKS = {kind.name: kind.peak for kind in KINDS}
+"""What a catalogue says of each kind."""
+type Knowledge = Callable[[Present], Mapping[str, int]]
+"""Kind -> value of a unit of the job there, in thousandths of its mean."""
+
+
+def measured(present: Present) -> dict[str, int]:
+    """From the throughput of kinds on which a unit of the job has trained."""
+    return _values(present, present.measured)
+
+
+def known(present: Present) -> dict[str, int]:
+    """As if a unit of the job had trained on all kinds."""
+    return _values(present, frozenset(present.job.speeds))
+
+
+def equal(present: Present) -> dict[str, int]:
+    """Nothing is known: all kinds are alike."""
+    return dict.fromkeys(present.job.speeds, MEAN)
+
+
+def _values(present: Present, measured_: frozenset[str]) -> dict[str, int]:
+    speeds = present.job.speeds
+    return exact_values(
+        {kind: PoolThroughput(kind, PEAKS.get(kind, 0.0), speed if kind in measured_ else None) for kind, speed in speeds.items()}
+    )
+
+
+def by_flow(scene: Scene, knowledge: Knowledge) -> Orders:
+    scene = without_the_rear(scene)
+    return orders_of(scene, solve(problem_of(scene, knowledge)))
+
+
+def without_the_rear(scene: Scene) -> Scene:
+    """The scene without jobs that cannot start yet, which would only cost time. Every job takes every kind, so the first that does not fit
+    withholds all that is left; and before it no more jobs start than there are slices that no minimum holds."""
+    loose = sum(scene.free.values()) + sum(max(0, present.units - present.job.min) for present in scene.jobs if present.admitted)
+    rear = {present.job.key for present in [each for each in scene.jobs if not each.admitted][loose + 1 :]}
+    return Scene(scene.free, tuple(present for present in scene.jobs if present.job.key not in rear))
+
+
+def problem_of(scene: Scene, knowledge: Knowledge) -> FlowProblem:
+    """Each kind is a class."""
+    jobs = tuple(_job_of(present, knowledge(present)) for present in scene.jobs)
+    return FlowProblem(tuple(FlowClass(kind, kind, room) for kind, room in sorted(scene.rooms.items())), jobs)
+
+
+def _job_of(present: Present, values: Mapping[str, int]) -> FlowJob:
+    """A pool for each kind; a job prefers those of more value."""
+    job, pools = present.job, []
+    for kind, value in sorted(values.items(), key=lambda item: (-item[1], item[0])):
+        units = present.held.get(kind, 0)
+        stays = value + leaving_cost(value, START, HORIZON, averaged=False)
+        held = (FlowHeld(kind, units, stays, present.settling.get(kind, 0)),) if units else ()
+        pools.append(FlowPool(kind, {kind: value}, job.max, held=held))
+    return FlowJob(job.key, job.min, job.max, tuple(pools), created=job.created, admitted=present.admitted)
+
+
+def orders_of(scene: Scene, plan: FlowPlan) -> Orders:
+    leave: Taken = {}
+    take: Taken = {}
+    held = {present.job.key: present.held for present in scene.jobs}
+    for (key, kind), pool in plan.pools.items():
+        leaving = held[key].get(kind, 0) - pool.kept.get(kind, 0)
+        if leaving:
+            leave[key, kind] = leaving
+        if pool.taken.get(kind):
+            take[key, kind] = pool.taken[kind]
+    return Orders(leave, take)

@@ -1,0 +1,138 @@
+"""The rules that the flow is compared with: first fit, and gangs. Pure.
+
+First fit serves what the flow serves, in the same order: what the minima of running jobs lack, minima of waiting jobs as a whole, the
+oldest first, then one unit at a time for the job that has the fewest beyond its minimum. What differs is where a unit goes: to the first
+kind in the order of the job that has a free slice. No unit leaves a slice for a better one, and nothing is withheld.
+
+See docs/decisions/0212-trace-of-a-week.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.trace.inputs import TraceJob
+from benchmarks.trace.scene import Orders, Present, Scene, Taken
+
+type Order = Callable[[TraceJob], Sequence[str]]
+"""Kinds of a job, in the order in which they are tried."""
+
+
+def at_random(job: TraceJob) -> Sequence[str]:
+    return job.at_random
+
+
+def by_speed(job: TraceJob) -> Sequence[str]:
+    return job.by_speed
+
+
+def first_fit(scene: Scene, order: Order) -> Orders:
+    """Minima may take the slices of units beyond the minimum of another job, if nothing is free."""
+    book = _Book(scene, order)
+    for present in scene.jobs:
+        if present.admitted:
+            while book.units[present.job.key] < present.job.min and book.add(present, displace=True):
+                pass
+    for present in scene.jobs:
+        if not present.admitted and not book.spent:
+            before = len(book.steps)
+            while book.units[present.job.key] < present.job.min:
+                if not book.add(present, displace=True):
+                    book.undo(before)
+                    break
+    book.share()
+    return book.orders()
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    orders: Taken
+    key: str
+    kind: str
+    units: int
+    """What the job has more, or less."""
+
+
+class _Book:
+    """Who has what while first fit decides."""
+
+    def __init__(self, scene: Scene, order: Order) -> None:
+        self._free = dict(scene.free)
+        self._order = order
+        self._jobs = {present.job.key: present for present in scene.jobs}
+        self._givers = [present for present in scene.jobs if present.units > present.job.min]
+        self.units = {key: present.units for key, present in self._jobs.items()}
+        self.leave: Taken = {}
+        self.take: Taken = {}
+        self.steps: list[_Step] = []
+
+    @property
+    def spent(self) -> bool:
+        """No slice is free, and no unit has to give way."""
+        return not any(self._free.values()) and all(self.units[each.job.key] <= each.job.min for each in self._givers)
+
+    def add(self, present: Present, *, displace: bool) -> bool:
+        """One more unit, on a free slice or else on that of a unit beyond a minimum. False: there is none."""
+        tried = self._order(present.job)
+        kind = next((kind for kind in tried if self._free.get(kind)), None)
+        if kind is None and displace:
+            kind = next((kind for kind in tried if self._displace(present, kind)), None)
+        if kind is None:
+            return False
+        self._step(_Step(self.take, present.job.key, kind, 1))
+        return True
+
+    def _displace(self, for_: Present, kind: str) -> bool:
+        """Have a unit leave this kind, of the job that has the most beyond its minimum."""
+        givers = [
+            (self.units[key] - present.job.min, present.job.created, key)
+            for present in self._givers
+            if present is not for_
+            and self.units[key := present.job.key] > present.job.min
+            and present.held.get(kind, 0) - present.settling.get(kind, 0) > self.leave.get((key, kind), 0)
+        ]
+        if not givers:
+            return False
+        self._step(_Step(self.leave, max(givers)[2], kind, -1))
+        return True
+
+    def _step(self, step: _Step, times: int = 1) -> None:
+        """Let one unit come or leave, or take that back."""
+        self._free[step.kind] = self._free.get(step.kind, 0) - times * step.units
+        self.units[step.key] += times * step.units
+        step.orders[step.key, step.kind] = step.orders.get((step.key, step.kind), 0) + times
+        if times > 0:
+            self.steps.append(step)
+
+    def undo(self, left: int) -> None:
+        """Take back all steps but so many."""
+        while len(self.steps) > left:
+            self._step(self.steps.pop(), -1)
+
+    def orders(self) -> Orders:
+        return Orders(*({key: units for key, units in orders.items() if units} for orders in (self.leave, self.take)))
+
+    def share(self) -> None:
+        """Give what is free to jobs that have their minimum, in turns."""
+        open_ = [present for present in self._jobs.values() if present.job.min <= self.units[present.job.key] < present.job.max]
+        while open_ and any(self._free.values()):
+            present = min(open_, key=lambda each: (self.units[each.job.key] - each.job.min, each.job.created, each.job.key))
+            if not self.add(present, displace=False) or self.units[present.job.key] == present.job.max:
+                open_.remove(present)
+
+
+def gangs(scene: Scene) -> Orders:
+    """A job runs with as many units as its size, all of one kind, the first in its user's order that has as many free slices; or not at
+    all. If it loses one, all leave, and it waits again, at its old place. A later job may start where an earlier one does not fit."""
+    free = dict(scene.free)
+    leave: Taken = {}
+    take: Taken = {}
+    for present in scene.jobs:
+        job = present.job
+        if 0 < present.units < job.size:
+            leave.update({(job.key, kind): units for kind, units in present.held.items()})
+        elif not present.units and (found := [kind for kind in job.by_speed if free.get(kind, 0) >= job.size]):
+            take[job.key, found[0]] = job.size
+            free[found[0]] -= job.size
+    return Orders(leave, take)
