@@ -48,7 +48,7 @@ mutants: setup  ## test the tests of the pure packages by mutants; SEED=1 SAMPLE
 bench: setup  ## measure the operator and the exchange, as JSON lines; 13 minutes
 	@$(BIN)/python -m benchmarks
 
-bench-placement: setup  ## compare the flow that places units with the exact optimum and simpler rules; 12 minutes
+bench-placement: setup  ## compare the flow that places units with the exact optimum and simpler rules; 7 minutes
 	@$(BIN)/python -m benchmarks --placement
 
 evidence: setup  ## simulate what was published, as JSON lines, and draw docs/results/plots; 5 minutes
