@@ -7,7 +7,7 @@ from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, MAX_LEARNERS, MAX_POOLS, MAX_UNSCHEDULABLE_NODES, UnitState
+from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, MAX_LEARNERS, MAX_POOLS, MAX_REMEDIES, MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.losses import format_losses
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, write_host
@@ -62,12 +62,13 @@ def a_large_status(
 ) -> dict[str, Any]:
     """Of `running` units that back off and `idle` ones that were given up or scaled down. `hosts`: of each running unit, with names of
     `host` characters. `limit`: learners.restart.limit, up to which each unit failed. `refused`: reasons of the syncer. `others`: the
-    message of every condition and pool."""
+    message of every condition and pool, and each remedy."""
     moment = "2026-11-22T01:58:01.343Z"
     states = [UnitState.BACKING_OFF] * running + [UnitState.FAILED, UnitState.PENDING] * (idle // 2) + [UnitState.FAILED] * (idle % 2)
     condition = {"status": "Unknown", "reason": "r" * 40, "message": others, "observedGeneration": 10**6, "lastTransitionTime": moment}
-    pool = {"name": "fifteen-letters", "placed": 1024, "contributing": 1024, "reason": "NoMatchingNodes", "message": others}
+    pool: dict[str, Any] = {"name": "fifteen-letters", "placed": 1024, "contributing": 1024, "reason": "NoMatchingNodes", "message": others}
     pool |= {"waitingSince": moment, "tokensPerSecond": 123456e6, "measuredSeconds": 599.999, "value": 15.95}
+    pool["remedies"] = [others] * MAX_REMEDIES
     return {
         "observedGeneration": 10**6,
         "conditions": [{"type": kind.value, **condition} for kind in ConditionType],

@@ -108,8 +108,9 @@ def test_status_and_units_tell_what_the_operator_reported(team: Team) -> None:
 
 
 def test_explain_tells_what_a_pool_lacks_and_less_to_a_user_with_rights_in_the_namespace_only(team: Team) -> None:
-    message = "pool v5p needs 1 more slice of tpu-v5p 2x2x2; the fleet has no such nodes. What would help: more nodes"
-    pools = [{"name": "v5p", "placed": 1, "contributing": 1, "reason": "NoMatchingNodes", "message": message}]
+    message = "pool v5p needs 1 more slice of tpu-v5p 2x2x2; the fleet has no such nodes"
+    said = {"reason": "NoMatchingNodes", "message": message, "remedies": ["more nodes"]}
+    pools = [{"name": "v5p", "placed": 1, "contributing": 1, **said}]
     status = {"state": "Training", "reason": "QuorumContributing", "pools": pools}
     path = f"/apis/diloco.dev/v1alpha1/namespaces/{team.namespace}/dilocojobs/bytes-lm/status"
     team.plane.request("PATCH", path, {"status": status}, content_type="application/merge-patch+json")

@@ -12,7 +12,7 @@ import enum
 from typing import Annotated, Any, Literal
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Training
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from pydantic.alias_generators import to_camel
 
 from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
@@ -522,6 +522,10 @@ class UnschedulableNode(_Api):
     since: Timestamp = Field(description="When a unit gave it up. Units prefer other nodes for half an hour.")
 
 
+MAX_REMEDIES = 8
+"""Remedies that a pool names."""
+
+
 class PoolStatus(_Api):
     """One pool."""
 
@@ -530,7 +534,10 @@ class PoolStatus(_Api):
     contributing: int = Field(0, ge=0, description="Units of this pool that contribute.")
     spares: int | None = Field(None, ge=1, description="Free slices that are kept for its units; absent: none.")
     reason: str = Field("", max_length=1024, description="Why the pool has no more units, in CamelCase.")
-    message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
+    message: str = Field("", max_length=4096, description="Human-readable: the reason.")
+    remedies: tuple[Annotated[str, StringConstraints(max_length=1024)], ...] | None = Field(
+        None, max_length=MAX_REMEDIES, description="What a person can do about it, one thing each; absent: nothing is known."
+    )
     waiting_since: Timestamp | None = Field(None, description="Since when units of it wait for hardware; absent: none waits.")
     tokens_per_second: float | None = Field(
         None,

@@ -15,7 +15,6 @@ from diloco_operator.cli.status_text import headline
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
-from diloco_operator.placement.request import HELP
 
 _OF_FAILURES = frozenset({EventReason.UNIT_CRASHED, EventReason.UNIT_FAILED})
 _OF_OTHER_ENDS = frozenset({EventReason.UNIT_LOST, EventReason.UNIT_GAVE_SLICE_UP})
@@ -157,7 +156,6 @@ def _content(view: JobView) -> str:
 
 def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, content: str) -> PoolExplained:
     """`content`: why it has no more, if its status does not say."""
-    why, _, helps = status.message.partition(HELP)
     learners = (spec or {}).get("learners") or {}
     return PoolExplained(
         name=status.name,
@@ -167,8 +165,8 @@ def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts |
         min=learners.get("min", 0),
         max=learners.get("max") if spec is not None else None,
         reason=status.reason,
-        why=why if status.reason else content,
-        help=tuple(helps.split("; ")) if helps else (),
+        why=status.message if status.reason else content,
+        help=status.remedies or (),
         waiting_since=status.waiting_since,
         nodes=_nodes(facts) if facts is not None and status.reason in SHORT_OF_SLICES else "",
     )

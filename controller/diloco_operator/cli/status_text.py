@@ -12,6 +12,7 @@ from diloco_operator.api.state import JobState
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration, shortly, weight
+from diloco_operator.reconcile.status.remedies import with_remedies
 
 _GAP = "   "
 _NOT_SEEN = (
@@ -127,7 +128,8 @@ def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
 def _pool(pool: PoolStatus) -> tuple[str, ...]:
     rate = "-" if pool.tokens_per_second is None else count(pool.tokens_per_second)
     value = f"{1.0 if pool.value is None else pool.value:.2f}"
-    return pool.name, str(pool.contributing), _placed(pool), rate, value, _reason_and_message(pool.reason, pool.message)
+    why = _reason_and_message(pool.reason, with_remedies(pool.message, pool.remedies or ()))
+    return pool.name, str(pool.contributing), _placed(pool), rate, value, why
 
 
 def _host(host: HostStatus, now: float) -> tuple[str, ...]:

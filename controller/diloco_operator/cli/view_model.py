@@ -13,6 +13,7 @@ from diloco_operator.api.names import learner_pod_name
 from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, PoolReason, Severity, TrainingReason
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.status.remedies import with_remedies
 
 _DECIDING = (
     ConditionType.ACCEPTED,
@@ -170,7 +171,9 @@ def _pool_changes(before: Status, new: JobView) -> Iterator[Line]:
     for pool in new.status.pools:
         old = known.get(pool.name)
         if pool.reason not in ("", PoolReason.AT_MAXIMUM, PoolReason.JOB_AT_MAXIMUM) and (old is None or old.reason != pool.reason):
-            yield Line("pool", new.name, f"pool {pool.name} {pool.reason}: {pool.message}", warning=False)
+            yield Line(
+                "pool", new.name, f"pool {pool.name} {pool.reason}: {with_remedies(pool.message, pool.remedies or ())}", warning=False
+            )
 
 
 def _unit_changes(before: Status, new: JobView) -> Iterator[Line]:

@@ -175,7 +175,8 @@ def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[
                 "contributing": sum(1 for r in mine if r.name in contributing),
                 **({"spares": spares[pool.name]} if pool.name in spares else {}),
                 "reason": str(outcome.reason) if outcome else "",
-                "message": outcome.message if outcome else "",
+                "message": outcome.causes if outcome else "",
+                **({"remedies": list(outcome.helps)} if outcome and outcome.helps else {}),
                 **({"waitingSince": waiting.get(pool.name) or format_timestamp(context.now)} if short else {}),
                 **write_pool(context.throughput[pool.name]),
             }

@@ -28,6 +28,9 @@ _TEXTS = ("message", *_SOMETIMES)
 """What a unit says in words. Many have the first only."""
 _NAMES = {text: len(f',"{text}":""') for text in _SOMETIMES}
 """Bytes of such a field without its text."""
+_REMEDY_LIMIT = 1024
+"""Characters of a remedy, as the CRD limits it."""
+_REMEDIES = len(',"remedies":')
 CONDITION_LIMIT = 8000
 """Characters of a condition's message; an eighth of what the CRD allows is more than a person reads."""
 _REFUSED_KEYS = 10
@@ -128,11 +131,18 @@ def _within_crd(status: dict[str, Any]) -> dict[str, Any]:
         entries = status.get(key) or ()
         if any(len(each.get(text, "")) > limit for each in entries for text in _TEXTS):
             found = {**found, key: [{**each, **{text: _first(each[text], limit) for text in _TEXTS if text in each}} for each in entries]}
+    pools = found.get("pools") or ()
+    if any(len(remedy) > _REMEDY_LIMIT for pool in pools for remedy in pool.get("remedies") or ()):
+        found = {**found, "pools": [_with_short_remedies(pool) for pool in pools]}
     units = found.get("units") or ()
     if any(len(unit["slice"]) > SLICE_LIMIT or not _is_small(unit["refused"]) for unit in units):
         short = [{**unit, "refused": _few(unit["refused"]), "slice": _clip_slice(unit["slice"], SLICE_LIMIT)} for unit in units]
         found = {**found, "units": short}
     return found
+
+
+def _with_short_remedies(pool: Mapping[str, Any]) -> dict[str, Any]:
+    return {**pool, **({"remedies": [_first(each, _REMEDY_LIMIT) for each in pool["remedies"]]} if "remedies" in pool else {})}
 
 
 def _first(text: str, limit: int) -> str:
@@ -163,6 +173,7 @@ def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> i
     refused = _REFUSED_KEYS * (_REFUSED_KEY + 24)
     progress = status.get("progress") or {}
     found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
+    found += sum(6 * len(remedy) + 3 for pool in status.get("pools") or () for remedy in pool.get("remedies") or ())
     found += sum(len(progress.get(key) or "") for key in (LOSSES, HELD_OUT_LOSSES))  # ASCII
     for unit in units:
         texts = 6 * (len(unit["message"]) + len(unit["slice"])) + sum(
@@ -186,6 +197,8 @@ class _Sizes:
     """Messages of conditions, pools and hosts."""
     last: int
     """What the last step saves, besides shorter texts."""
+    remedies: int
+    """Of all pools; they go as soon as messages of conditions, pools and hosts get shorter."""
 
     @staticmethod
     def of(status: Mapping[str, Any], units: Sequence[dict[str, Any]]) -> _Sizes:
@@ -198,11 +211,13 @@ class _Sizes:
         found += _PROGRESS + _FIGURES * len(units) + _POOL_FIGURES * len(pools)
         last = sum(stored_bytes(_stable(unit)) - stored_bytes(_stable(_essential(unit))) for unit in units)
         names = sum(size for unit in units for text, size in _NAMES.items() if text in unit)
-        return _Sizes(found - names - sum(messages) - sum(slices) - sum(others), names, messages, slices, others, last)
+        remedies = sum(stored_bytes(pool["remedies"]) + _REMEDIES for pool in status.get("pools") or () if "remedies" in pool)
+        return _Sizes(found - names - sum(messages) - sum(slices) - sum(others), names, messages, slices, others, last, remedies)
 
     def under(self, limits: _Limits) -> int:
         """Bytes of the status with these limits."""
         found = self.rest + (self.names if limits.unit else 0) - (self.last if limits.last else 0)
+        found -= self.remedies if limits.other < _UNLIMITED.other else 0
         for sizes, limit in ((self.messages, limits.unit), (self.slices, limits.slice), (self.others, limits.other)):
             found += sum(min(size, limit) for size in sizes)
         return found
@@ -219,6 +234,8 @@ def _stable(unit: Mapping[str, Any]) -> dict[str, Any]:
 # --- what goes ----------------------------------------------------------------------------------------------------------
 def _shortened(status: dict[str, Any], limits: _Limits) -> dict[str, Any]:
     found = dict(status)
+    if limits.other < _UNLIMITED.other and "pools" in status:
+        status = {**status, "pools": [{key: value for key, value in pool.items() if key != "remedies"} for pool in status["pools"]]}
     for key in _OTHER_TEXTS:
         if key in status:
             found[key] = [{**each, "message": clip_bytes(each.get("message", ""), limits.other)} for each in status[key] or ()]

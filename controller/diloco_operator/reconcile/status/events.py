@@ -25,6 +25,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.status.remedies import with_remedies
 from diloco_operator.reconcile.units.delegation import is_waiting
 from diloco_operator.reconcile.units.unschedulable import gave_slice_up
 
@@ -89,13 +90,17 @@ def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
         if reason == was:
             continue
         if reason in SHORT_OF_SLICES:
-            found.append(Event.of(EventReason.POOL_CHANGED, _said(reason, pool["message"])))
+            found.append(Event.of(EventReason.POOL_CHANGED, _said(reason, _whole(pool))))
         elif was in SHORT_OF_SLICES:
-            unused = pool["message"] if reason == PoolReason.JOB_AT_MAXIMUM else ""
+            unused = _whole(pool) if reason == PoolReason.JOB_AT_MAXIMUM else ""
             found.append(
                 Event.of(EventReason.POOL_CHANGED, _said(f"pool {pool['name']}: no unit of it waits for a slice any more", unused))
             )
     return found
+
+
+def _whole(pool: Mapping[str, Any]) -> str:
+    return with_remedies(pool["message"], pool.get("remedies") or ())
 
 
 def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event]:

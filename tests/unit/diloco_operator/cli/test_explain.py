@@ -16,10 +16,8 @@ from diloco_operator.cli.explanation import Explanation
 from diloco_operator.cli.explanation_text import explanation_text
 from diloco_operator.kube.client import Client, Forbidden, Gone, ObjList, PatchType, Resource
 
-SHORT = (
-    "pool v5p needs 1 more slice of tpu-v5p 2x2x1; the fleet has 1: 1 held by job team/other. What would help: wait until job team/other "
-    "ends, or suspend it; more nodes"
-)
+SHORT = "pool v5p needs 1 more slice of tpu-v5p 2x2x1; the fleet has 1: 1 held by job team/other"
+REMEDIES = ["wait until job team/other ends, or suspend it", "more nodes"]
 
 
 class Limited:
@@ -93,13 +91,13 @@ async def test_a_pool_that_waits_says_since_when_why_what_would_help_and_what_no
     ]
     await set_status(
         cluster, state="Training", reason="QuorumContributing", conditions=conditions(Training="True"), learners=learners(1, 3),
-        units=[unit(), *waits], pools=[a_pool(reason="NoFreeSlice", message=SHORT, waitingSince=SINCE)],
+        units=[unit(), *waits], pools=[a_pool(reason="NoFreeSlice", message=SHORT, remedies=REMEDIES, waitingSince=SINCE)],
     )  # fmt: skip
     assert (await page(cluster)).splitlines() == [
         "bytes-lm in namespace team is Training (QuorumContributing): 1 of 3 units contribute; pool v5p waits for slices",
         "",
         "POOL v5p (tpu-v5p 2x2x1): 1 placed of at most 4, 1 contributing",
-        f"  why not more    NoFreeSlice since 2026-11-20T21:00:00Z (1m00s ago): {SHORT.partition('. What')[0]}",
+        f"  why not more    NoFreeSlice since 2026-11-20T21:00:00Z (1m00s ago): {SHORT}",
         "  what would help - wait until job team/other ends, or suspend it",
         "                  - more nodes",
         "  nodes now       2 slices of tpu-v5p 2x2x1, 1 not usable: node down is cordoned",
@@ -206,7 +204,7 @@ async def test_a_user_without_rights_on_nodes_and_events_gets_less_and_is_told_s
     failed = unit("v5p-1", "Failed", 3, reason="RestartsExhausted", message="gave up", failures=["2026-11-20T21:00:00Z"])
     await set_status(
         cluster, state="Queued", reason="WaitingForHardware", conditions=conditions(Training="False"), learners=learners(0, 2),
-        units=[failed], pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],
+        units=[failed], pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT, remedies=REMEDIES)],
     )  # fmt: skip
     told = await page(cluster, NODES, EVENTS)
     assert "  last failure    2026-11-20T21:00:00Z (1m00s ago): RestartsExhausted: gave up\n" in told
@@ -250,7 +248,7 @@ async def test_lines_are_as_wide_as_the_terminal_and_stay_indented(cluster: Fake
     await begin(cluster)
     await set_status(
         cluster, state="Queued", conditions=conditions(Training="False"), learners=learners(0, 2),
-        pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],
+        pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT, remedies=REMEDIES)],
     )  # fmt: skip
     told = (await page(cluster, width=72)).splitlines()
     assert max(map(len, told)) <= 72
@@ -263,7 +261,7 @@ async def test_a_list_whose_pages_expired_is_read_again_at_once(cluster: FakeClu
     await begin(cluster)
     await set_status(
         cluster, state="Queued", conditions=conditions(Training="False"), learners=learners(0, 2),
-        pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],
+        pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT, remedies=REMEDIES)],
     )  # fmt: skip
     for name in ("one", "two"):
         await cluster.api.create(NODES, a_tpu_node(name))
@@ -289,7 +287,7 @@ async def test_the_same_can_be_had_as_json(cluster: FakeCluster) -> None:
     await begin(cluster)
     await set_status(
         cluster, state="Queued", conditions=conditions(Training="False"), learners=learners(0, 2),
-        pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT)],
+        pools=[a_pool(placed=0, reason="NoFreeSlice", message=SHORT, remedies=REMEDIES)],
     )  # fmt: skip
     said = json.loads(json.dumps(dataclasses.asdict(await found_by(cluster))))
     assert said["state"] == "Queued"

@@ -10,7 +10,6 @@ from builders.fake_cluster import NS, FakeCluster
 from builders.jobs import tpu_pool
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
-from diloco_operator.placement.request import HELP
 
 
 async def apply(cluster: FakeCluster, name: str, max: int, *, min: int = 1, priority_class: str = "", **pool: str) -> None:
@@ -106,9 +105,7 @@ async def test_an_operator_that_restarts_keeps_a_slice_for_the_job_that_waits_fo
 
 async def until_said(cluster: FakeCluster, name: str, text: str) -> Obj:
     """The status of the job once its first pool says this."""
-    return await cluster.when(
-        name, lambda status: status.get("pools", [{}])[0].get("message", "").partition(HELP)[0].endswith(text), what=repr(text)
-    )
+    return await cluster.when(name, lambda status: status.get("pools", [{}])[0].get("message", "").endswith(text), what=repr(text))
 
 
 @pytest.mark.slow

@@ -404,9 +404,9 @@ def test_pool_for_which_nothing_came_is_asked_again_after_a_pause_that_doubles()
         stage.advance(600)
         stage.settle()
         assert stage.learner_pods() == []
-        causes, _, helps = stage.status["pools"][0]["message"].partition(". What would help: ")
-        assert "is asked again at" in causes
-        assert helps == "more nodes"
+        [pool] = stage.status["pools"]
+        assert "is asked again at" in pool["message"]
+        assert pool["remedies"] == ["more nodes"]
         begun = stage.now
         while not stage.learner_pods():
             stage.advance(1)
@@ -442,9 +442,10 @@ def test_waiting_unit_is_withdrawn_when_another_pool_is_faster() -> None:
     pool = stage.status["pools"][0]
     assert pool["reason"] == "JobAtMaximum"
     told = f"the job has the 1 unit of learners.max; pool h100 has 0; h100-0 until then: {asked}"
-    assert pool["message"] == f"{told}. What would help: raise learners.max, or learners.min of the pool, which comes before other pools"
+    remedy = "raise learners.max, or learners.min of the pool, which comes before other pools"
+    assert (pool["message"], pool["remedies"]) == (told, [remedy])
     events = [event.message for plan in stage.plans for event in plan.events if event.reason == "PoolChanged"]
-    assert f"pool h100: no unit of it waits for a slice any more: {pool['message']}" in events
+    assert f"pool h100: no unit of it waits for a slice any more: {told}. What would help: {remedy}" in events
     assert unit["grantorSaid"] == asked
 
 
@@ -496,7 +497,7 @@ def test_message_of_an_operator_that_had_no_field_for_the_words_of_a_grantor_is_
     stage.restart_operator()
     stage.settle()
     plain = "the job has the 1 unit of learners.max; pool h100 has 0"
-    told = stage.status["pools"][0]["message"].partition(". What would help: ")[0]
+    told = stage.status["pools"][0]["message"]
     assert (stage.unit("h100-0")["message"], told) == (plain, plain)
 
 

@@ -389,7 +389,8 @@ def test_pool_whose_request_failed_says_so_while_another_pool_has_the_units() ->
     said = "ProvisioningRequest bytes-lm-h100-0-a1 failed; it says: Failed=True: Said: quota exceeded"
     pool = stage.status["pools"][0]
     assert (pool["reason"], stage.unit("h100-0")["reason"]) == ("JobAtMaximum", "ScaledDown")
-    assert f"; h100-0 until then: attempt 1 was withdrawn: {said}. What would help: raise learners.max, or " in pool["message"]
+    assert pool["message"].endswith(f"; h100-0 until then: attempt 1 was withdrawn: {said}")
+    assert pool["remedies"] == ["raise learners.max, or learners.min of the pool, which comes before other pools"]
     assert stage.unit("h100-0")["message"].endswith(f"; until then: attempt 1 was withdrawn: {said}")
     assert stage.unit("h100-0")["grantorSaid"] == f"attempt 1 was withdrawn: {said}"
     # once it is needed again, it asks again, and nothing of that is said any more

@@ -90,10 +90,9 @@ def test_job_starts_with_what_there_is_and_names_who_is_missing() -> None:
     missing = stage.unit("v5p-1")
     assert missing["reason"] == "NoCapacity"
     assert missing["message"] == "waits for a slice; the message of pool v5p says why"
-    assert stage.status["pools"][0]["message"] == (
-        "pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has 1: 1 of this job. What would help: more "
-        "nodes; an autoscaler, which provisioning.mode of the pool asks"
-    )
+    [pool] = stage.status["pools"]
+    assert pool["message"] == "pool v5p needs 3 more slices of tpu-v5p 2x2x1; the fleet has 1: 1 of this job"
+    assert pool["remedies"] == ["more nodes", "an autoscaler, which provisioning.mode of the pool asks"]
 
 
 def test_new_hardware_is_taken_as_soon_as_it_is_there() -> None:

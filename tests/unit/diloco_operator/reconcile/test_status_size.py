@@ -116,6 +116,8 @@ def test_messages_are_shortened_before_slices_and_slices_before_failures() -> No
     tight = bounded(whole, 560 << 10)
     assert [unit["failures"] for unit in tight["units"]] == [unit["failures"] for unit in whole["units"]]
     cut = {unit["slice"] for unit in tight["units"] if unit["slice"]}
+    assert "remedies" in found["pools"][0]
+    assert "remedies" not in tight["pools"][0]
     assert len(cut) == 512  # still told apart
     assert all("…" in name for name in cut)
 
@@ -131,6 +133,7 @@ def test_texts_beyond_the_limits_of_the_crd_are_cut_also_where_there_is_room() -
     assert len(found["units"][0]["message"]) == MESSAGE_LIMIT
     assert [len(unit.get("grantorSaid", "")) for unit in found["units"]] == [0, 0, MESSAGE_LIMIT]
     assert len(found["pools"][0]["message"]) == MESSAGE_LIMIT
+    assert {len(remedy) for remedy in found["pools"][0]["remedies"]} == {1024}
     assert len(found["units"][0]["refused"]) == 10
     assert dump_status(Status.model_validate(found))
 
