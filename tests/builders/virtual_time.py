@@ -1,45 +1,13 @@
-"""An event loop whose clock jumps to the next timer: hours of back-off and time-outs pass in no time, and always the same way.
-
-See docs/decisions/0030-controller-loop.md.
-"""
+"""Tests on virtual time wait for conditions, and never for time itself."""
 
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
+from diloco_operator.preview.virtual_time import VirtualLoop, run_virtual
 
-class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits: moves the clock on by as long as the loop wanted to wait."""
-
-    now = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(0)
-        if not ready:
-            if timeout is None:
-                raise RuntimeError("every task waits, and nothing is left that could wake one")
-            self.now += max(0.0, timeout)
-        return ready
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """`loop.time()` starts at 0 and moves only when every task waits."""
-
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now
-
-
-def run_virtual[T](main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
+__all__ = ["VirtualLoop", "run_virtual", "until"]
 
 
 async def until(condition: Callable[[], object], *, within: float = 60.0, step: float = 0.01) -> None:

@@ -10,6 +10,7 @@ _COMMANDS = {
     "up": "diloco_operator.cli.up",
     "validate": "diloco_operator.cli.validate",
     "report": "diloco_operator.cli.report",
+    "plan": "diloco_operator.cli.plan",
     "export": "diloco_operator.cli.export",
     "simulate": "diloco_operator.cli.simulate",
     "launch": "diloco_operator.cli.launch",

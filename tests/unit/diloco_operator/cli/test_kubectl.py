@@ -12,7 +12,7 @@ from diloco_operator.cli import kubectl
 def test_help_names_every_command() -> None:
     shown = CliRunner().invoke(kubectl.main, ["--help"])
     assert shown.exit_code == 0
-    for command in ("status", "units", "logs", "drain", "suspend", "resume", "retry", "explain", "validate", "crd"):
+    for command in ("status", "units", "logs", "drain", "suspend", "resume", "retry", "explain", "plan", "validate", "crd"):
         assert f"\n  {command} " in shown.stdout
 
 

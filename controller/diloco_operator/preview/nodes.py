@@ -1,0 +1,94 @@
+"""Nodes that a preview adds to a fleet: as those of the same kind that are there, else as the catalogue says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.accelerators import Accelerator, Family, NodeLabels, chip_count, has_accelerator_label, identify
+from diloco_operator.api.names import NODE_HOSTNAME, NODE_POOL
+from diloco_operator.kube.client import Obj
+
+_OF_CONDITIONS = "node.kubernetes.io/"
+"""Beginning of the keys of taints that say how a node is, such as not ready or cordoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """Slices or hosts that come."""
+
+    kind: Accelerator
+    count: int
+    """Slices of a TPU, hosts of any other kind."""
+    topology: str
+    """"" for hosts."""
+    per_host: int
+    """Accelerators of a host; 0: as many as the hosts have that are there, or as the largest ones of the kind."""
+    name: str
+    """As the user calls it."""
+
+
+def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) -> list[Obj]:
+    """The nodes of the addition. `nodes`: of the fleet, of which one of the same kind is the model. `taken`: names that are in use."""
+    model, entry = _model(addition.kind, nodes)
+    per_host = addition.per_host or _devices(model, addition.kind) or (addition.kind.host_sizes[-1] if addition.kind.host_sizes else 0)
+    hosts = max(1, chip_count(addition.topology) // per_host) if addition.topology else 1
+    labels, taints, capacity = _as(model, addition.kind)
+    if entry is not None:
+        said = entry.on_node(topology=addition.topology, per_host=per_host)
+        varies = (entry.dialect.topology, entry.dialect.count)
+        labels |= said if model is None else {key: value for key, value in said.items() if key in varies}
+    if addition.kind.resource:
+        capacity[addition.kind.resource] = str(per_host)
+    found = []
+    for name, node_pool in _names(addition, hosts, taken):
+        own = {**labels, NODE_HOSTNAME: name, NODE_POOL: node_pool}
+        status = {"capacity": dict(capacity), "allocatable": dict(capacity)}
+        spec = {"taints": taints} if taints else {}
+        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": own}, "spec": spec, "status": status})
+    return found
+
+
+def _names(addition: Addition, hosts: int, taken: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Node and node pool, of every host; a slice is a node pool of its own."""
+    index = 0
+    for _ in range(addition.count):
+        while any(name in taken for name in _of_slice(addition, index, hosts)):
+            index += 1
+        pool = f"added-{addition.name}-{index}" if addition.topology else f"added-{addition.name}"
+        yield from ((name, pool) for name in _of_slice(addition, index, hosts))
+        index += 1
+
+
+def _of_slice(addition: Addition, index: int, hosts: int) -> list[str]:
+    base = f"added-{addition.name}-{index}"
+    return [base] if hosts == 1 else [f"{base}-{host}" for host in range(hosts)]
+
+
+def _model(kind: Accelerator, nodes: Sequence[Obj]) -> tuple[Obj | None, NodeLabels | None]:
+    """The first node of the kind, and the entry of the kind's row by which it says so."""
+    for node in nodes:
+        labels = node["metadata"].get("labels") or {}
+        found = identify(labels)
+        if found is not None and found[0] is kind:
+            return node, found[1]
+        if found is None and kind.family is Family.CPU and not has_accelerator_label(labels):
+            return node, None
+    return None, kind.labels[0] if kind.labels else None
+
+
+def _devices(model: Obj | None, kind: Accelerator) -> int:
+    capacity = (model or {}).get("status", {}).get("capacity") or {}
+    text = str(capacity.get(kind.resource, ""))
+    return int(text) if text.isdecimal() else 0
+
+
+def _as(model: Obj | None, kind: Accelerator) -> tuple[dict[str, str], list[Any], dict[str, str]]:
+    """Labels, taints and capacity, without what is of this one node alone."""
+    if model is None:
+        return {}, [{"key": key, "value": "present", "effect": "NoSchedule"} for key in kind.taints[:1]], {}
+    labels = {key: value for key, value in (model["metadata"].get("labels") or {}).items() if key not in (NODE_HOSTNAME, NODE_POOL)}
+    taints = [taint for taint in model.get("spec", {}).get("taints") or () if not taint["key"].startswith(_OF_CONDITIONS)]
+    capacity = {key: str(value) for key, value in (model.get("status", {}).get("capacity") or {}).items()}
+    return labels, taints, capacity

@@ -1,0 +1,94 @@
+"""How fast a unit of each pool would be: as it was measured, else estimated from other hardware, else relative by the peak of the
+catalogue. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from diloco_operator.api.job import Pool, Status, UnitState, load
+from diloco_operator.kube.client import Obj
+from diloco_operator.preview.reports import Known
+from diloco_operator.report import UnitPhase, UnitReport
+
+
+class Basis(enum.StrEnum):
+    """What a speed stands on."""
+
+    MEASURED = "measured"
+    """Units of this job run on this hardware, or did a moment ago."""
+    ESTIMATED = "estimated"
+    """Units of this job run on other hardware: with the same share of the peak here."""
+    PEAK = "peak"
+    """Nothing is measured: only `relative` is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Of one unit."""
+
+    basis: Basis
+    tokens_per_second: float | None
+    """None: not known."""
+    relative: float | None
+    """Peak of the unit, that of the job's fastest pool being 1; None: the catalogue has no peak of the kind, and there are other pools."""
+
+
+def speeds_of(job: Obj, measured: Mapping[str, float]) -> dict[str, Speed]:
+    """By pool. `measured`: tokens/s of a unit, by pool, see `measured_speeds`."""
+    pools = load(job).spec.pools
+    peaks = {pool.name: _peak(pool) for pool in pools}
+    fastest = max(peaks.values(), default=0.0)
+    used = [measured[name] / peak for name, peak in peaks.items() if name in measured and peak]
+    found = {}
+    for name, peak in peaks.items():
+        relative = peak / fastest if peak else 1.0 if len(peaks) == 1 else None
+        if name in measured:
+            found[name] = Speed(Basis.MEASURED, measured[name], relative)
+        elif used and peak:
+            found[name] = Speed(Basis.ESTIMATED, fmean(used) * peak, relative)
+        else:
+            found[name] = Speed(Basis.PEAK, None, relative)
+    return found
+
+
+def _peak(pool: Pool) -> float:
+    """Dense bfloat16 TFLOP/s of a unit; 0: unknown."""
+    try:
+        return pool.shape.peak_tflops
+    except ValueError:
+        return 0.0  # a kind of the operator's catalogue file
+
+
+def measured_speeds(job: Obj) -> dict[str, float]:
+    """Tokens/s of a unit in each pool, the mean of those that train, as the job's status has it."""
+    by_pool: dict[str, list[float]] = {}
+    for unit in Status.model_validate(job.get("status") or {}).units:
+        if unit.state is UnitState.TRAINING and unit.tokens_per_second > 0:
+            by_pool.setdefault(unit.pool, []).append(unit.tokens_per_second)
+    return {pool: fmean(speeds) for pool, speeds in by_pool.items()}
+
+
+def shares_of(speeds: Sequence[Speed]) -> list[float | None]:
+    """The share of each of these units in the tokens of the job; None where it is not known."""
+    values = [speed.tokens_per_second for speed in speeds]
+    if any(value is None for value in values):
+        values = [speed.relative for speed in speeds]
+    known = [value for value in values if value is not None]
+    total = sum(known)
+    return [value / total for value in known] if total and len(known) == len(values) else [None] * len(speeds)
+
+
+def known_of(job: Obj) -> Known:
+    """What the syncer of a job that runs already would go on to report."""
+    status = Status.model_validate(job.get("status") or {})
+    units = {
+        unit.name: UnitReport(
+            unit.name, unit.attempt, UnitPhase.CONTRIBUTING, steps=unit.steps, tokens=unit.tokens, weight=unit.weight,
+            tokens_per_second=unit.tokens_per_second,
+        )
+        for unit in status.units
+    }  # fmt: skip
+    return Known(status.progress.step, status.progress.steps, status.progress.tokens, units)
