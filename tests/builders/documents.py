@@ -19,6 +19,7 @@ SHELL = "shell"
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "laptop": (
         "docs/guide.md#run-it-on-a-laptop",
+        "docs/guide.md#plan-before-you-apply",
         "docs/stopping.md#on-a-laptop",
         "docs/guide.md#get-the-model",
         "docs/guide.md#a-llama-on-your-own-data",

@@ -131,6 +131,15 @@ def test_explain_tells_what_a_pool_lacks_and_less_to_a_user_with_rights_in_the_n
     assert "  what would help - more nodes\n\nNote: you may not list the nodes of the cluster" in shown
 
 
+def test_plan_shows_what_the_jobs_of_a_cluster_would_get_and_writes_nothing(team: Team) -> None:
+    before = team.plane.kubectl("get", "dilocojobs,pods", "-n", team.namespace, "-o", "json").stdout
+    planned = team._run("plan")
+    assert planned.exit_code in (0, 1), planned.output
+    assert f"bytes-lm in namespace {team.namespace}" in planned.stdout
+    assert team.plane.kubectl("get", "dilocojobs,pods", "-n", team.namespace, "-o", "json").stdout == before
+    assert "--drain none: there is no node of this name" in team._run("plan", "--drain", "none").stderr
+
+
 def test_logs_come_from_every_host_of_the_unit(team: Team) -> None:
     shown = team.diloco("logs", "bytes-lm", "v5p-0", "--tail", "1")
     assert shown == "[host 0] step 2 of host 0\n[host 1] step 2 of host 1\n"

@@ -10,18 +10,19 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 
 from diloco_operator.api.job import InvalidJob, load
-from diloco_operator.api.names import EVENTS, KIND, NODES
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
 from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.cli.cluster import Target, on_cluster, target_options
 from diloco_operator.cli.explanation import Explanation, PoolFacts, explanation
 from diloco_operator.cli.explanation_text import explanation_text
 from diloco_operator.cli.jobs import find_job
 from diloco_operator.cli.view_model import JobView
+from diloco_operator.cli.waiting_line import Place, places
 from diloco_operator.fleet import Inventory, project_node
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Client, Forbidden, Gone, Obj, Resource
@@ -40,10 +41,10 @@ _MOST_EVENTS = 2000
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
 @target_options
 def explain(target: Target, job: str, output: str) -> None:
-    """Explain why JOB does not train with more units: each pool with what it lacks and what would help, and each unit that does not train
-    with its last failure.
+    """Explain why JOB does not train with more units: the cause that counts most, the next step and what comes by itself; then each pool
+    with what it lacks and what would help, and each unit that does not train with its last failure.
 
-    It reads the job, its events and, where you may, the nodes. It changes nothing.
+    It reads the job, its events and, where you may, the nodes and the other jobs that wait. It changes nothing.
     """
 
     async def work(client: RestClient, namespace: str) -> None:
@@ -67,11 +68,20 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
     selector = f"involvedObject.kind={KIND},involvedObject.name={name},involvedObject.uid={uid}"
     events = await _readable(client, EVENTS, namespace, notes, "events of the namespace", selector=selector, most=_MOST_EVENTS)
     facts: dict[str, PoolFacts] = {}
+    line: Mapping[str, Place] = {}
     if any(pool.reason in SHORT_OF_SLICES for pool in view.status.pools):
         nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
         if nodes is not None:
             facts = pool_facts(obj, nodes, now())
-    return explanation(view, obj["spec"], events or (), facts, notes)
+        line = await _line(client, obj, notes)
+    return explanation(view, obj["spec"], events or (), facts, line, notes)
+
+
+async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Place]:
+    """The job's place among all that wait. {}: other namespaces or priorities cannot be read, so that it is not known."""
+    jobs = await _readable(client, DILOCO_JOBS, "", notes, "jobs of other namespaces")
+    priorities = await _readable(client, PRIORITY_CLASSES, "", notes, "priority classes") if jobs is not None else None
+    return places(job, jobs, priorities) if jobs is not None and priorities is not None else {}
 
 
 async def _readable(

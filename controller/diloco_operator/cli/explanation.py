@@ -11,8 +11,10 @@ from diloco.wording import plural
 from diloco_operator.api.job import PoolStatus, UnitState, UnitStatus
 from diloco_operator.api.reasons import SHORT_OF_SLICES, EventReason, UnitReason
 from diloco_operator.api.state import JobState
+from diloco_operator.cli.dominant import Dominant, Upcoming, dominant, upcoming
 from diloco_operator.cli.status_text import headline
 from diloco_operator.cli.view_model import JobView
+from diloco_operator.cli.waiting_line import Place
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 
@@ -53,6 +55,8 @@ class PoolExplained:
     waiting_since: float | None
     nodes: str
     """What the nodes say now; "": they were not read."""
+    place: Place | None
+    """Among the jobs that wait for the same hardware; None: it does not wait, or other jobs could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,10 @@ class Explanation:
     state: str
     answer: str
     """One sentence."""
+    dominant: Dominant
+    """What most keeps it from more."""
+    upcoming: tuple[Upcoming, ...]
+    """What happens by itself at a known time, the soonest first."""
     pools: tuple[PoolExplained, ...]
     units: tuple[UnitsExplained, ...]
     hosts: tuple[AvoidedHost, ...]
@@ -106,16 +114,22 @@ class Explanation:
 
 
 def explanation(
-    view: JobView, spec: Mapping[str, Any], events: Iterable[Obj], facts: Mapping[str, PoolFacts], notes: Sequence[str] = ()
+    view: JobView,
+    spec: Mapping[str, Any],
+    events: Iterable[Obj],
+    facts: Mapping[str, PoolFacts],
+    line: Mapping[str, Place],
+    notes: Sequence[str] = (),
 ) -> Explanation:
-    """`spec`: of the job, as the API server has it. `events`: about it. `facts`: by pool."""
+    """`spec`: of the job, as the API server has it. `events`: about it. `facts` and `line` (see `places`): by pool."""
     asked = {pool["name"]: pool for pool in spec.get("pools") or ()}
     content = _content(view)
-    pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name), content) for pool in view.status.pools)
+    pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
     units = tuple(_units(view.status.units, _last_failures(view.status.units, events)))
     hosts = tuple(AvoidedHost(host.node, host.avoided_until, host.message) for host in view.status.hosts if host.avoided_until is not None)
     state = view.state.value if view.state is not None else ""
-    return Explanation(view.namespace, view.name, state, _answer(view, pools, units), pools, units, hosts, tuple(notes))
+    answer = _answer(view, pools, units)
+    return Explanation(view.namespace, view.name, state, answer, dominant(view), upcoming(view, spec), pools, units, hosts, tuple(notes))
 
 
 def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:
@@ -154,7 +168,7 @@ def _content(view: JobView) -> str:
     return "every unit that the job asks for has its hardware"
 
 
-def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, content: str) -> PoolExplained:
+def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, place: Place | None, content: str) -> PoolExplained:
     """`content`: why it has no more, if its status does not say."""
     learners = (spec or {}).get("learners") or {}
     return PoolExplained(
@@ -169,6 +183,7 @@ def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts |
         help=status.remedies or (),
         waiting_since=status.waiting_since,
         nodes=_nodes(facts) if facts is not None and status.reason in SHORT_OF_SLICES else "",
+        place=place,
     )
 
 

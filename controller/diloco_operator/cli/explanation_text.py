@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+from diloco_operator.cli.dominant import Cause
 from diloco_operator.cli.explanation import Explanation, PoolExplained, UnitsExplained
-from diloco_operator.cli.view_text import duration
+from diloco_operator.cli.view_text import duration, ordinal
 from diloco_operator.kube.timestamps import format_timestamp
 
 _LABEL = 18
@@ -17,6 +18,7 @@ _NAMED = 5
 def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
     """`width`: columns of the terminal; 0: lines are not wrapped, for a file or another program."""
     lines = _wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
+    lines += _rows(_dominant_rows(found, now), width)
     for pool in found.pools:
         lines += ["", *_wrapped(_pool_head(pool), "", width)]
         lines += _rows(_pool_rows(pool, now), width)
@@ -40,6 +42,24 @@ def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
     return "\n".join(lines)
 
 
+_ANSWERED = (Cause.OVER, Cause.NOT_SEEN, Cause.REFUSED, Cause.SUSPENDED)
+"""Causes that the sentence at the top tells."""
+_OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
+"""Causes that are no pool's and no unit's, so that nothing below has the operator's words."""
+
+
+def _dominant_rows(found: Explanation, now: float) -> Iterable[tuple[str, str]]:
+    main = found.dominant
+    if main.cause not in (Cause.NOTHING, *_ANSWERED):
+        of_job = main.cause in _OF_JOB
+        yield "cause", f"{main.reason}: {main.evidence}" if of_job else f"{main.reason} ({main.subject}): {main.meaning}"
+    if main.next_step:
+        yield "next step", main.next_step
+    following = next((each for each in found.upcoming if each.at > now), None)
+    if following is not None:
+        yield "by itself", f"in {duration(following.at - now)} {following.what}"
+
+
 def _pool_head(pool: PoolExplained) -> str:
     of = f" of at most {pool.max}" if pool.max is not None else ", no longer in the spec"
     least = f" (at least {pool.min})" if pool.min else ""
@@ -57,6 +77,9 @@ def _pool_rows(pool: PoolExplained, now: float) -> Iterable[tuple[str, str]]:
         yield "" if index else "what would help", f"- {remedy}"
     if pool.nodes:
         yield "nodes now", pool.nodes
+    if pool.place is not None:
+        several = f"{ordinal(pool.place.position)} of {pool.place.of} jobs that wait for such hardware"
+        yield "in line", several if pool.place.of > 1 else "no other job waits for such hardware"
 
 
 def _units_head(group: UnitsExplained) -> str:

@@ -10,7 +10,7 @@ from diloco.wording import plural
 
 from diloco_operator.api.reasons import PoolReason
 from diloco_operator.cli.status_text import table
-from diloco_operator.cli.view_text import count
+from diloco_operator.cli.view_text import count, ordinal
 from diloco_operator.preview.difference import Difference, Move, UnitMove, difference
 from diloco_operator.preview.outlook import JobOutlook, UnitOutlook, Verdict, WaitingUnit
 from diloco_operator.preview.preview import Preview
@@ -142,7 +142,7 @@ def _why(unit: UnitOutlook, move: UnitMove | None) -> str:
         reasons.setdefault(each.reason, []).append(each.pool)
     passed = "".join(f"; {', '.join(pools)}: {_PASSED.get(reason, reason)}" for reason, pools in reasons.items())
     starts = {Move.STARTS: "starts; ", Move.MOVES: "moves; "}.get(move.move, "") if move is not None and move.before else ""
-    return f"{starts}{_ordinal(unit.choice)} choice{passed}"
+    return f"{starts}{ordinal(unit.choice)} choice{passed}"
 
 
 def _ended(move: UnitMove) -> tuple[str, ...]:
@@ -181,11 +181,6 @@ def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
         yield from _wrapped(f"{what} {'wait' if len(names) > 1 else 'waits'}{short}: {reason}: {message}", "  ", width)
         for remedy in pool.remedies if pool.waits else ():
             yield from _wrapped(remedy, "    - ", width)
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 def _wrapped(text: str, label: str, width: int) -> list[str]:

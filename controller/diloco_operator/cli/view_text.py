@@ -64,6 +64,12 @@ def count(number: float) -> str:
     raise AssertionError("unreachable: the last unit takes everything")
 
 
+def ordinal(number: int) -> str:
+    """`1st`, `12th`, `23rd`."""
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def shortly(why: str) -> str:
     """The beginning of a long message, where the rest of it stands below."""
     first, more, _ = why.partition("; ")

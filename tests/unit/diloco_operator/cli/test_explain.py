@@ -8,9 +8,9 @@ from typing import Any
 
 from builders.cluster_scenes import NOW, SINCE, begin, conditions, on_a_cluster, unit
 from builders.fake_cluster import FakeCluster
-from builders.jobs import Obj, gpu_pool, tpu_pool
+from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_tpu_node, a_tpu_slice
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, NODES
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, NODES, PRIORITY_CLASSES
 from diloco_operator.cli.explain import explained
 from diloco_operator.cli.explanation import Explanation
 from diloco_operator.cli.explanation_text import explanation_text
@@ -95,17 +95,43 @@ async def test_a_pool_that_waits_says_since_when_why_what_would_help_and_what_no
     )  # fmt: skip
     assert (await page(cluster)).splitlines() == [
         "bytes-lm in namespace team is Training (QuorumContributing): 1 of 3 units contribute; pool v5p waits for slices",
+        "  cause           NoFreeSlice (pool v5p): Every slice that fits the pool is in use or not ready.",
+        "  next step       wait until job team/other ends, or suspend it",
         "",
         "POOL v5p (tpu-v5p 2x2x1): 1 placed of at most 4, 1 contributing",
         f"  why not more    NoFreeSlice since 2026-11-20T21:00:00Z (1m00s ago): {SHORT}",
         "  what would help - wait until job team/other ends, or suspend it",
         "                  - more nodes",
         "  nodes now       2 slices of tpu-v5p 2x2x1, 1 not usable: node down is cordoned",
+        "  in line         no other job waits for such hardware",
         "",
         "UNITS v5p-1, v5p-2: Pending, NoCapacity",
         "  why             waits for a slice; the message of pool v5p says why",
         "  since           2026-11-20T21:00:00Z (1m00s ago)",
     ]
+
+
+@on_a_cluster
+async def test_a_job_that_waits_says_its_place_in_line_and_what_comes_by_itself(cluster: FakeCluster) -> None:
+    await begin(cluster)
+    pools = [a_pool(placed=0, reason="NoFreeSlice", message=SHORT, remedies=REMEDIES)]
+    await set_status(
+        cluster, state="Queued", conditions=conditions(Training="False"), learners=learners(0, 2), pools=pools,
+        units=[unit("v5p-0", "BackingOff", 1, reason="Disrupted", message="evicted", notBefore="2026-11-20T21:01:42Z")],
+    )  # fmt: skip
+    older = {**pools[0], "name": "theirs"}
+    job = a_manifest("older", namespace="team", pools=[tpu_pool("theirs", topology="2x2x1")], spec={"priorityClassName": "high"})
+    await cluster.api.create(PRIORITY_CLASSES, {"metadata": {"name": "high"}, "value": 100})
+    await cluster.api.create(DILOCO_JOBS, job)
+    await cluster.write_status(DILOCO_JOBS, "older", {"pools": [older]}, namespace="team")
+    told = (await page(cluster)).splitlines()
+    assert told[1:4] == [
+        "  cause           NoFreeSlice (pool v5p): Every slice that fits the pool is in use or not ready.",
+        "  next step       wait until job team/other ends, or suspend it",
+        "  by itself       in 42s v5p-0 may start again",
+    ]
+    assert "  in line         2nd of 2 jobs that wait for such hardware" in told
+    assert "in line" not in await page(cluster, PRIORITY_CLASSES)
 
 
 @on_a_cluster
@@ -195,7 +221,10 @@ async def test_a_unit_whose_node_was_lost_is_not_sent_to_a_log_that_went_with_it
 async def test_a_spec_that_the_operator_cannot_use_is_the_answer(cluster: FakeCluster) -> None:
     await begin(cluster)
     await set_status(cluster, state="Queued", reason="SpecInvalid", conditions=conditions(Accepted="False"))
-    assert await page(cluster) == "bytes-lm in namespace team is Queued (AcceptedReason): about Accepted"
+    assert (await page(cluster)).splitlines() == [
+        "bytes-lm in namespace team is Queued (AcceptedReason): about Accepted",
+        "  next step       correct what the message names",
+    ]
 
 
 @on_a_cluster
@@ -226,7 +255,10 @@ async def test_a_job_that_the_operator_has_not_seen_is_told_as_by_status(cluster
 async def test_a_job_that_is_over_or_suspended_says_that_and_how_it_ended(cluster: FakeCluster) -> None:
     await begin(cluster)
     await set_status(cluster, state="Complete", reason="", conditions=conditions(Complete="True"), units=[unit(state="Completed")])
-    assert await page(cluster) == "bytes-lm in namespace team is Complete: about Complete"
+    assert (await page(cluster)).splitlines() == [
+        "bytes-lm in namespace team is Complete: about Complete",
+        "  next step       kubectl diloco export bytes-lm -n team -o model.safetensors",
+    ]
 
 
 @on_a_cluster
