@@ -11,7 +11,7 @@ from diloco_operator.api.job import ConditionStatus, PoolStatus, Spec, Status, U
 from diloco_operator.api.names import MANAGER
 from diloco_operator.api.reasons import SHORT_OF_SLICES, UnitReason
 from diloco_operator.kube.client import Obj
-from diloco_operator.preview.speeds import Basis, Speed, shares_of, speeds_of
+from diloco_operator.preview.speeds import Basis, Measured, Speed, shares_of, speeds_of
 
 _RUNNING = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING})
 _UNKNOWN = Speed(Basis.PEAK, None, None)
@@ -115,8 +115,8 @@ class JobOutlook:
         return self.namespace, self.name
 
 
-def outlook(job: Obj, measured: Mapping[str, float]) -> JobOutlook:
-    """`measured`: tokens/s of a unit of the job, by pool. Raises `InvalidJob`."""
+def outlook(job: Obj, measured: Measured) -> JobOutlook:
+    """`measured`: of this job. Raises `InvalidJob`."""
     spec, status = load(job).spec, Status.model_validate(job.get("status") or {})
     running = [unit for unit in status.units if unit.slice and unit.state in _RUNNING]
     pools = _pools(spec, status, running)

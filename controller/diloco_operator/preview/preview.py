@@ -11,7 +11,7 @@ from diloco_operator.preview.changes import Changes
 from diloco_operator.preview.cluster import VirtualCluster
 from diloco_operator.preview.contents import Contents
 from diloco_operator.preview.outlook import JobOutlook, outlook
-from diloco_operator.preview.speeds import measured_speeds
+from diloco_operator.preview.speeds import Measured, measured_speeds
 from diloco_operator.preview.virtual_time import run_virtual
 
 
@@ -32,7 +32,7 @@ class Preview:
 def preview(contents: Contents, jobs: Sequence[Obj], changes: Changes, begin: float) -> Preview:
     """`jobs`: to apply, valid, with defaults and namespaces. `begin`: the time now, seconds since the epoch. Raises `ApiError` for a job
     that the API server would refuse, and `PreviewFailed`."""
-    measured = {(job["metadata"]["namespace"], job["metadata"]["name"]): measured_speeds(job) for job in contents.jobs}
+    measured = {(job["metadata"]["namespace"], job["metadata"]["name"]): _measured(job) for job in contents.jobs}
 
     async def work() -> Preview:
         async with VirtualCluster(contents, begin) as cluster:
@@ -50,7 +50,14 @@ def preview(contents: Contents, jobs: Sequence[Obj], changes: Changes, begin: fl
     return run_virtual(work())
 
 
-def _outlooks(jobs: Iterable[Obj], measured: Mapping[tuple[str, str], Mapping[str, float]]) -> tuple[JobOutlook, ...]:
+def _measured(job: Obj) -> Measured:
+    try:
+        return measured_speeds(job)
+    except InvalidJob:
+        return {}
+
+
+def _outlooks(jobs: Iterable[Obj], measured: Mapping[tuple[str, str], Measured]) -> tuple[JobOutlook, ...]:
     """Of the jobs that can be read."""
     found = []
     for job in jobs:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from diloco_operator.accelerators import UnitShape
 from diloco_operator.api.job import Pool, Status, UnitState, load
 from diloco_operator.kube.client import Obj
 from diloco_operator.preview.reports import Known
@@ -36,17 +37,21 @@ class Speed:
     """Peak of the unit, that of the job's fastest pool being 1; None: the catalogue has no peak of the kind, and there are other pools."""
 
 
-def speeds_of(job: Obj, measured: Mapping[str, float]) -> dict[str, Speed]:
-    """By pool. `measured`: tokens/s of a unit, by pool, see `measured_speeds`."""
-    pools = load(job).spec.pools
-    peaks = {pool.name: _peak(pool) for pool in pools}
-    fastest = max(peaks.values(), default=0.0)
-    used = [measured[name] / peak for name, peak in peaks.items() if name in measured and peak]
+type Measured = Mapping[UnitShape, float]
+"""Tokens/s of a unit of this shape, see `measured_speeds`."""
+
+
+def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
+    """By pool."""
+    shapes = {pool.name: shape for pool in load(job).spec.pools if (shape := _shape(pool)) is not None}
+    fastest = max((shape.peak_tflops for shape in shapes.values()), default=0.0)
+    used = [measured[shape] / shape.peak_tflops for shape in dict.fromkeys(shapes.values()) if shape in measured and shape.peak_tflops]
     found = {}
-    for name, peak in peaks.items():
-        relative = peak / fastest if peak else 1.0 if len(peaks) == 1 else None
-        if name in measured:
-            found[name] = Speed(Basis.MEASURED, measured[name], relative)
+    for name, shape in shapes.items():
+        peak = shape.peak_tflops
+        relative = peak / fastest if peak else 1.0 if len(shapes) == 1 else None
+        if shape in measured:
+            found[name] = Speed(Basis.MEASURED, measured[shape], relative)
         elif used and peak:
             found[name] = Speed(Basis.ESTIMATED, fmean(used) * peak, relative)
         else:
@@ -54,21 +59,23 @@ def speeds_of(job: Obj, measured: Mapping[str, float]) -> dict[str, Speed]:
     return found
 
 
-def _peak(pool: Pool) -> float:
-    """Dense bfloat16 TFLOP/s of a unit; 0: unknown."""
-    try:
-        return pool.shape.peak_tflops
-    except ValueError:
-        return 0.0  # a kind of the operator's catalogue file
-
-
-def measured_speeds(job: Obj) -> dict[str, float]:
-    """Tokens/s of a unit in each pool, the mean of those that train, as the job's status has it."""
-    by_pool: dict[str, list[float]] = {}
+def measured_speeds(job: Obj) -> Measured:
+    """The mean of the units that train, as the job's status has it. Raises `InvalidJob`."""
+    shapes = {pool.name: _shape(pool) for pool in load(job).spec.pools}
+    found: dict[UnitShape, list[float]] = {}
     for unit in Status.model_validate(job.get("status") or {}).units:
-        if unit.state is UnitState.TRAINING and unit.tokens_per_second > 0:
-            by_pool.setdefault(unit.pool, []).append(unit.tokens_per_second)
-    return {pool: fmean(speeds) for pool, speeds in by_pool.items()}
+        shape = shapes.get(unit.pool)
+        if shape is not None and unit.state is UnitState.TRAINING and unit.tokens_per_second > 0:
+            found.setdefault(shape, []).append(unit.tokens_per_second)
+    return {shape: fmean(speeds) for shape, speeds in found.items()}
+
+
+def _shape(pool: Pool) -> UnitShape | None:
+    """None: of a kind that is in the operator's catalogue file alone."""
+    try:
+        return pool.shape
+    except ValueError:
+        return None
 
 
 def shares_of(speeds: Sequence[Speed]) -> list[float | None]:

@@ -11,11 +11,9 @@ from diloco_operator.cli.dominant import Cause, Dominant, Upcoming, dominant, up
 from diloco_operator.cli.view_model import JobView
 
 IN_42_SECONDS = "2026-11-20T21:01:42Z"
-A_POOL = {"name": "v5p", "reason": "NoFreeSlice", "message": "none is free", "remedies": ["end another job", "more nodes"]}
-
-# Everything at once: each test takes the first away and sees the next.
-SHORT = {"pools": [A_POOL], "learners": {"placed": 2, "min": 1, "max": 4}}
-BELOW = {"pools": [A_POOL], "learners": {"placed": 0, "min": 1, "max": 4}}
+A_POOL: Obj = {"name": "v5p", "reason": "NoFreeSlice", "message": "none is free", "remedies": ["end another job", "more nodes"]}
+SHORT: dict[str, Any] = {"pools": [A_POOL], "learners": {"placed": 2, "min": 1, "max": 4}}
+BELOW: dict[str, Any] = {"pools": [A_POOL], "learners": {"placed": 0, "min": 1, "max": 4}}
 
 
 def a_view(*units: Obj, spec: Obj | None = None, **status: Any) -> JobView:
