@@ -72,5 +72,16 @@ def attracts(terms: tuple[NodeTerm, ...] | None, labels: Mapping[str, str], name
     return terms is None or any(term.matches(labels, name) for term in terms)
 
 
+def only_nodes(terms: tuple[NodeTerm, ...] | None) -> frozenset[str] | None:
+    """The names of the only nodes on which a pod with these terms may run, where every term names some; None: it may be any."""
+    found: set[str] = set()
+    for term in terms or ():
+        named = [set(each.values) for each in term.fields if (each.key, each.operator) == (_NAME, "In")]
+        if not named:
+            return None
+        found |= set.intersection(*named)
+    return frozenset(found) if terms else None
+
+
 def _requirements(raw: Any) -> tuple[Requirement, ...]:
     return tuple(Requirement(each["key"], each["operator"], tuple(each.get("values") or ())) for each in raw or ())

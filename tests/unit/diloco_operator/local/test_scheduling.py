@@ -138,6 +138,28 @@ def test_what_is_no_quantity_is_refused(text: str) -> None:
         quantity(text)
 
 
+def named(*nodes: str) -> Obj:
+    return {"key": "metadata.name", "operator": "In", "values": list(nodes)}
+
+
+@pytest.mark.parametrize(
+    ("terms", "node"),
+    [
+        ([{"matchFields": [named("a", "b")]}], "a"),
+        ([{"matchFields": [named("b")], "matchExpressions": [{"key": "zone", "operator": "Exists"}]}], None),
+        ([{"matchFields": [named("b")]}, {"matchFields": [named("c")]}], "b"),
+        ([{"matchFields": [named("a", "b"), named("b", "c")]}], "b"),
+        ([{"matchFields": [named("c")]}, {"matchExpressions": [{"key": "zone", "operator": "DoesNotExist"}]}], "a"),
+        ([{"matchFields": [named("d")]}], None),
+    ],
+)
+def test_a_pod_for_nodes_by_name_runs_on_no_other(terms: list[Obj], node: str | None) -> None:
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+    choice = placed(a_pod(affinity=affinity), *map(a_fleet_node, "abc"))
+    words = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    assert (choice.node, choice.message) == (node, "" if node else words)
+
+
 # --- affinity between pods --------------------------------------------------------------------------------------------
 ZONE = "topology.kubernetes.io/zone"
 
