@@ -10,6 +10,7 @@ from builders.fake_cluster import NS, FakeCluster, wall_clock
 from builders.jobs import Obj, a_manifest, tpu_pool
 from builders.virtual_time import run_virtual
 from diloco_operator.api import names
+from diloco_operator.cli.plan_text import Page, plan_text
 from diloco_operator.kube.client import Forbidden, ObjList, Resource
 from diloco_operator.preview.changes import Asked, changes_of
 from diloco_operator.preview.contents import Contents, NodesNotReadable, of_cluster
@@ -70,6 +71,36 @@ def test_a_new_job_gets_the_surplus_of_one_that_runs_and_the_plan_says_whose_it_
     assert ends.taken_by == "default/new/v6e-0"
     assert (starts.job, starts.move, starts.after) == ("new", Move.STARTS, ends.before)
     assert unfit(found.now, found.planned, {(NS, "new")}) == ()
+
+
+def test_the_page_shows_who_gives_way_to_whom_and_leaves_the_rest_out() -> None:
+    async def two(cluster: FakeCluster) -> None:
+        await _one_trains(cluster)
+        await cluster.apply("other", min=1, max=1)
+        await cluster.trains("other", 1)
+
+    found = planned(copied(two, "np-a", "np-b", "np-c"), a_job("new"))
+    assert plan_text(found, Page({(NS, "new")}, (), ("what could not be read",), ""), ()).splitlines() == [
+        "lm in namespace default: fits, 1 unit (at least 1, at most 2), speed 1.00; before 2 units, speed 2.00",
+        "  UNIT    RUNS ON   BEFORE   SPEED   SHARE   WHY",
+        "  v6e-0   np-a-0    np-a-0   1.00    100%    1st choice",
+        "  v6e-1   -         np-b-0   -       -       ends: NoCapacity; default/new/v6e-0 gets its slice",
+        ("  v6e-1 waits: NoFreeSlice: pool v6e needs 1 more slice of tpu-v6e 2x2; the fleet has 3: 1 of this job; 2 held by 2 jobs: 1 by "
+        "default/new (none surplus), 1 by default/other (none surplus)"),
+        "    - wait until one of these jobs ends, or suspend it",
+        "    - more nodes",
+        "    - an autoscaler, which provisioning.mode of the pool asks",
+        "",
+        "new in namespace default: fits, 1 unit (at least 1, at most 1), speed 1.00",
+        "  UNIT    RUNS ON   SPEED   SHARE   WHY",
+        "  v6e-0   np-b-0    1.00    100%    1st choice",
+        "",
+        "1 other job stays as it is",
+        "",
+        "Speeds are peaks of the catalogue, a unit of the job's fastest pool being 1: nothing is measured yet.",
+        "",
+        "Note: what could not be read",
+    ]
 
 
 def test_a_minimum_that_runs_is_not_taken_for_a_new_job_which_does_not_fit() -> None:
