@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from diloco_operator.accelerators import UnitShape
-from diloco_operator.api.job import Pool, Status, UnitState, load
+from diloco_operator.api.job import Pool, Status, UnitState, UnitStatus, load
 from diloco_operator.kube.client import Obj
 from diloco_operator.preview.reports import Known
 from diloco_operator.report import UnitPhase, UnitReport
@@ -60,14 +60,22 @@ def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
 
 
 def measured_speeds(job: Obj) -> Measured:
-    """The mean of the units that train, as the job's status has it. Raises `InvalidJob`."""
-    shapes = {pool.name: _shape(pool) for pool in load(job).spec.pools}
-    found: dict[UnitShape, list[float]] = {}
-    for unit in Status.model_validate(job.get("status") or {}).units:
-        shape = shapes.get(unit.pool)
-        if shape is not None and unit.state is UnitState.TRAINING and unit.tokens_per_second > 0:
-            found.setdefault(shape, []).append(unit.tokens_per_second)
-    return {shape: fmean(speeds) for shape, speeds in found.items()}
+    """As the job's status has it: the record of each pool, or else the mean of its units that train. Of several pools of one shape the
+    first counts. Raises `InvalidJob`."""
+    status = Status.model_validate(job.get("status") or {})
+    recorded = {pool.name: pool.tokens_per_second for pool in status.pools if pool.tokens_per_second}
+    found: dict[UnitShape, float] = {}
+    for pool in load(job).spec.pools:
+        now = [unit.tokens_per_second for unit in status.units if unit.pool == pool.name and _trains(unit)]
+        speed = recorded.get(pool.name) or (fmean(now) if now else 0.0)
+        shape = _shape(pool)
+        if shape is not None and speed:
+            found.setdefault(shape, speed)
+    return found
+
+
+def _trains(unit: UnitStatus) -> bool:
+    return unit.state is UnitState.TRAINING and unit.tokens_per_second > 0
 
 
 def _shape(pool: Pool) -> UnitShape | None:
