@@ -43,9 +43,9 @@ class Cause(enum.StrEnum):
     GIVEN_UP = "UnitsGivenUp"
     CRASHES = "UnitsFail"
     HARDWARE = "NoHardware"
+    WARNED = "Warned"
     GRANTS = "NotGranted"
     STARTING = "Starts"
-    WARNED = "Warned"
     GROWTH = "NoHardwareToGrow"
     NOTHING = "Nothing"
 
@@ -84,7 +84,14 @@ _OF_SYNCER = frozenset(
     }
 )
 _GRANTED = frozenset({PoolReason.WAITING_FOR_NODES, PoolReason.WAITING_FOR_QUOTA})
-_WARNING = frozenset({DegradedReason.SNAPSHOT_FAILED, DegradedReason.VOLUME_DELETED, DegradedReason.WORK_REFUSED})
+_WARNING = frozenset(
+    {
+        DegradedReason.ROLL_OUT_STOPPED,
+        DegradedReason.SNAPSHOT_FAILED,
+        DegradedReason.VOLUME_DELETED,
+        DegradedReason.WORK_REFUSED,
+    }
+)
 _STARTING = (UnitState.STARTING, UnitState.JOINING)
 
 
@@ -175,7 +182,7 @@ def _growth(view: JobView) -> Dominant | None:
 
 
 _PRECEDENCE: Sequence[Callable[[JobView], Dominant | None]] = (
-    _over, _not_seen, _refused, _suspended, _blocked, _syncer, _pods, _given_up, _crashes, _hardware, _grants, _starting, _warned, _growth,
+    _over, _not_seen, _refused, _suspended, _blocked, _syncer, _pods, _given_up, _crashes, _hardware, _warned, _grants, _starting, _growth,
 )  # fmt: skip
 
 

@@ -47,6 +47,7 @@ TAKEN = said("Training", "False", "NameTaken")
         (a_view(STARTS, CRASHES, GIVEN_UP, **BELOW), Cause.GIVEN_UP, "RestartsExhausted", "v5p-1"),
         (a_view(STARTS, ASKED, CRASHES, **BELOW), Cause.CRASHES, "Crashed", "v5p-2"),
         (a_view(STARTS, ASKED, **BELOW), Cause.HARDWARE, "NoFreeSlice", "pool v5p"),
+        (a_view(STARTS, conditions=[said("Degraded", "True", "RollOutStopped")], **SHORT), Cause.WARNED, "RollOutStopped", "Degraded"),
         (a_view(STARTS, ASKED, **SHORT), Cause.GRANTS, "WaitingForNodes", "v5p-4"),
         (a_view(STARTS, **SHORT), Cause.STARTING, "TakingParameters", "v5p-5"),
         (a_view(conditions=[said("Degraded", "True", "SnapshotFailed")], **SHORT), Cause.WARNED, "SnapshotFailed", "Degraded"),
