@@ -90,8 +90,8 @@ def _nodes_of(name: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool
     by_label = [node for node in nodes if name in _node_pools(node)]
     if by_label:
         return [node["metadata"]["name"] for node in by_label]
-    kind = _kind_named(name)
-    if name not in pools and kind is not None:
+    kind = _kind_named(f"--without {name}", name, nodes) if name not in pools else None
+    if kind is not None:
         found = [node["metadata"]["name"] for node in nodes if _accelerator(node) == kind.name]
         if found:
             return found
@@ -167,7 +167,7 @@ def _kind_for(text: str, name: str, nodes: Sequence[Obj], pools: Mapping[str, Se
         raise BadChange(f"--add {text}: pools of this name ask for {' and for '.join(asked)}; write the kind instead, such as {asked[0]}=1")
     if asked and asked[0] in CATALOGUE:
         return CATALOGUE[asked[0]]
-    if (kind := _kind_named(name)) is not None:
+    if (kind := _kind_named(f"--add {text}", name, nodes)) is not None:
         return kind
     there = sorted({_accelerator(node) for node in nodes if name in _node_pools(node)} - {""})
     if len(there) == 1:
@@ -175,12 +175,17 @@ def _kind_for(text: str, name: str, nodes: Sequence[Obj], pools: Mapping[str, Se
     raise _unknown(f"--add {text}: there is no pool or accelerator {name}", name, [*pools, *CATALOGUE], "pools and accelerators")
 
 
-def _kind_named(name: str) -> Accelerator | None:
-    """By the name of the kind, or a part of it that no other kind has, such as v6e or h100."""
+def _kind_named(option: str, name: str, nodes: Sequence[Obj]) -> Accelerator | None:
+    """By the name of the kind, or a part of it that no other kind has, such as v6e; of several, such as for h100, the one that the fleet
+    has. Raises `BadChange` if that does not decide."""
     if name in CATALOGUE:
         return CATALOGUE[name]
-    parts = [kind for kind in CATALOGUE.values() if name in kind.name.split("-")]
-    return parts[0] if len(parts) == 1 else None
+    kinds = [kind for kind in CATALOGUE.values() if name in kind.name.split("-")]
+    there = {_accelerator(node) for node in nodes} if len(kinds) > 1 else set()
+    chosen = [kind for kind in kinds if kind.name in there] if len(kinds) > 1 else kinds
+    if kinds and len(chosen) != 1:
+        raise BadChange(f"{option}: {name} may be {' or '.join(kind.name for kind in kinds)}; write one of these")
+    return chosen[0] if chosen else None
 
 
 def _unknown(what: str, name: str, known: Sequence[str], of: str) -> BadChange:
