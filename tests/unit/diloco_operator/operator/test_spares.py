@@ -9,6 +9,7 @@ from builders.cluster_scenes import operated
 from builders.fake_cluster import NS, FakeCluster
 from builders.jobs import tpu_pool
 from diloco_operator.api import names
+from diloco_operator.kube.client import Obj
 
 pytestmark = pytest.mark.slow
 
@@ -18,9 +19,8 @@ async def apply(cluster: FakeCluster, name: str, max: int, *, min: int = 1, spar
 
 
 async def until_training(cluster: FakeCluster, name: str, units: int) -> None:
-    def holds(status: dict[str, object]) -> bool:
-        found = status.get("units", ())
-        return sum(unit["state"] == "Training" for unit in found) == units  # type: ignore[attr-defined, index]
+    def holds(status: Obj) -> bool:
+        return [unit["state"] for unit in status.get("units", ())].count("Training") == units
 
     await cluster.when(name, holds, what=f"{units} units train")
 
