@@ -3,8 +3,20 @@
 See docs/decisions/0208-one-flow.md.
 """
 
-from diloco_operator.allotment.flow.checks import checks
+from diloco_operator.allotment.flow.checks import Answer, answer, checks
+from diloco_operator.allotment.flow.lasting import solve
 from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, PoolPlan
-from diloco_operator.allotment.flow.solution import solve
 
-__all__ = ["FlowClass", "FlowHeld", "FlowJob", "FlowPlan", "FlowPool", "FlowProblem", "PoolPlan", "checks", "solve"]
+__all__ = [
+    "Answer",
+    "FlowClass",
+    "FlowHeld",
+    "FlowJob",
+    "FlowPlan",
+    "FlowPool",
+    "FlowProblem",
+    "PoolPlan",
+    "answer",
+    "checks",
+    "solve",
+]

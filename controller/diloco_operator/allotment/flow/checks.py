@@ -5,20 +5,43 @@ See docs/decisions/0206-dry-runs-before-revocations.md.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import replace
 
+from diloco_operator.allotment.flow.lasting import solve
 from diloco_operator.allotment.flow.problem import FlowJob, FlowPlan, FlowProblem
-from diloco_operator.allotment.flow.solution import solve
+
+ROUNDS = 4
+type Answer = tuple[FlowPlan, frozenset[tuple[str, str]]]
+"""The plan, and which pools should ask: job and pool."""
+
+
+def answer(problem: FlowProblem) -> Answer:
+    """Solve the problem, and say who should ask."""
+    plan = solve(problem)
+    return plan, checks(problem, plan)
 
 
 def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
-    """Job and pool. They get more if all pools may displace units. A second solve, where some may not."""
-    asking = [(job.key, pool.name) for job in problem.jobs for pool in job.pools if pool.wanted and not pool.displaces]
-    if not asking:
-        return frozenset()
-    then = solve(FlowProblem(problem.classes, tuple(_displacing(job) for job in problem.jobs)))
-    return frozenset(key for key in asking if sum(then.pools[key].taken.values()) > sum(plan.pools[key].taken.values()))
+    """Job and pool. They get more if they may displace units. Those that do may be refused, so the next ones are looked for without them,
+    a few times; then all that are left should ask: a dry run for nothing costs little."""
+    asking = {(job.key, pool.name): pool.wanted for job in problem.jobs for pool in job.pools if pool.wanted and not pool.displaces}
+    asking = {key: wanted for key, wanted in asking.items() if wanted > sum(plan.pools[key].taken.values())}
+    found: set[tuple[str, str]] = set()
+    for _ in range(ROUNDS):
+        if not asking:
+            break
+        then = solve(FlowProblem(problem.classes, tuple(_displacing(job, asking) for job in problem.jobs)))
+        more = {key for key in asking if sum(then.pools[key].taken.values()) > sum(plan.pools[key].taken.values())}
+        if not more:
+            break
+        found |= more
+        asking = {key: wanted for key, wanted in asking.items() if key not in more}
+    else:
+        found |= asking.keys()
+    return frozenset(found)
 
 
-def _displacing(job: FlowJob) -> FlowJob:
-    return replace(job, pools=tuple(replace(pool, displaces=True) for pool in job.pools))
+def _displacing(job: FlowJob, asking: Container[tuple[str, str]]) -> FlowJob:
+    pools = (replace(pool, displaces=pool.displaces or (job.key, pool.name) in asking) for pool in job.pools)
+    return replace(job, pools=tuple(pools))

@@ -47,11 +47,18 @@ class _Admission:
         self._dead: set[int] = {SOURCE}
         """Nodes from which no path leads to the sink, and none will: flow is only added."""
         self._minima = Minima()
+        self._occupied: dict[int, int] = {}
+        """Arc into the sink -> room, of classes that units of several sizes use, that units have which no minimum needs."""
 
     def run(self) -> Minima:
+        network = self._network
         running = [arcs for arcs in self._model.jobs.values() if arcs.job.runs]
         for arcs in running:
             self._keep(arcs)
+        for (pool, class_), arc in self._model.kept.items():
+            size = self._model.sizes[pool, class_]
+            if network.shares(sink := self._model.sinks[class_, size]) and (units := network.upper[arc] - network.flow[arc]):
+                self._occupied[sink] = self._occupied.get(sink, 0) + units * size
         for arcs in running:
             got = sum(units for _, units in self.fill(arcs))
             self._close(arcs, got)
@@ -76,7 +83,11 @@ class _Admission:
                 needed -= here
                 others -= more
                 key = (job.key, pool.name)
-                last = [self._model.stays[key], self._model.kept[key, each.class_], self._model.sinks[each.class_, pool.size]]
+                last = [
+                    self._model.stays[key],
+                    self._model.kept[key, each.class_],
+                    self._model.sinks[each.class_, pool.size_in(self._model.hubs[each.class_])],
+                ]
                 self._stay(arcs, last, each.settling + here + more, scavenged=pool.scavenged)
         if arcs.held is not None:
             network.lower[arcs.held] = job.protected
@@ -111,10 +122,23 @@ class _Admission:
         return pushed
 
     def _push(self, arcs: JobArcs, first: list[int], closed: set[int], wanted: int, reached: set[int]) -> list[tuple[Path, int]]:
-        """Units along paths that begin with these arcs behind the one of all new units."""
+        """Units along paths that begin with these arcs behind the one of all new units. Where units of several sizes share hosts, all take
+        what is free, if that is enough, and leave alone what units have: no later step would exchange one for the other."""
         network = self._network
         begin = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, arcs.minimum, arcs.new, *first) if arc is not None]
         start = network.heads[first[-1]] if first else arcs.start
+        if self._occupied:
+            network.keep_back(self._occupied)
+            pushed = self._along(begin, start, closed, wanted, set())
+            network.keep_back({arc: -room for arc, room in self._occupied.items()})
+            if sum(units for _, units in pushed) == wanted:
+                return pushed
+            for path, units in reversed(pushed):
+                network.push(path, -units)
+        return self._along(begin, start, closed, wanted, reached)
+
+    def _along(self, begin: Path, start: int, closed: set[int], wanted: int, reached: set[int]) -> list[tuple[Path, int]]:
+        network = self._network
         pushed: list[tuple[Path, int]] = []
         while wanted > 0 and network.room(begin) > 0 and (found := network.shortest(start, SINK, closed, reached)) is not None:
             path = [*begin, *found]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from diloco_operator.allotment.flow.objective import Bonuses, segments
+from diloco_operator.allotment.flow.objective import Bonuses, segments, share_of
 from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool
 from diloco_operator.allotment.flow.residual import PLENTY, SINK, SOURCE, Network
 
@@ -34,7 +34,7 @@ class JobArcs:
     entry: int
     """From the source."""
     minimum: int
-    """For the units of its minimum."""
+    """For the units of its minimum. It takes back the bonus, which only units beyond it have."""
     surplus: list[list[int]] = field(default_factory=list)
     """For units beyond it, and for those of scavenged pools: the segments of their shares."""
     held: int | None = None
@@ -63,6 +63,8 @@ class Model:
         """In the order in which they are served."""
         self.kept: dict[tuple[PoolKey, str], int] = {}
         """Pool and class -> the arc of units that stay."""
+        self.sizes: dict[tuple[PoolKey, str], int] = {}
+        """Pool and class -> what one of these units takes of its room."""
         self.stays: dict[PoolKey, int] = {}
         """Pool -> the arc of all its units that stay."""
         self.taken: dict[tuple[PoolKey, str, Lane], int] = {}
@@ -76,10 +78,13 @@ class Model:
         """Hub and lane -> class -> the arc between them."""
         self.sinks: dict[tuple[str, Size], int] = {}
         """Class and size -> the arc into the sink."""
+        self._bonuses: dict[PoolKey, int] = {}
         self._nodes: dict[tuple[str, Size], int] = {}
         """Class and size -> its node."""
         self._hubs: dict[tuple[str, Lane], int] = {}
         self.classes = sorted(classes, key=lambda class_: class_.name)
+        self.hubs = {class_.name: class_.hub for class_ in self.classes}
+        """Class -> its hub."""
         ordered = sorted(jobs, key=lambda job: job.order)
         self._add_classes(ordered)
         for job in ordered:
@@ -92,12 +97,13 @@ class Model:
         for job in jobs:
             for pool in job.pools:
                 for hub in pool.values:
-                    lanes.setdefault(hub, set()).add((pool.size, pool.displaces))
+                    lanes.setdefault(hub, set()).add((pool.size_in(hub), pool.displaces))
                     if pool.moving:
-                        lanes[hub].add((pool.size, True))
+                        lanes[hub].add((pool.size_in(hub), True))
                 for each in pool.held:
-                    held.setdefault(each.class_, set()).add(pool.size)
-                    unheld[each.class_] -= each.units * pool.size
+                    size = pool.size_in(self.hubs[each.class_])
+                    held.setdefault(each.class_, set()).add(size)
+                    unheld[each.class_] -= each.units * size
         for class_ in self.classes:
             arcs, own = [], sorted(lanes.get(class_.hub, ()))
             timid = sum(not displaces for _, displaces in own)
@@ -119,15 +125,17 @@ class Model:
     def _add_job(self, job: FlowJob, bonus: Bonuses) -> None:
         network, node, first = self.network, self.network.node(), len(self.network.tails)
         firm = network.node()
+        for pool in job.pools:
+            self._bonuses[job.key, pool.name] = bonus.of(job, pool.share, scavenged=pool.scavenged)
         staying = job.protected + sum(each.settling for pool in job.pools if pool.scavenged for each in pool.held)
         entry = network.arc(SOURCE, node, max(job.max, staying))  # a maximum that was lowered makes no unit leave at once
-        minimum = network.arc(node, firm, 0)
+        minimum = network.arc(node, firm, 0, bonus.of(job, share_of(job.firm), scavenged=False) if job.firm else 0)
         arcs = self.jobs[job.key] = JobArcs(job, entry, minimum)
         scavenging = tuple(pool for pool in job.pools if pool.scavenged)
         for pools, end, scavenged in ((job.firm, firm, False), (scavenging, network.node() if scavenging else firm, True)):
             if pools:
-                worth, most = bonus.of(job, scavenged=scavenged), min(job.max, sum(pool.has + pool.wanted for pool in pools))
-                arcs.surplus.append([network.arc(node, end, units, cost - worth) for units, cost in segments(pools, most)])
+                most = min(job.max, sum(pool.has + pool.wanted for pool in pools))
+                arcs.surplus.append([network.arc(node, end, units, cost) for units, cost in segments(pools, most)])
             if scavenged:
                 for pool in pools:
                     self._add_held(job, pool, end)
@@ -146,7 +154,7 @@ class Model:
             for pool in job.firm:
                 self._add_held(job, pool, held)
             arcs.start = network.node()
-            arcs.new = network.arc(firm, arcs.start, PLENTY)
+            arcs.new = network.arc(firm, arcs.start, PLENTY if job.most_new is None else job.most_new)
         arcs.rest_node = arcs.start
         if any(pool.missing for pool in job.firm):
             arcs.rest_node = network.node()
@@ -168,13 +176,16 @@ class Model:
         lower = 0 if pool.scavenged else min(pool.min, pool.has)
         self.stays[job.key, pool.name] = self.network.arc(start, node, pool.has, lower=lower)
         for each in sorted(pool.held, key=lambda each: each.class_):
-            end = self._nodes[each.class_, pool.size]
-            self.kept[(job.key, pool.name), each.class_] = self.network.arc(node, end, each.units, -each.value, each.settling)
+            size = self.sizes[(job.key, pool.name), each.class_] = pool.size_in(self.hubs[each.class_])
+            end = self._nodes[each.class_, size]
+            self.kept[(job.key, pool.name), each.class_] = self.network.arc(
+                node, end, each.units, -each.value - self._bonuses[job.key, pool.name], each.settling
+            )
 
     def _add_new(self, job: FlowJob, pool: FlowPool, start: int, most: int) -> None:
         """Arcs from this node to the hubs of the pool."""
-        lane = (pool.size, pool.displaces)
-        hubs = [(hub, value) for hub, value in sorted(pool.values.items()) if (hub, lane) in self.choices]
+        lanes = {hub: (pool.size_in(hub), pool.displaces) for hub in pool.values}
+        hubs = [(hub, value) for hub, value in sorted(pool.values.items()) if (hub, lanes[hub]) in self.choices]
         if not hubs:
             return
         key, node = (job.key, pool.name), start
@@ -183,19 +194,28 @@ class Model:
             node = self.network.node()
             limits.append(self.network.arc(start, node, most))
         for hub, value in hubs:
-            arc = self.network.arc(node, self._hubs[hub, lane], most, -value)
-            self.taken[key, hub, lane] = arc
+            arc = self.network.arc(node, self._hubs[hub, lanes[hub]], most, -value - self._bonuses[key])
+            self.taken[key, hub, lanes[hub]] = arc
             limits.append(arc)
 
     def _add_moving(self, job: FlowJob, pool: FlowPool) -> None:
-        lane = (pool.size, True)  # they cost less than any unit that would have to leave
-        hubs = [hub for hub in sorted(pool.values) if (hub, lane) in self.choices]
+        lanes = {hub: (pool.size_in(hub), True) for hub in pool.values}  # they cost less than any unit that would have to leave
+        better = pool.values if pool.better is None else pool.better
+        hubs = [hub for hub in sorted(pool.values) if hub in better and (hub, lanes[hub]) in self.choices]
         if not pool.moving or not hubs:
             return
         node = self.network.node()
         self.movers[job.key, pool.name] = self.network.arc(SOURCE, node, min(pool.moving, pool.has))
         for hub in hubs:
-            self.replaced[(job.key, pool.name), hub, lane] = self.network.arc(node, self._hubs[hub, lane], pool.moving, MOVING)
+            arc = self.network.arc(node, self._hubs[hub, lanes[hub]], pool.moving, MOVING)
+            self.replaced[(job.key, pool.name), hub, lanes[hub]] = arc
+
+    def mixed(self) -> list[tuple[FlowClass, dict[Size, int]]]:
+        """The classes that units of several sizes use: size -> the arc into the sink."""
+        sinks: dict[str, dict[Size, int]] = {}
+        for (name, size), arc in self.sinks.items():
+            sinks.setdefault(name, {})[size] = arc
+        return [(class_, found) for class_ in self.classes if len(found := sinks.get(class_.name, {})) > 1]
 
     def chosen(self) -> dict[tuple[str, Lane], dict[str, int]]:
         """Hub and lane -> class -> units that go there from the hub."""

@@ -1,7 +1,8 @@
 """What a unit is worth to the flow: its value, less what the job's share costs, and a bonus for its priority. Integers only.
 
-A job with n units beyond its minimum gets less for the next one, so that jobs share: after each doubling of n an eighth of the mean value
-less. What the next one is worth never falls to nothing, else slices would stay idle.
+A job with n slices beyond its minimum gets less for the next one, so that jobs share: after each doubling of n an eighth of the mean value
+less. What the next one is worth never falls to nothing, else slices would stay idle. A unit of several hosts, or of a part of one, counts
+as that many slices, in all of this.
 
 See docs/decisions/0208-one-flow.md.
 """
@@ -26,21 +27,26 @@ class Segment(NamedTuple):
 
 
 def segments(pools: Iterable[FlowPool], most: int) -> list[Segment]:
-    """At most 8, for up to `most` units: 1, 1, 2, 4, 8, 16, 32 and the rest. The costs increase, and stay below the least value."""
-    values = [value for pool in pools for value in (*pool.values.values(), *(each.value for each in pool.held))]
-    bound = min(values, default=2) - 2
+    """At most 8, for up to `most` units: 1, 1, 2, 4, 8, 16, 32 slices and the rest. The costs increase, and stay below the least value.
+    Where pools have units of several sizes, all count as the smallest."""
+    pools = list(pools)
+    bound, share = min((value for pool in pools for value in pool.all_values), default=2) - 2, share_of(pools)
     found: list[Segment] = []
-    left, width = most, 1
+    done = 0
     for index in range(SEGMENTS):
-        units = left if index == SEGMENTS - 1 else min(left, width)
-        if units <= 0:
-            break
-        cost = min(SLOPE * index // SEGMENTS, bound)
+        until = most if index == SEGMENTS - 1 else min(most, -(-(MEAN << index) // share))
+        if until <= done:
+            continue
+        cost = min(SLOPE * share * index // (MEAN * SEGMENTS), bound)
         before = found.pop().units if found and found[-1].cost == cost else 0
-        found.append(Segment(before + units, cost))
-        left -= units
-        width = 1 if index == 0 else width * 2
+        found.append(Segment(before + until - done, cost))
+        done = until
     return found
+
+
+def share_of(pools: Iterable[FlowPool]) -> int:
+    """What each of their units counts in the share of their job."""
+    return min((pool.share for pool in pools), default=MEAN)
 
 
 class Bonuses(NamedTuple):
@@ -51,13 +57,16 @@ class Bonuses(NamedTuple):
     step: int
     """Between two ranks: more than all that moves of other units for one of them can lose."""
 
-    def of(self, job: FlowJob, *, scavenged: bool) -> int:
-        return self.ranks[not scavenged, job.priority] * self.step
+    def of(self, job: FlowJob, share: int, *, scavenged: bool) -> int:
+        """Of a unit that counts so much in the share of its job."""
+        return self.ranks[not scavenged, job.priority] * self.step * share // MEAN
 
 
 def bonuses(jobs: Iterable[FlowJob]) -> Bonuses:
     """For these jobs. A path along which units move aside meets each pool at most once, on its old slices and on new ones."""
     found = [(job, pool) for job in jobs for pool in job.pools]
     ranks = {(not pool.scavenged, job.priority) for job, pool in found}
-    most = max((value for _, pool in found for value in (*pool.values.values(), *(each.value for each in pool.held))), default=0)
-    return Bonuses({rank: index for index, rank in enumerate(sorted(ranks))}, (most + SLOPE) * (2 * len(found) + 1))
+    most = max((value for _, pool in found for value in pool.all_values), default=0)
+    shares = [pool.share for _, pool in found] or [MEAN]
+    loss = (most + -(-SLOPE * max(MEAN, *shares) // MEAN)) * (2 * len(found) + 1)
+    return Bonuses({rank: index for index, rank in enumerate(sorted(ranks))}, -(-loss * MEAN // min(MEAN, *shares)))

@@ -5,7 +5,7 @@ See docs/decisions/0208-one-flow.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 MEAN = 1000
@@ -47,7 +47,7 @@ class FlowPool:
     min: int = 0
     """At least so many units, as a part of the job's minimum."""
     size: int = 1
-    """Slices or hosts of a class that one unit takes."""
+    """What one unit takes of the room of a class."""
     held: tuple[FlowHeld, ...] = ()
     scavenged: bool = False
     """It takes what no other pool wants, and is no part of any minimum."""
@@ -56,6 +56,22 @@ class FlowPool:
     displaces: bool = True
     """Units may be asked to leave for its new ones. False: nothing says yet that its pods would be admitted, so they take what is free, or
     is being left, and withhold nothing."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """What one unit takes of the room of the classes of a hub, where that is not `size`."""
+    share: int = MEAN
+    """What one unit counts in the share of its job, in thousandths of a slice."""
+    better: frozenset[str] | None = None
+    """Hubs for which units would leave their slices; None: all of `values`."""
+
+    def size_in(self, hub: str) -> int:
+        """What one unit takes of the room of a class of this hub."""
+        return self.sizes.get(hub, self.size)
+
+    @property
+    def all_values(self) -> Iterator[int]:
+        """Of new units and of those that it has."""
+        yield from self.values.values()
+        yield from (each.value for each in self.held)
 
     @property
     def has(self) -> int:
@@ -84,6 +100,9 @@ class FlowJob:
     """Seconds since the epoch: of jobs with equal priority the oldest comes first."""
     admitted: bool = False
     """It runs: its minimum keeps what it has, and what is missing is filled unit by unit."""
+    most_new: int | None = None
+    """New units of its pools that are not scavenged, at most; None: no more than the maximum. Less than what the maximum leaves once some
+    have left: units that leave count until they have gone."""
 
     @property
     def order(self) -> tuple[int, float, str]:
@@ -135,19 +154,21 @@ class FlowProblem:
         if len(names) < len(self.classes) or len({job.key for job in self.jobs}) < len(self.jobs):
             raise ValueError("two classes, or two jobs, have one name")
         used = dict.fromkeys(names, 0)
+        hubs = {class_.name: class_.hub for class_ in self.classes}
         for job in self.jobs:
             for pool in job.pools:
-                counts = (job.min, job.max, pool.min, pool.wanted, pool.moving, *pool.values.values())
+                counts = (job.min, job.max, pool.min, pool.wanted, pool.moving, job.most_new or 0, *pool.values.values())
                 if not all(type(count) is int for count in (*counts, *(each.value for each in pool.held))):
                     raise ValueError(f"{job.key}, pool {pool.name}: counts and values must be integers")
-                if pool.size < 1 or min(counts) < 0 or any(not 0 <= each.settling <= each.units or each.units < 1 for each in pool.held):
+                least = min((pool.size, pool.share, *pool.sizes.values()))
+                if least < 1 or min(counts) < 0 or any(not 0 <= each.settling <= each.units or each.units < 1 for each in pool.held):
                     raise ValueError(f"{job.key}, pool {pool.name}: counts must not be negative, sizes and held units be 1 or more")
-                if min((*pool.values.values(), *(each.value for each in pool.held)), default=2) < 2:
+                if min(pool.all_values, default=2) < 2:
                     raise ValueError(f"{job.key}, pool {pool.name}: values must be 2 or more")
                 for each in pool.held:
                     if each.class_ not in used:
                         raise ValueError(f"{job.key}, pool {pool.name}: no class is named {each.class_}")
-                    used[each.class_] += each.units * pool.size
+                    used[each.class_] += each.units * pool.size_in(hubs[each.class_])
         for class_ in self.classes:
             if used[class_.name] > class_.room:
                 raise ValueError(f"class {class_.name}: units hold {used[class_.name]} of {class_.room}")

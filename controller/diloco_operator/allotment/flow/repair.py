@@ -40,7 +40,8 @@ def lose_held(solution: Solution, job: str, pool: str, class_: str) -> bool:
     arcs = model.jobs[job]
     before, after = arcs.job, without_unit(arcs.job, pool, class_)
     own = next(each for each in before.pools if each.name == pool)
-    if own.size != 1 or job not in solution.minima.met or job in solution.minima.missing:
+    size = own.size_in(model.hubs[class_])
+    if size != 1 or job not in solution.minima.met or job in solution.minima.missing:
         return False
     if not own.scavenged and before.runs:
         same = before.protected + before.missing == after.protected + after.missing
@@ -53,6 +54,8 @@ def lose_held(solution: Solution, job: str, pool: str, class_: str) -> bool:
     for arc in (stay, kept, held):
         if arc is not None:
             network.upper[arc] -= 1
+    if held is not None and arcs.new is not None and before.most_new is not None:
+        network.upper[arcs.new] += 1
     network.lower[kept] = min(network.lower[kept], network.upper[kept])
     if network.flow[kept] <= network.upper[kept]:  # it was to leave
         if not _shrink(solution, class_):
@@ -62,7 +65,7 @@ def lose_held(solution: Solution, job: str, pool: str, class_: str) -> bool:
         return False
     else:
         start = network.tails[kept]
-        lost = [kept, model.sinks[class_, own.size]]
+        lost = [kept, model.sinks[class_, size]]
         if held is not None and after.protected < before.protected:
             start = arcs.firm  # all units that it has are of its minimum: the one that is lost becomes a new one
             network.lower[held] = after.protected
@@ -103,6 +106,7 @@ def _move_fewer(solution: Solution, key: PoolKey, pool: FlowPool) -> None:
 
 def without_unit(job: FlowJob, pool: str, class_: str) -> FlowJob:
     """The job after one unit of this pool has lost its slice of this class: it wants one more."""
+    scavenged = next(each.scavenged for each in job.pools if each.name == pool)
 
     def less(each: FlowPool) -> FlowPool:
         if each.name != pool:
@@ -110,7 +114,8 @@ def without_unit(job: FlowJob, pool: str, class_: str) -> FlowJob:
         held = (_less(some) if some.class_ == class_ else some for some in each.held)
         return replace(each, held=tuple(some for some in held if some.units), wanted=each.wanted + 1, moving=min(each.moving, each.has - 1))
 
-    return replace(job, pools=tuple(less(each) for each in job.pools), admitted=job.runs)
+    most_new = job.most_new + 1 if job.most_new is not None and not scavenged else job.most_new
+    return replace(job, pools=tuple(less(each) for each in job.pools), admitted=job.runs, most_new=most_new)
 
 
 def _less(held: FlowHeld) -> FlowHeld:

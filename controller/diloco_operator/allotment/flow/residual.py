@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 SOURCE, SINK = 0, 1
@@ -83,6 +83,15 @@ class Network:
         self._rooms.append(room)
         for arc, size in sizes:
             self._shared[arc] = (len(self._rooms) - 1, size)
+
+    def keep_back(self, rooms: Mapping[int, int]) -> None:
+        """Arc that shares room -> so much of this room is not there any more, or again if it is negative."""
+        for arc, room in rooms.items():
+            self._rooms[self._shared[arc][0]] -= room
+
+    def shares(self, arc: int) -> bool:
+        """Whether it shares room with others."""
+        return arc in self._shared
 
     def unshare(self) -> None:
         """From now on each arc has its own capacity alone."""

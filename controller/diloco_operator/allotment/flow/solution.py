@@ -1,4 +1,4 @@
-"""The flow: `solve(problem) -> FlowPlan`. Pure and deterministic; the order of jobs and classes in the problem does not matter.
+"""The flow for jobs that compete: `Solution.of(jobs, classes, bonus).plan()`. Pure and deterministic; the order of either does not matter.
 
 1. Minima, by augmenting paths: see `minima`.
 2. The cheapest flow that keeps them: who gets which kind of slice, and who gets more than its minimum.
@@ -12,20 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from diloco_operator.allotment.flow.components import components
 from diloco_operator.allotment.flow.groups import best_division, mixed_classes
 from diloco_operator.allotment.flow.minima import Minima, meet_minima
 from diloco_operator.allotment.flow.model import Lane, Model, PoolKey
-from diloco_operator.allotment.flow.objective import Bonuses, bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowProblem, PoolPlan
+from diloco_operator.allotment.flow.objective import Bonuses
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, PoolPlan
 from diloco_operator.allotment.flow.residual import BACK, PLENTY, SINK, SOURCE, Arc, State
 from diloco_operator.allotment.flow.simplex import cheapest_flow
-
-
-def solve(problem: FlowProblem) -> FlowPlan:
-    """Who keeps, leaves and gets what. Cost: one simplex for each set of jobs that compete."""
-    bonus = bonuses(problem.jobs)
-    return merged(Solution.of(jobs, classes, bonus).plan() for jobs, classes in components(problem))
 
 
 def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
@@ -93,6 +86,7 @@ class Solution:
     def take_back(self) -> None:
         """Undo `lend`."""
         if self._before_lending is not None:
+            self.model.network.unshare()
             self.model.network.restore(self._before_lending)
             self._before_lending = None
 
@@ -115,11 +109,21 @@ class Solution:
             network.lower[arc] = network.upper[arc] = 0
         network.lower[:] = network.flow
         network.forget_prices()
+        self._share_again()
         while (found := network.cheapest(SOURCE, SINK)) is not None and found[0] < 0:
             path = [Arc(BACK, forward=True), *found[1]]
             units = network.room(path)
             network.push(path, units)
             self.lent -= found[0] * units
+
+    def _share_again(self) -> None:
+        """What was withheld for units of one size may be lent to units of another."""
+        network = self.model.network
+        for class_, sinks in self.model.mixed():
+            for size, arc in sinks.items():
+                network.upper[arc] = class_.room // size
+            left = class_.room - sum(network.flow[arc] * size for size, arc in sinks.items())
+            network.share(left, [(arc, size) for size, arc in sinks.items()])
 
 
 type ByClass = dict[tuple[PoolKey, str, Lane], dict[str, int]]

@@ -41,12 +41,34 @@ def test_values_that_are_no_integers_are_refused() -> None:
         a_problem({"v5p/a": 1}, a_job("one", a_pool({"v5p": 1.5}, 1)))  # type: ignore[dict-item]
 
 
+def test_new_units_stay_within_what_the_maximum_leaves_until_others_have_gone() -> None:
+    pool = a_pool({"v5p": 1000, "v6e": 2000}, 1, {"v5p/a": 1})
+    problem = a_problem({"v5p/a": 1, "v6e/a": 1}, a_job("one", pool, max=1, most_new=0))
+    assert units(solve(problem), "one") == {"v5p/a": 1}
+    problem = a_problem({"v5p/a": 1, "v6e/a": 1}, a_job("one", pool, max=1, most_new=1))
+    assert units(solve(problem), "one") == {"v6e/a": 1}
+
+
 # --- shares ---------------------------------------------------------------------------------------------------------------
 def test_jobs_of_equal_priority_share_what_is_beyond_their_minima() -> None:
     problem = a_problem({"v5p/a": 14}, a_job("a", a_pool("v5p", 20), min=2), a_job("b", a_pool("v5p", 20)))
     plan = solve(problem)
     # 12 are beyond minima. The segments of a share are 1, 1, 2, 4, 8 units wide: each job has its first four, 8 units, before the fifth.
     assert (sum(units(plan, "a").values()), sum(units(plan, "b").values())) in [(2 + shared, 12 - shared) for shared in range(4, 9)]
+
+
+def test_a_unit_that_is_a_part_of_a_slice_counts_as_that_part_of_a_share() -> None:
+    # Of 4 slices each job gets 2: 2 units of one, and 8 of a quarter. Values are in proportion.
+    small = a_pool({"gpu": 250}, 99, share=250)
+    large = a_pool({"gpu": 1000}, 99, size=4)
+    plan = solve(a_problem({"gpu/a": 16}, a_job("small", small), a_job("large", large)))
+    assert (units(plan, "small"), units(plan, "large")) == ({"gpu/a": 8}, {"gpu/a": 2})
+
+
+def test_a_unit_of_a_whole_slice_takes_it_from_many_parts_of_lower_priority() -> None:
+    small = a_pool({"gpu": 125}, 0, {"gpu/a": 8}, share=125)
+    plan = solve(a_problem({"gpu/a": 8}, a_job("small", small), a_job("large", a_pool({"gpu": 1000}, 1, size=8), priority=1)))
+    assert (units(plan, "small"), units(plan, "large")) == ({}, {"gpu/a": 1})
 
 
 def test_all_surplus_goes_to_the_higher_priority() -> None:

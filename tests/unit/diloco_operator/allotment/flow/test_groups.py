@@ -52,3 +52,23 @@ def test_mixed_sizes_come_near_the_exact_packing() -> None:
                 assert value_of(problem, plan) == plan.objective
     assert len(gaps) >= 36
     assert sum(gap <= 0.001 for gap in gaps) >= 0.9 * len(gaps)
+
+
+def test_what_is_withheld_for_large_units_is_lent_to_small_ones() -> None:
+    waiting = a_job("waiting", a_pool("gpu", 2, size=4), min=2)
+    small = a_job("small", a_pool("gpu", 99, {"gpu/a": 4}), min=4, created=-1.0)
+    plan = solve(a_problem({"gpu/a": 8}, waiting, small))
+    assert plan.withheld == {"waiting": {"gpu/a": 1}}
+    assert units(plan, "small") == {"gpu/a": 8}  # 4 of its minimum, and 4 on what is withheld
+
+
+def test_a_minimum_takes_what_is_free_before_units_of_another_size_leave() -> None:
+    large = a_job("large", a_pool("gpu", 9, {"gpu/a": 2}, size=4), min=1)
+    plan = solve(a_problem({"gpu/a": 8, "gpu/b": 4}, large, a_job("small", a_pool("gpu", 4), min=4, created=1.0)))
+    assert (units(plan, "large"), units(plan, "small")) == ({"gpu/a": 2}, {"gpu/b": 4})
+
+
+def test_no_unit_leaves_to_make_room_for_others_of_its_own_job() -> None:
+    # Two of 375 are worth more than one of 400 and what leaving it costs.
+    job = a_job("one", a_pool({"gpu": 400}, 0, {"gpu/a": 1}, size=2), a_pool({"gpu": 700}, 2))
+    assert units(solve(a_problem({"gpu/a": 2}, job)), "one") == {"gpu/a": 1}
