@@ -92,6 +92,16 @@ class SimpleJob:
     def nodes(self) -> frozenset[str]:
         return frozenset(h.node for s in (*self.units.values(), *self.leaving.values()) for each in s for h in each.hosts)
 
+    @property
+    def minimum(self) -> int:
+        """Of the job, with those of its pools."""
+        return max(self.min, sum(pool.min for pool in self.pools if not pool.scavenged))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has nothing of its minimum yet."""
+        return self.minimum > 0 and all(self.pools[int(unit[0])].scavenged for unit in (*self.units, *self.leaving))
+
     def shares(self) -> dict[tuple[str, str], Resources]:
         """The parts of hosts that its units have."""
         found: dict[tuple[str, str], Resources] = {}
@@ -162,6 +172,13 @@ class World:
             if not any(acted) and not self.units_end():
                 return self
         raise AssertionError(f"no fixed point after {rounds} rounds: {self.counts()}")
+
+    def may_be_passed_over(self, job: SimpleJob) -> bool:
+        """Whether the job may wait beside slices that it could use: it gets all of its minimum or waits, and what the first that waits
+        withholds goes to no other minimum."""
+        order = (-job.priority, job.created)
+        before = (each for each in self.jobs.values() if each.waits and (-each.priority, each.created) <= order)
+        return job.waits and any(each.minimum > 1 or any(pool.min for pool in each.pools) for each in before)
 
     def counts(self) -> dict[str, int]:
         """Job -> its units that run."""

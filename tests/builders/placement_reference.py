@@ -175,12 +175,11 @@ def best(problem: FlowProblem) -> Best:
 
 
 def _staying(job: FlowJob) -> int:
-    """Units that no other job may have leave: those of the minimum, and those that are settling."""
+    """Units of the minimum, which no other job may have leave."""
     has = sum(each.units for pool in job.firm for each in pool.held)
     own = 0
     for pool in job.firm:
-        units, settling = sum(each.units for each in pool.held), sum(each.settling for each in pool.held)
-        own += max(settling, min(pool.min, units))
+        own += min(pool.min, sum(each.units for each in pool.held))
     return max(own, min(has, max(job.min, sum(pool.min for pool in job.firm))))
 
 

@@ -3,23 +3,31 @@
 The result depends on nothing but the present requests and the present fleet. Only the jobs that a change can concern are allotted again:
 those that are connected with it through slices that they could use.
 
-See docs/decisions/0129-allotment.md. See docs/decisions/0207-one-allotment-for-many-jobs.md.
+Who gets what is decided by one flow over these jobs, beside the caller if it wishes.
+
+See docs/decisions/0207-one-allotment-for-many-jobs.md. See docs/decisions/0211-allotment-by-the-flow.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import replace
 
 from diloco_operator.allotment.classes import SliceClass, SliceClasses
+from diloco_operator.allotment.facts import most_units, places, requirements_of, what_decides, whole_nodes
+from diloco_operator.allotment.flow import Answer, FlowProblem, answer
+from diloco_operator.allotment.flow_problem import Applicant, Questions
+from diloco_operator.allotment.hosts import SharedHosts, shares_of
+from diloco_operator.allotment.outcome import carry_out
 from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit, PoolDemand
-from diloco_operator.allotment.shared import SharedHosts, shares_of
-from diloco_operator.allotment.solve import Applicant, allot
+from diloco_operator.allotment.stocks import Stocks
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.slices import Slice, is_divisible
-from diloco_operator.placement.matching import SliceRequirements
+
+type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
+"""Each step is short. One that yields a problem goes on when it is sent the answer; others are sent None."""
 
 
 class Allotment:
@@ -38,7 +46,7 @@ class Allotment:
         self._results: dict[str, Allotted] = {}
         """Of jobs that get or give something."""
         self._kept: dict[str, str] = {}
-        """First node of a free slice -> the job that it is granted to."""
+        """First node of a free slice -> the job that it is granted to, or for whose minimum it waits."""
         self._masks: dict[str, int] = {}
         """Job -> the bits of its requirements."""
         self._stale = 0
@@ -91,9 +99,10 @@ class Allotment:
         """Whether `refresh` left something for `in_steps`, or this runs."""
         return bool(self._large) or self._deferred is not None
 
-    def in_steps(self) -> Generator[None, None, set[str]]:
-        """What `refresh` does, in short steps. Between them the caller may do other things and call any other method of this object. What
-        changes meanwhile counts from the end on: the result is right for the state at the beginning, and until then the last one stands."""
+    def in_steps(self) -> Steps[set[str]]:
+        """What `refresh` does, in short steps. The caller answers the problems, wherever it likes. Between steps it may do other things and
+        call any other method of this object. What changes meanwhile counts from the end on: the result is right for the state at the
+        beginning, and until then the last one stands."""
         self._take_changes()
         self._deferred, self._large = {}, 0
         concerned: set[str] = set()
@@ -108,8 +117,8 @@ class Allotment:
 
     def _end_deferring(self, deferred: Mapping[str, AllotmentRequest | None]) -> None:
         self._deferred = None
-        for location in self._fleet.take_changes():  # hosts that were divided meanwhile have been read as they are now
-            self._stale |= self._read_slice(location) | self._shared.mask(location)
+        for location in self._fleet.take_changes():
+            self._stale |= self._read_slice(location)
         for job, request in deferred.items():
             if request is None:
                 self._remove(job)
@@ -131,7 +140,7 @@ class Allotment:
             own = [slice_ for unit in pool.units for slice_ in self._slices(unit)] if not shape.divides else self._own_parts(job, pool)
             if own:
                 granted[shape] = (*own, *granted.get(shape, ()))
-        return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results)
+        return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results, job)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
     def _request(self, job: str) -> AllotmentRequest | None:
@@ -140,15 +149,15 @@ class Allotment:
 
     def _update(self, request: AllotmentRequest) -> None:
         old = self._requests.get(request.job)
-        if old == request or (old is not None and not self.of(request.job).revoked and _what_decides(old) == _what_decides(request)):
+        if old == request or (old is not None and not self.of(request.job).revoked and what_decides(old) == what_decides(request)):
             self._requests[request.job] = request
             return
         self._take_changes()
         self._requests[request.job] = request
-        for requirements in _requirements(request):
+        for requirements in requirements_of(request):
             self._classes.use(requirements)
         before = self._masks.get(request.job, 0)
-        for requirements in _requirements(old) if old is not None else ():
+        for requirements in requirements_of(old) if old is not None else ():
             before |= self._classes.drop(requirements)
         if self._waiting.discard(request.job):
             self._stale |= before
@@ -160,7 +169,7 @@ class Allotment:
             self._stale |= mask
             if mask and (any(pool.wanted or pool.moving for pool in request.pools) or request.may_give):
                 self._active[request.job] = None
-        self._hold(request.job, _nodes(old) if old is not None else frozenset(), _nodes(request))
+        self._hold(request.job, whole_nodes(old) if old is not None else frozenset(), whole_nodes(request))
         self._read(self._shared.assign(request.job, shares_of(old), shares_of(request)))
 
     def _remove(self, job: str) -> None:
@@ -169,7 +178,7 @@ class Allotment:
             return
         self._update(AllotmentRequest(job))
         del self._requests[job], self._masks[job]
-        for node in self._results.pop(job, NOTHING).nodes:
+        for node in self._results.pop(job, NOTHING).kept:
             self._kept.pop(node, None)
 
     def _forget_revocations(self, request: AllotmentRequest) -> None:
@@ -177,7 +186,7 @@ class Allotment:
         allotted = self.of(request.job)
         if not allotted.revoked:
             return
-        before, now = _places(self._request(request.job)), _places(request)
+        before, now = places(self._request(request.job)), places(request)
         left = {unit: winner for unit, winner in allotted.revoked.items() if before.get(unit) == now.get(unit)}
         self._results[request.job] = replace(allotted, revoked=left)
 
@@ -195,7 +204,7 @@ class Allotment:
 
     def _mask(self, request: AllotmentRequest) -> int:
         mask = 0
-        for requirements in _requirements(request):
+        for requirements in requirements_of(request):
             mask |= 1 << self._classes.number(requirements)
         return mask
 
@@ -244,19 +253,12 @@ class Allotment:
             grown = mask != before
         return mask
 
-    def _allot(self, component: int) -> Generator[None, None, set[str]]:
+    def _allot(self, component: int) -> Steps[set[str]]:
         """In steps. The results change in the last one."""
         had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
-        self._shared.unite(component)
         jobs = self._competing(component)
         self._waiting.note(component, *self._most_units(component))
-        found: dict[str, Allotted] = {}
-        while jobs:
-            classes = [class_ for class_ in self._classes if class_.mask & component]
-            outcome = yield from allot((self._applicant(job) for job in jobs), classes, self._shared.in_parts(component))
-            found = outcome.allotted
-            if not self._shared.divide(outcome):
-                break
+        found = (yield from self._solve(component, jobs)) if jobs else {}
         concerned = set()
         for job in had | found.keys():
             before, now = self.of(job), found.get(job, NOTHING)
@@ -264,15 +266,35 @@ class Allotment:
                 self._results.pop(job, None)
             else:
                 self._results[job] = now
-            for node in before.nodes - now.nodes:
+            for node in before.kept - now.kept:
                 if self._kept.get(node) == job:
                     del self._kept[node]
             if now.nodes - before.nodes or now.revoked.keys() - before.revoked.keys() or now.checks - before.checks:
                 concerned.add(job)
         for job in found:
-            for node in found[job].nodes:
+            for node in found[job].kept:
                 self._kept[node] = job
         return concerned
+
+    def _solve(self, component: int, jobs: list[str]) -> Steps[dict[str, Allotted]]:
+        """Again, as long as a unit gets part of a host on which there is no room for it after all."""
+        barred: dict[Location, frozenset[int]] = {}
+        while True:
+            classes = (class_ for class_ in self._classes if class_.mask & component)
+            stocks = Stocks(classes, self._classes.requirements, self._shared.at, barred)
+            stocks.hosts(self._shared.within(component), self._classes.class_at)
+            questions = Questions(stocks, self._slices_of)
+            for job in jobs:
+                questions.add(self._applicant(job))
+                yield None
+            question = yield from questions.ask(component)
+            found = yield question.problem
+            assert found is not None, "a problem is answered"
+            outcome = yield from carry_out(question, *found)
+            if not outcome.barred:
+                return outcome.allotted
+            for location, numbers in outcome.barred.items():
+                barred[location] = barred.get(location, frozenset()) | numbers
 
     def _competing(self, component: int) -> list[str]:
         """The jobs that can get or give slices with these requirements, and one more of each line at least."""
@@ -282,62 +304,25 @@ class Allotment:
     def _most_units(self, component: int) -> tuple[int, int]:
         """How many units find room at most: where slices are free or will be, and where units of others may have to leave."""
         free = sum(class_.most_units for class_ in self._classes if class_.mask & component)
-        return free, sum(_most_units(self._requests[job]) for job in self._active if self._masks[job] & component)
+        free += sum(host.accelerators_left for host in self._shared.within(component))
+        return free, sum(most_units(self._requests[job]) for job in self._active if self._masks[job] & component)
 
     def _applicant(self, job: str) -> Applicant:
         request = self._requests[job]
         numbers = [self._classes.number(pool.requirements) for pool in request.pools]
         preferred = [self._classes.number(pool.preferred or pool.requirements) for pool in request.pools]
-        return Applicant(request, numbers, preferred, lambda unit: self._classes_of(job, unit))
+        return Applicant(request, numbers, preferred)
 
-    def _classes_of(self, job: str, unit: HeldUnit) -> list[SliceClass]:
-        if unit.nodes and self._shared.has_parts(unit.nodes[0]):
-            return self._shared.classes_of(job, unit.name, unit.nodes)
-        return self._classes.classes_of(unit.nodes)
-
-
-def _requirements(request: AllotmentRequest) -> list[SliceRequirements]:
-    return [each for pool in request.pools for each in (pool.requirements, pool.preferred) if each is not None]
+    def _slices_of(self, unit: HeldUnit) -> list[tuple[SliceClass, Location]]:
+        found = ((self._classes.class_at(location), location) for location in self._locations(unit.nodes))
+        return [(class_, location) for class_, location in found if class_ is not None]
 
 
-def _nodes(request: AllotmentRequest) -> frozenset[str]:
-    """Those that it has as a whole."""
-    whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
-    return (request.occupied - {node for node, _ in request.shared}).union(*whole)
-
-
-def _at_once[T](steps: Generator[None, None, T]) -> T:
+def _at_once[T](steps: Steps[T]) -> T:
+    found: Answer | None = None
     while True:
         try:
-            next(steps)
+            problem = steps.send(found)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-
-
-def _places(request: AllotmentRequest | None) -> dict[str, tuple[str, ...]]:
-    """Unit -> its nodes."""
-    return {unit.name: unit.nodes for pool in request.pools for unit in pool.units} if request is not None else {}
-
-
-def _most_units(request: AllotmentRequest) -> int:
-    """How many units of others find room at most where those of this job may leave."""
-    if not request.may_give:
-        return 0
-    shapes = ((pool.requirements.shape, len(pool.units)) for pool in request.pools)
-    return sum(
-        count * (max(1, shape.hosts * shape.chips_per_host) if is_divisible(shape.accelerator) else shape.slots) for shape, count in shapes
-    )
-
-
-def _what_decides(request: AllotmentRequest) -> AllotmentRequest:
-    """Which of a job's units leaves first decides nothing while none must leave and all have equally many slices, and which of them cannot
-    leave yet decides nothing while none may have to."""
-    if not request.may_give:
-        request = _with_units(request, lambda unit: unit._replace(settling=False))
-    if len({pool.requirements.shape.size for pool in request.pools}) > 1:
-        return request
-    return _with_units(request, lambda unit: unit._replace(loss=0))
-
-
-def _with_units(request: AllotmentRequest, change: Callable[[HeldUnit], HeldUnit]) -> AllotmentRequest:
-    return replace(request, pools=tuple(replace(pool, units=tuple(sorted(map(change, pool.units)))) for pool in request.pools))
+        found = answer(problem) if problem is not None else None

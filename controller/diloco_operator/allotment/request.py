@@ -73,6 +73,8 @@ class AllotmentRequest:
     """Of `occupied`, the nodes of which units use only parts."""
     may_move: int = 0
     """Units that may leave their slices for better ones now."""
+    runs: bool = False
+    """It has started: it gets what its minimum lacks unit by unit. Else it gets all of its minimum or waits."""
 
     @property
     def may_give(self) -> bool:
@@ -100,11 +102,18 @@ class Allotted:
     """Units that must leave their slices -> the key of the job that gets these."""
     checks: frozenset[str] = frozenset()
     """Names of its pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
+    withheld: frozenset[str] = frozenset()
+    """Keys of free slices that no other minimum gets, because all of its minimum does not fit yet."""
 
     @property
     def nodes(self) -> frozenset[str]:
         """The keys of the granted slices: their first nodes, and of parts of hosts their names."""
         return frozenset(slice_.key for slices in self.granted.values() for slice_ in slices)
+
+    @property
+    def kept(self) -> frozenset[str]:
+        """The keys of all free slices that are kept for it."""
+        return self.nodes | self.withheld
 
 
 NOTHING = Allotted()

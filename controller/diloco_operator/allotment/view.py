@@ -30,17 +30,20 @@ class AllottedFleet:
         kept: Mapping[str, str],
         requests: Mapping[str, AllotmentRequest],
         results: Mapping[str, Allotted],
+        job: str = "",
     ) -> None:
-        """`kept`: first node of a free slice -> the job that it is granted to. `requests`, `results`: of all jobs."""
+        """`kept`: first node of a free slice -> the job that it is granted to, or for whose minimum it waits. `requests`, `results`: of
+        all jobs. `job`: for which this is the view."""
         self._fleet = fleet
         self._granted = granted
         self._kept = kept
         self._requests = requests
         self._results = results
+        self._job = job
 
     def over(self, fleet: Inventory) -> AllottedFleet:
         """The same on another inventory: a copy."""
-        return AllottedFleet(fleet, self._granted, self._kept, self._requests, self._results)
+        return AllottedFleet(fleet, self._granted, self._kept, self._requests, self._results, self._job)
 
     def free(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.free`: those granted for this shape, as long as they are free."""
@@ -52,7 +55,7 @@ class AllottedFleet:
         winners = {key.partition("/")[0]: job for key, job in self._kept.items()}  # of a host in parts, one of those who get some
         for slice_ in self._fleet.free(shape):
             if (node := slice_.key) not in granted:
-                yield slice_, winners.get(node, "")
+                yield slice_, winner if (winner := winners.get(node, "")) != self._job else ""
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.slices`."""

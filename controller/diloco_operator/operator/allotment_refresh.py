@@ -1,35 +1,45 @@
 """Keeps the allotment of slices up to date beside the reconciles, and wakes the jobs that can act on a new one.
 
-See docs/decisions/0207-one-allotment-for-many-jobs.md.
+See docs/decisions/0207-one-allotment-for-many-jobs.md. See docs/decisions/0211-allotment-by-the-flow.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing
+from typing import Protocol
 
 from diloco_operator.allotment import Allotment
+from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.operator.caches import JobKey
 
 log = logging.getLogger(__name__)
 
 _DELAY = 0.01
 """Seconds. Changes of the fleet come in bursts, and one refresh serves all of a burst."""
-_AT_ONCE = 100
-"""An allotment over so many jobs takes a few milliseconds. A larger one is made in steps, once for all changes of a moment."""
+AT_ONCE = 30
+"""An allotment over so many jobs takes a few milliseconds. A larger one is made beside the loop, once for all changes of a moment."""
 _TURN_STEPS = 100
 _TURN_SECONDS = 0.005
 """A turn of the loop has at most so many of these steps, and about so many seconds of them."""
 
 
-class AllotmentRefresh:
-    """For one event loop. `wake` queues a job."""
+class Beside(Protocol):
+    """Runs a function beside the event loop, such as `asyncio.to_thread`."""
 
-    def __init__(self, allotment: Allotment, wake: Callable[[JobKey], None]) -> None:
+    def __call__(self, work: Callable[[], Answer], /) -> Awaitable[Answer]: ...
+
+
+class AllotmentRefresh:
+    """For one event loop. `wake` queues a job. `beside`: None: all runs on the loop."""
+
+    def __init__(self, allotment: Allotment, wake: Callable[[JobKey], None], beside: Beside | None = None) -> None:
         self._allotment = allotment
         self._wake = wake
+        self._beside = beside
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         """Makes an allotment in steps."""
@@ -43,22 +53,28 @@ class AllotmentRefresh:
         """Refresh, and wake the jobs that can act on it; `deciding`: the job that is being decided on. What concerns many jobs follows in a
         moment; until then the last allotment stands."""
         self._cancel_timer()
-        self._wake_all(self._allotment.refresh(_AT_ONCE) - {deciding})
+        self._wake_all(self._allotment.refresh(AT_ONCE) - {deciding})
         if self._allotment.unfinished and self._task is None:
             self._task = asyncio.create_task(self._finish(), name="allotment")
 
     async def in_steps(self) -> None:
-        """Refresh all, in turns of the loop."""
+        """Refresh all, in turns of the loop. What is to be solved is solved beside it."""
         loop = asyncio.get_running_loop()
+        found: Answer | None = None
         with closing(self._allotment.in_steps()) as steps:
             while True:
                 until = loop.time() + _TURN_SECONDS
                 for _ in range(_TURN_STEPS):
                     try:
-                        next(steps)
+                        problem = steps.send(found)
                     except StopIteration as end:
                         self._wake_all(end.value)
                         return
+                    found = None
+                    if problem is not None:
+                        work = functools.partial(answer, problem)
+                        found = await self._beside(work) if self._beside is not None else work()
+                        break
                     if loop.time() >= until:
                         break
                 await asyncio.sleep(0)
@@ -85,7 +101,7 @@ class AllotmentRefresh:
                 await asyncio.sleep(pause)
                 begun = loop.time()
                 await self.in_steps()
-                self._wake_all(self._allotment.refresh(_AT_ONCE))  # what changed meanwhile and concerns few
+                self._wake_all(self._allotment.refresh(AT_ONCE))  # what changed meanwhile and concerns few
                 pause = max(_DELAY, loop.time() - begun)
         except Exception:  # the next change starts another one
             log.exception("the allotment of slices failed: this is a defect of the operator, please report it")

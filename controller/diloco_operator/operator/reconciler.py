@@ -121,7 +121,7 @@ class Reconciler:
         self._caches = caches
         self._inventory = inventory
         self._allotment = Allotment(inventory)
-        self._refresh = AllotmentRefresh(self._allotment, wake)
+        self._refresh = AllotmentRefresh(self._allotment, wake, offload)
         self._expectations = expectations
         self._executor = executor
         self._events = events

@@ -35,8 +35,8 @@ class Part(NamedTuple):
     """What a person can do about it; "": nothing but to have more hardware, or it ends by itself."""
 
 
-def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, *, in_accelerators: bool) -> list[Part]:
-    """Free slices that the pool cannot use, or that are kept for other jobs."""
+def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, *, in_accelerators: bool, least: int) -> list[Part]:
+    """Free slices that the pool cannot use, or that are kept for other jobs. `least`: units that a job without any must get together."""
 
     def many(slices: Iterable[Slice]) -> int:
         return sum(slice_.kind.chips_per_host if in_accelerators else 1 for slice_ in slices)
@@ -45,12 +45,13 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
     avoided: list[Slice] = []
     unwanted: list[Slice] = []
     tainted: list[Slice] = []
-    small, example = 0, ""
+    small, example, idle = 0, "", 0
     kept: Counter[str] = Counter()
     offered = ((slice_, "") for slice_ in fleet.free(pool.shape))
     for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape)), _MAX_CHECKED):
         if requirements.fits(slice_):
             kept[winner] += many((slice_,)) if winner else 0
+            idle += 0 if winner else many((slice_,))
         elif pool.avoided and possible.fits(slice_):
             avoided.append(slice_)
         elif not possible.admits(slice_):
@@ -60,6 +61,8 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
             example = example or fleet.shortage(slice_, requirements.needs)
     raise_it = "raise learners.min or the priority of this job"
     found = [Part(f"{kept.total()} free, but kept for {_jobs(kept)}", raise_it)] if kept.total() else []
+    if 0 < idle < least and pool.shape.slots == 1:
+        found.append(Part(f"{idle} free, but too few for its minimum, which it gets as a whole"))
     found += [_avoided(pool, avoided, many(avoided))] if avoided else []
     found += [_unwanted(pool, possible, unwanted, many(unwanted))] if unwanted else []
     found += [_tainted(possible, tainted, many(tainted))] if tainted else []

@@ -57,7 +57,7 @@ def pool_outcome(
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
         return _short(job, pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
     parts = _taken(job, counts)
-    parts += free_elsewhere(pool, fleet, requirements, in_accelerators=counts.hosts > 0)
+    parts += free_elsewhere(pool, fleet, requirements, in_accelerators=counts.hosts > 0, least=0 if own else job.min)
     if pool.shape.slots > 1 and (together := with_ungranted(fleet, requirements, left)):
         parts.append(too_few_together(pool, together))
     if counts.scattered:

@@ -13,11 +13,12 @@ See docs/decisions/0208-one-flow.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.model import JobArcs, Model
 from diloco_operator.allotment.flow.objective import bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPool
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob
 from diloco_operator.allotment.flow.residual import BACK, SINK, SOURCE, Arc, Path
 
 
@@ -70,32 +71,25 @@ class _Admission:
         return self._minima
 
     def _keep(self, arcs: JobArcs) -> None:
-        """The units that the minimum needs stay: those that are settling, of each pool those that its own minimum needs, and the best of
-        the others. Settling units of scavenged pools stay, too."""
+        """The units that the minimum needs stay, and those that are settling, beyond the minimum as surplus."""
         job, network = arcs.job, self._network
         network.upper[arcs.minimum] = job.protected
-        others = job.protected - sum(_own(pool) for pool in job.firm)
+        mine = _of_minimum(job)
         for pool in job.pools:
-            needed = _own(pool) - sum(each.settling for each in pool.held)
-            for each in sorted(pool.held, key=lambda each: (-each.value, each.class_)):
-                here = min(each.units - each.settling, needed)
-                more = 0 if pool.scavenged else min(each.units - each.settling - here, others)
-                needed -= here
-                others -= more
+            for each in pool.held:
                 key = (job.key, pool.name)
-                last = [
-                    self._model.stays[key],
-                    self._model.kept[key, each.class_],
-                    self._model.sinks[each.class_, pool.size_in(self._model.hubs[each.class_])],
-                ]
-                self._stay(arcs, last, each.settling + here + more, scavenged=pool.scavenged)
+                size = self._model.sizes[key, each.class_]
+                last = [self._model.stays[key], self._model.kept[key, each.class_], self._model.sinks[each.class_, size]]
+                surplus = [[arc, None if pool.scavenged else arcs.held] for arc in arcs.surplus[-1 if pool.scavenged else 0]]
+                units = mine.get((pool.name, each.class_), 0)
+                self._stay(arcs, [[arcs.minimum, arcs.held]], last, units)
+                self._stay(arcs, surplus, last, max(0, each.settling - units))
         if arcs.held is not None:
             network.lower[arcs.held] = job.protected
 
-    def _stay(self, arcs: JobArcs, last: list[int], units: int, *, scavenged: bool) -> None:
+    def _stay(self, arcs: JobArcs, ways: Sequence[Sequence[int | None]], last: list[int], units: int) -> None:
         """So many units stay, along these arcs."""
-        first = [[arcs.minimum, arcs.held]] if not scavenged else [[arc] for arc in arcs.surplus[-1]]
-        for way in first:
+        for way in ways if units else ():
             path = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, *way, *last) if arc is not None]
             here = min(units, self._network.room(path))
             if here:
@@ -175,9 +169,26 @@ class _Admission:
         network.upper[arcs.entry] = 0
 
 
-def _own(pool: FlowPool) -> int:
-    """Units of the pool that stay in any case."""
-    return max(0 if pool.scavenged else min(pool.min, pool.has), sum(each.settling for each in pool.held))
+def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
+    """Pool and class -> units of the minimum: of each pool those that its own minimum needs, then others. Those that are settling come
+    first, as they stay anyway, then the best."""
+    found: dict[tuple[str, str], int] = {}
+    own = {pool.name: min(pool.min, pool.has) for pool in job.firm}
+    others = job.protected - sum(own.values())
+    held = [(pool, each) for pool in job.firm for each in sorted(pool.held, key=lambda each: (-each.value, each.class_))]
+    for settles in (True, False):
+        for pool, each in held:
+            place = (pool.name, each.class_)
+            units = min((each.settling if settles else each.units) - found.get(place, 0), own[pool.name])
+            found[place] = found.get(place, 0) + max(0, units)
+            own[pool.name] -= max(0, units)
+    for settles in (True, False):
+        for pool, each in held:
+            place = (pool.name, each.class_)
+            units = max(0, min((each.settling if settles else each.units) - found[place], others))
+            found[place] += units
+            others -= units
+    return found
 
 
 def fits_alone(job: FlowJob, classes: list[FlowClass]) -> bool:

@@ -127,14 +127,14 @@ class Model:
         firm = network.node()
         for pool in job.pools:
             self._bonuses[job.key, pool.name] = bonus.of(job, pool.share, scavenged=pool.scavenged)
-        staying = job.protected + sum(each.settling for pool in job.pools if pool.scavenged for each in pool.held)
-        entry = network.arc(SOURCE, node, max(job.max, staying))  # a maximum that was lowered makes no unit leave at once
+        room = max(job.max, job.staying)
+        entry = network.arc(SOURCE, node, room)  # a maximum that was lowered makes no unit leave at once
         minimum = network.arc(node, firm, 0, bonus.of(job, share_of(job.firm), scavenged=False) if job.firm else 0)
         arcs = self.jobs[job.key] = JobArcs(job, entry, minimum)
         scavenging = tuple(pool for pool in job.pools if pool.scavenged)
         for pools, end, scavenged in ((job.firm, firm, False), (scavenging, network.node() if scavenging else firm, True)):
             if pools:
-                most = min(job.max, sum(pool.has + pool.wanted for pool in pools))
+                most = min(room, sum(pool.has + pool.wanted for pool in pools))
                 arcs.surplus.append([network.arc(node, end, units, cost) for units, cost in segments(pools, most)])
             if scavenged:
                 for pool in pools:

@@ -62,6 +62,8 @@ class FlowPool:
     """What one unit counts in the share of its job, in thousandths of a slice."""
     better: frozenset[str] | None = None
     """Hubs for which units would leave their slices; None: all of `values`."""
+    asks: bool = True
+    """If it must not displace units, a dry run is asked for where it would."""
 
     def size_in(self, hub: str) -> int:
         """What one unit takes of the room of a class of this hub."""
@@ -126,9 +128,14 @@ class FlowJob:
 
     @property
     def protected(self) -> int:
-        """Held units that its minimum needs, or that are settling: they stay, whatever other jobs want."""
-        own = (max(min(pool.min, pool.has), sum(each.settling for each in pool.held)) for pool in self.firm)
-        return max(min(self.minimum, self.has), sum(own))
+        """Held units that its minimum needs: they stay, whatever other jobs want."""
+        return max(min(self.minimum, self.has), sum(min(pool.min, pool.has) for pool in self.firm))
+
+    @property
+    def staying(self) -> int:
+        """Held units that stay in any case, at most: those of the minimum, and those that are settling."""
+        settling = sum(each.settling for pool in self.pools for each in pool.held)
+        return min(self.protected + settling, sum(pool.has for pool in self.pools))
 
     @property
     def minimum(self) -> int:

@@ -158,7 +158,7 @@ def _release(model: Model, minima: Minima) -> None:
         if arcs.rest is not None:
             network.upper[arcs.rest] = PLENTY
         for segments in arcs.surplus:  # no more than the maximum: then the arc that limits all of them limits nothing
-            left = arcs.job.max - met
+            left = network.upper[arcs.entry] - met
             for arc in segments:
                 network.upper[arc] = min(network.upper[arc], left)
                 left -= network.upper[arc]

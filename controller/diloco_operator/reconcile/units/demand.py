@@ -1,6 +1,6 @@
 """What a job has and wants, for the allotment between jobs. Pure.
 
-See docs/decisions/0129-allotment.md. See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0211-allotment-by-the-flow.md. See docs/decisions/0206-dry-runs-before-revocations.md.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ def allotment_request(
         occupied=frozenset(occupied),
         shared=shared,
         may_move=0 if queued else may_move(context, records.values()),
+        runs=any(record.attempt for record in records.values()),
     )
 
 

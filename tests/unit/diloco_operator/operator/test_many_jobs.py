@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
 from datetime import datetime
 from typing import Any
 from unittest.mock import patch
@@ -15,6 +14,7 @@ from builders.nodes import a_node
 from builders.operator_run import an_api
 from builders.virtual_time import run_virtual
 from diloco_operator.allotment import Allotment
+from diloco_operator.allotment.allotment import Steps as AllotmentSteps
 from diloco_operator.api import names
 from diloco_operator.operator import RunConfig, allotment_refresh
 from diloco_operator.plan import Plan
@@ -67,18 +67,19 @@ class Steps:
         self.in_this_turn = 0
         self.most_in_a_turn = 0
 
-    def counted(self, steps: Generator[None, None, set[str]]) -> Generator[None, None, set[str]]:
+    def counted(self, steps: AllotmentSteps[set[str]]) -> AllotmentSteps[set[str]]:
         self.allotments += 1
+        found = None
         while True:
             try:
-                next(steps)
+                problem = steps.send(found)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             if not self.in_this_turn:
                 asyncio.get_running_loop().call_soon(self.next_turn)
             self.in_this_turn += 1
             self.most_in_a_turn = max(self.most_in_a_turn, self.in_this_turn)
-            yield
+            found = yield problem
 
     def next_turn(self) -> None:
         self.in_this_turn = 0
@@ -108,7 +109,7 @@ def test_one_allotment_in_short_turns_serves_all_of_many_jobs_that_come() -> Non
 
     with (
         patch.object(Allotment, "in_steps", lambda self: steps.counted(in_steps(self))),
-        patch.object(allotment_refresh, "_AT_ONCE", before),
+        patch.object(allotment_refresh, "AT_ONCE", before),
         patch.object(allotment_refresh, "_TURN_STEPS", 10),
     ):
         run_virtual(scenario())

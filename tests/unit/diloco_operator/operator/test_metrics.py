@@ -251,7 +251,7 @@ def test_a_wait_is_counted_once_however_often_the_operator_is_replaced() -> None
                 async with running(world.operator):
                     if turn == 0:
                         pools = [tpu_pool("v6e", "tpu-v6e", "2x2", max=2)]
-                        await api.create(names.DILOCO_JOBS, a_manifest("lm", namespace="default", min=2, max=2, pools=pools))
+                        await api.create(names.DILOCO_JOBS, a_manifest("lm", namespace="default", min=1, max=2, pools=pools))
                     elif turn == 2:
                         await a_slice_more(world)
                     await asyncio.sleep(2500)

@@ -225,6 +225,15 @@ def test_a_unit_that_is_settling_stays_even_if_it_is_surplus_or_scavenged() -> N
         assert (units(plan, "old"), units(plan, "young")) == ({"v5p/a": 1}, {"v5p/a": 1})
 
 
+def test_units_that_are_settling_count_in_the_share_of_their_job() -> None:
+    # Each job has 4 units beyond its minimum; were those of one no surplus as long as they settle, the other would give it some.
+    new = a_pool("v5p", 9, {"v5p/a": 4})
+    settling = replace(new, held=(replace(new.held[0], settling=4),))
+    old = a_pool("v5p", 9, {"v5p/a": 4})
+    plan = solve(a_problem({"v5p/a": 8}, a_job("old", old), a_job("new", settling)))
+    assert (units(plan, "old"), units(plan, "new")) == ({"v5p/a": 4}, {"v5p/a": 4})
+
+
 # --- slices for units that would leave theirs -----------------------------------------------------------------------------------
 def test_a_unit_that_would_leave_its_slice_gets_one_that_is_left_over() -> None:
     job = a_job("one", a_pool("v5p", held={"v5p/a": 1}, moving=1), min=1, max=1)

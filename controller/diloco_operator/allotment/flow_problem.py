@@ -1,0 +1,203 @@
+"""What jobs want and what there is, as one problem for the flow. Pure.
+
+A pool's place in the order of its job, what its slices are worth to the job, and how well it fits become the values of its units. Which
+kind is faster comes first, if the job's request says so, then the order of its pools, then slices that it prefers, then the tightest fit.
+
+See docs/decisions/0211-allotment-by-the-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from diloco_operator.allotment.classes import SliceClass
+from diloco_operator.allotment.flow.problem import MEAN, FlowClass, FlowHeld, FlowJob, FlowPool, FlowProblem
+from diloco_operator.allotment.request import AllotmentRequest, HeldUnit, PoolDemand
+from diloco_operator.allotment.stocks import Stock, Stocks
+from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.slices import is_divisible
+from diloco_operator.placement.matching import SliceRequirements
+
+EARLIER_POOL, POOLS = 16, 4
+"""What an earlier pool adds to the value; pools after the fifth are all the same."""
+PREFERRED = 10
+FIT = 6
+FEW = 3
+"""What slices add that few others could use."""
+STAY = 120
+"""What leaving a slice costs at least: more than all of these together, so no unit moves for them, and less than a segment of a share, so
+that equal jobs have equal shares."""
+SPARE = 60
+"""What a spare adds: of equal jobs, one keeps it as long as another has no smaller share."""
+LOSS = 1
+"""What one step of `HeldUnit.loss` adds to it: of equal units those leave with which their job loses least."""
+
+type PoolKey = tuple[str, str]
+"""Job, and the place of its pool as text."""
+type SlicesOf = Callable[[HeldUnit], list[tuple[SliceClass, Location]]]
+"""Its usable slices."""
+
+
+class Applicant(NamedTuple):
+    """A job, with what the allotment must know of it."""
+
+    request: AllotmentRequest
+    numbers: Sequence[int]
+    """Of the requirements of its pools."""
+    preferred: Sequence[int]
+    """Of the slices that its pools prefer; the same number: of none."""
+
+
+@dataclass(slots=True)
+class Question:
+    """A problem, and what its names stand for."""
+
+    applicants: dict[str, Applicant]
+    problem: FlowProblem
+    stocks: dict[str, Stock]
+    held: dict[tuple[PoolKey, str], list[HeldUnit]] = field(default_factory=dict)
+    """Pool and stock -> the units there."""
+
+
+class Questions:
+    """Makes one problem. `held` each job, then `ask`."""
+
+    def __init__(self, stocks: Stocks, slices_of: SlicesOf) -> None:
+        self._stocks = stocks
+        self._slices_of = slices_of
+        self._applicants: dict[str, Applicant] = {}
+        self._held: dict[tuple[PoolKey, Stock], list[HeldUnit]] = {}
+        self._stocks_of: dict[PoolKey, dict[Stock, None]] = {}
+        self._fixed: dict[PoolKey, int] = {}
+        """Units on slices that no other can use: they stay."""
+
+    def add(self, applicant: Applicant) -> None:
+        """Note what the job has."""
+        request = applicant.request
+        self._applicants[request.job] = applicant
+        for index, (demand, number) in enumerate(zip(request.pools, applicant.numbers, strict=True)):
+            key = (request.job, str(index))
+            for unit in demand.units:
+                stock = self._stock_of(request.job, demand, unit)
+                if stock is None:
+                    self._fixed[key] = self._fixed.get(key, 0) + 1
+                    continue
+                stock.held += stock.note(number, demand.requirements)
+                self._held.setdefault((key, stock), []).append(unit)
+                self._stocks_of.setdefault(key, {})[stock] = None
+
+    def _stock_of(self, job: str, demand: PoolDemand, unit: HeldUnit) -> Stock | None:
+        slices = self._slices_of(unit)
+        if len(slices) != demand.requirements.shape.slots:
+            return None
+        found = {stock: None for class_, location in slices if (stock := self._stocks.at(class_, location))}
+        if len(found) == 1:
+            stock = next(iter(found))
+            if stock.host is not None and (job, unit.name) not in stock.host.units:
+                return None  # the host is in parts, and the unit has none of them
+            return stock
+        return self._stocks.spread(found, [location for _, location in slices])
+
+    def ask(self, component: int) -> Generator[None, object, Question]:
+        """The problem of all jobs, for stocks with these requirements. In steps of about one job, between which the caller may do other
+        things that change no argument."""
+        stocks = self._stocks.finish(component)
+        by_requirements: dict[int, list[Stock]] = {}
+        for stock in stocks:
+            for number in stock.sizes:
+                if stock.meets(number):
+                    by_requirements.setdefault(number, []).append(stock)
+        yield
+        jobs: list[FlowJob] = []
+        for applicant in self._applicants.values():
+            jobs.append(self._job(applicant, by_requirements))
+            yield
+        classes = tuple(FlowClass(stock.name, stock.hub, stock.room // stock.unit) for stock in stocks)
+        held = {(key, stock.name): units for (key, stock), units in self._held.items()}
+        return Question(self._applicants, FlowProblem(classes, tuple(jobs)), {stock.name: stock for stock in stocks}, held)
+
+    def _job(self, applicant: Applicant, stocks: dict[int, list[Stock]]) -> FlowJob:
+        request = applicant.request
+        fixed = [self._fixed.get((request.job, str(index)), 0) for index in range(len(request.pools))]
+        room = request.max - sum(len(pool.units) + pool.others for pool in request.pools)
+        most_new = max(0, room) + (request.may_move if room >= 0 else 0)
+        pools = tuple(self._pool(request, index, applicant, stocks, fixed[index], most_new) for index in range(len(request.pools)))
+        least = request.min - sum(
+            demand.lasting + there for demand, there in zip(request.pools, fixed, strict=True) if not demand.scavenged
+        )
+        has = sum(pool.has for pool in pools)
+        most = has + max(0, room)
+        able = sum(pool.has + pool.wanted for pool in pools if not pool.scavenged)
+        return FlowJob(
+            request.job,
+            max(0, min(least, able, most)),
+            most,
+            pools,
+            request.priority,
+            request.created,
+            admitted=request.runs or any(fixed),
+            most_new=most_new,
+        )
+
+    def _pool(
+        self, request: AllotmentRequest, index: int, applicant: Applicant, stocks: dict[int, list[Stock]], fixed: int, most_new: int
+    ) -> FlowPool:
+        demand, number, preferred = request.pools[index], applicant.numbers[index], applicant.preferred[index]
+        key = (request.job, str(index))
+        share = round(demand.requirements.shape.size * MEAN)
+        values: dict[str, int] = {}
+        better: set[str] = set()
+        for stock in stocks.get(number, ()):
+            if stock.hub not in values:
+                is_better = stock.meets(preferred)
+                worth = _base(demand, stock, index) + _fit(stock, number, demand.requirements) + (PREFERRED if is_better else 0)
+                values[stock.hub] = _value(worth + (SPARE if demand.spares else 0), share)
+                if is_better:
+                    better.add(stock.hub)
+        held = []
+        sizes = {stock.hub: stock.sizes[number] // stock.unit for stock in stocks.get(number, ())}
+        for stock in self._stocks_of.get(key, ()):
+            units = self._held[key, stock]
+            leaving = max(STAY, *(unit.leaving_cost for unit in units)) if request.may_move else STAY
+            leaving += LOSS * min(unit.loss for unit in units)
+            value = _value(_base(demand, stock, index) + leaving, share)
+            held.append(FlowHeld(stock.name, len(units), value, sum(unit.settling for unit in units)))
+            sizes[stock.hub] = stock.sizes[number] // stock.unit
+        has = sum(each.units for each in held)
+        wanted = max(0, min(demand.wanted, demand.max - len(demand.units) - demand.others, most_new))
+        least = 0 if demand.scavenged else min(demand.min - demand.lasting - fixed, has + wanted)
+        return FlowPool(
+            str(index),
+            values,
+            wanted,
+            max(0, least),
+            sizes=sizes,
+            share=share,
+            held=tuple(held),
+            scavenged=demand.scavenged,
+            moving=min(demand.moving, has),
+            better=frozenset(better or values),
+            displaces=demand.admitted and not demand.spares,
+            asks=not demand.spares,
+        )
+
+
+def _value(worth: int, share: int) -> int:
+    """Of a unit that counts as so much of a slice."""
+    return max(2, worth * share // MEAN)
+
+
+def _base(demand: PoolDemand, stock: Stock, index: int) -> int:
+    """What a unit of this pool, the n-th of its job, is worth on slices of this kind."""
+    return demand.values.get(stock.class_.kind.accelerator, MEAN) - EARLIER_POOL * min(index, POOLS)
+
+
+def _fit(stock: Stock, number: int, requirements: SliceRequirements) -> int:
+    """How well the slices fit: nothing is left of a host, or what must leave is least, and few others could use them."""
+    few = max(0, FEW + 1 - stock.mask.bit_count())
+    if not is_divisible(stock.class_.kind.accelerator) or requirements.shape.slots > 1:
+        return few + FIT
+    chips, has = requirements.shape.chips_per_host, stock.class_.kind.chips_per_host
+    return few + FIT * max(0, has - abs(stock.accelerators_left - chips)) // max(1, has)

@@ -1,0 +1,269 @@
+"""From counts to slices: which units leave, and which slices jobs get. Pure.
+
+Minima come first, so what is free goes to them and what is still being left to others. Of units that are equal to the flow, those leave
+with which their job loses least.
+
+See docs/decisions/0211-allotment-by-the-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from diloco_operator.allotment.flow import FlowPlan
+from diloco_operator.allotment.flow_problem import PoolKey, Question
+from diloco_operator.allotment.request import Allotted, HeldUnit, PoolDemand
+from diloco_operator.allotment.stocks import Stock
+from diloco_operator.api.job import Locality
+from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.resources import Resources, left
+from diloco_operator.fleet.slices import Shape, Slice
+from diloco_operator.placement.domains import DomainRooms
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What each job gets and gives."""
+
+    allotted: dict[str, Allotted]
+    barred: dict[Location, set[int]]
+    """Host in parts -> requirements of units for which there is no room on it after all. Not empty: ask again."""
+
+
+class _Taker(NamedTuple):
+    """One unit that takes part of a stock."""
+
+    key: PoolKey
+    number: int
+    demand: PoolDemand
+    size: int
+    serial: int
+    """Tells it apart from others of its pool in this stock."""
+
+    @property
+    def job(self) -> str:
+        return self.key[0]
+
+    @property
+    def shape(self) -> Shape:
+        return self.demand.requirements.shape
+
+
+class _Leaver(NamedTuple):
+    job: str
+    unit: HeldUnit
+
+
+@dataclass(slots=True)
+class _Job:
+    granted: dict[Shape, list[Slice]] = field(default_factory=dict)
+    coming: int = 0
+    revoked: dict[str, str] = field(default_factory=dict)
+    checks: set[str] = field(default_factory=set)
+    withheld: set[str] = field(default_factory=set)
+
+    def grant(self, shape: Shape, slices: Sequence[Slice]) -> None:
+        if slices:
+            self.granted.setdefault(shape, []).extend(slices)
+
+
+def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) -> Generator[None, object, Outcome]:
+    """In steps of about one stock, between which the caller may do other things that change no argument."""
+    jobs = {job: _Job() for job in question.applicants}
+    for job, index in sorted(checks):
+        jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
+    leavers = _leavers(question, plan)
+    takers = _takers(question, plan)
+    withheld = {name: (job, units) for job, classes in plan.withheld.items() for name, units in classes.items()}
+    yield
+    barred: dict[Location, set[int]] = {}
+    for name, stock in question.stocks.items():
+        here, leave = takers.get(name, []), leavers.get(name, [])
+        if not here and not leave and name not in withheld:
+            continue
+        if stock.host is None:
+            waits, units = withheld.get(name, ("", 0))
+            winners = _take_whole(jobs, stock, here, waits, units)
+        else:
+            winners = _share_host(jobs, stock, here, leave, barred)
+        for place, leaver in enumerate(leave):
+            winner = winners[min(place, len(winners) - 1)] if winners else leaver.job
+            jobs[leaver.job].revoked[leaver.unit.name] = winner
+        yield
+    found = {
+        key: Allotted(
+            {shape: tuple(each) for shape, each in job.granted.items()},
+            job.coming,
+            job.revoked,
+            frozenset(job.checks),
+            frozenset(job.withheld),
+        )
+        for key, job in jobs.items()
+        if job.granted or job.coming or job.revoked or job.checks or job.withheld
+    }
+    return Outcome(found, barred)
+
+
+# --- who leaves, and who takes -----------------------------------------------------------------------------------------------
+def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
+    """Stock -> units that leave it: those with which their job loses least, of equal ones the last."""
+    found: dict[str, list[_Leaver]] = {}
+    for (key, name), units in question.held.items():
+        count = len(units) - plan.pools[key].kept.get(name, 0)
+        if count:
+            able = sorted((unit for unit in reversed(units) if not unit.settling), key=lambda unit: unit.loss)
+            found.setdefault(name, []).extend(_Leaver(key[0], unit) for unit in able[:count])
+    return found
+
+
+def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
+    """Stock -> units that take of it, minima first, then in the order of their jobs; units that would leave their slices last."""
+    firsts: dict[str, list[_Taker]] = {}
+    others: dict[str, list[_Taker]] = {}
+    lasts: dict[str, list[_Taker]] = {}
+    jobs = {job.key: job for job in question.problem.jobs}
+    for job in sorted(jobs.values(), key=lambda job: job.order):
+        applicant, missing = question.applicants[job.key], job.missing
+        for index, demand in enumerate(applicant.request.pools):
+            key, number = (job.key, str(index)), applicant.numbers[index]
+            placed = plan.pools[key]
+            for counts, is_new in ((placed.taken, True), (placed.replaced, False)):
+                for name, count in sorted(counts.items()):
+                    size = question.stocks[name].sizes[number]
+                    for serial in range(count):
+                        taker = _Taker(key, number, demand, size, serial + (0 if is_new else placed.taken.get(name, 0)))
+                        first = is_new and missing > 0 and not demand.scavenged
+                        missing -= first
+                        (firsts if first else others if is_new else lasts).setdefault(name, []).append(taker)
+    return {name: [*firsts.get(name, ()), *others.get(name, ()), *lasts.get(name, ())] for name in {**firsts, **others, **lasts}}
+
+
+# --- whole slices -------------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _Place:
+    """A host of which units take parts now."""
+
+    slice_: Slice | None
+    """None: a unit is leaving it, and how it is divided will be decided when it has gone."""
+    rest: Resources
+
+    @property
+    def left(self) -> tuple[int, ...]:
+        """To compare how much is left of two."""
+        return tuple(amount for _, amount in self.rest.devices)
+
+
+def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits: str, withheld: int) -> list[str]:
+    """Free slices first. `waits`, `withheld`: the job that waits for its minimum, and units that it keeps from others. Returns the jobs
+    that wait for slices which units must leave now, one for each slice, in order."""
+    free, leaving = _FreeSlices(stock), len(stock.leaving)
+    waiting: list[str] = []
+    open_: list[_Place] = []
+
+    def later(job: str) -> None:
+        nonlocal leaving
+        jobs[job].coming += 1
+        if leaving > 0:
+            leaving -= 1
+        else:
+            waiting.append(job)
+
+    for taker in sorted(takers, key=lambda taker: -taker.size):
+        slots = taker.size // stock.each
+        if slots:
+            for slice_ in free.near(slots):
+                jobs[taker.job].grant(taker.shape, [slice_])
+                slots -= 1
+            for _ in range(slots):
+                later(taker.job)
+            continue
+        needs = taker.demand.requirements.needs
+        fitting = [place for place in open_ if needs.fits(place.rest)]
+        if fitting:
+            place = min(fitting, key=lambda place: place.left)
+            jobs[taker.job].coming += place.slice_ is None
+        elif (found := free.next()) is not None:
+            place = _Place(found, found.room)
+            open_.append(place)
+        else:
+            place = _Place(None, stock.room_of_each)
+            open_.append(place)
+            later(taker.job)
+        place.rest = left(place.rest, (needs,))
+        if place.slice_ is not None:
+            jobs[taker.job].grant(taker.shape, [_part(place.slice_, taker)])
+    for _ in range(withheld):
+        if (kept := free.next()) is not None:
+            jobs[waits].withheld.add(kept.key)
+    return waiting
+
+
+class _FreeSlices:
+    """The free slices of a stock, in the order in which the inventory offers them."""
+
+    def __init__(self, stock: Stock) -> None:
+        self._slices = stock.slices
+        self._ordered = deque(stock.free)
+        self._taken: set[Location] = set()
+
+    def next(self) -> Slice | None:
+        """None: no free one is left."""
+        while self._ordered:
+            location = self._ordered.popleft()
+            if location not in self._taken:
+                return self._slices[location]
+        return None
+
+    def near(self, count: int) -> list[Slice]:
+        """So many that are as near to each other as there are, or fewer if no more are left."""
+        if count == 1:
+            return [first] if (first := self.next()) is not None else []
+        free = {self._slices[each].key: each for each in self._ordered if each not in self._taken}
+        if len(free) < count:
+            return list(self._rest())
+        rooms = DomainRooms((self._slices[each] for each in free.values()), (), Locality.ANY)
+        domain = rooms.nearest(count)
+        found = rooms.candidates[domain].take((), count) if domain is not None else []
+        self._taken.update(free[slice_.key] for slice_ in found)
+        return found
+
+    def _rest(self) -> Iterator[Slice]:
+        while (found := self.next()) is not None:
+            yield found
+
+
+# --- parts of a host ------------------------------------------------------------------------------------------------------------
+def _share_host(
+    jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], leave: list[_Leaver], barred: dict[Location, set[int]]
+) -> list[str]:
+    """One host in parts. Returns the jobs that wait for what units must leave."""
+    host = stock.host
+    assert host is not None
+    gone = {(leaver.job, leaver.unit.name) for leaver in leave}
+    stay = [needs for key, needs in host.units.items() if key not in gone]
+    rest, now = left(host.whole.room, stay), host.now
+    waiting: list[str] = []
+    is_empty = not stay
+    for taker in takers:
+        needs = taker.demand.requirements.needs if taker.shape.divides else host.whole.room
+        if not needs.fits(rest) or (not taker.shape.divides and not is_empty):
+            barred.setdefault(host.location, set()).add(taker.number)
+            continue
+        rest, is_empty = left(rest, (needs,)), False
+        if needs.fits(now):
+            now = left(now, (needs,))
+            jobs[taker.job].grant(taker.shape, [_part(host.whole, taker) if taker.shape.divides else host.whole])
+        else:
+            jobs[taker.job].coming += 1
+            waiting.append(taker.job)
+    return waiting
+
+
+def _part(whole: Slice, taker: _Taker) -> Slice:
+    """The part of a host that a unit takes, as a slice of a smaller host."""
+    kind = whole.kind._replace(chips_per_host=min(whole.kind.chips_per_host, taker.shape.chips_per_host))
+    name = f"{taker.job}/{taker.key[1]}#{taker.serial}"
+    return replace(whole, kind=kind, room=taker.demand.requirements.needs, part=name, in_part=True)

@@ -1,0 +1,231 @@
+"""What the flow can give: slices, counted in stocks that nothing in it tells apart. Pure.
+
+A host that units have in parts is a stock of its own. Its room counts points, of which a unit takes as many as it needs of the resource
+that it needs most of: units that fit by points fit together. Whole hosts of which units may take parts are one stock where each size is a
+multiple of the next smaller one, or units of several hosts want them: then each unit takes one part of as many as fit, and what fits by
+points can be divided between the hosts. Else each of them is a stock.
+
+See docs/decisions/0210-parts-of-hosts-in-the-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import gcd
+
+from diloco_operator.allotment.classes import SliceClass
+from diloco_operator.allotment.hosts import HostUse, how_many
+from diloco_operator.fleet.inventory import Location
+from diloco_operator.fleet.resources import UNLISTED, Resources, amount_of
+from diloco_operator.fleet.slices import Slice, is_divisible
+from diloco_operator.placement.matching import SliceRequirements
+
+ROOM = 5040
+"""Points of a whole host: a half, a third … a tenth, and a sixteenth are whole numbers of them."""
+type Barred = Mapping[Location, frozenset[int]]
+"""Host in parts -> requirements of units for which there is no room on it, although the points allow it."""
+
+
+@dataclass(slots=True, eq=False)
+class Stock:
+    """Slices that are the same to all requirements."""
+
+    class_: SliceClass
+    mask: int
+    """The bits of the requirements that they meet."""
+    each: int = 1
+    """Points of one slice."""
+    host: HostUse | None = None
+    """The host, of one in parts."""
+    room_of_each: Resources = Resources()  # noqa: RUF009 -- immutable
+    """Of a host that may be divided."""
+    free: list[Location] = field(default_factory=list)
+    """In the order in which the inventory offers them."""
+    leaving: list[Location] = field(default_factory=list)
+    held: int = 0
+    """Points that units have which the flow may ask to leave."""
+    first: Location | None = None
+    """One of its slices: that which names it."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Requirements -> points of a unit."""
+    name: str = ""
+    hub: str = ""
+    unit: int = 1
+    """Points that count as one for the flow."""
+
+    def meets(self, number: int) -> bool:
+        """Whether a new unit may take some of it."""
+        return bool(self.mask >> number & 1)
+
+    @property
+    def room(self) -> int:
+        """Points that are free, will be, or are held."""
+        return (len(self.free) + len(self.leaving)) * self.each + self._rest() + self.held
+
+    def _rest(self) -> int:
+        """Points that are left of a host in parts. Where one more unit fits although points are few, as many as it takes."""
+        if self.host is None:
+            return 0
+        rest = max(0, ROOM - sum(points(needs, self.host.whole.room) for needs in self.host.units.values()))
+        for number, needs in self._fitting.items():
+            rest = max(rest, how_many(needs, self.host.rest) * self.sizes[number])
+        return rest
+
+    _fitting: dict[int, Resources] = field(default_factory=dict)
+    """Requirements of units that take parts -> what one needs."""
+
+    def note(self, number: int, requirements: SliceRequirements) -> int:
+        """The points that a unit with these requirements takes."""
+        if number in self.sizes:
+            return self.sizes[number]
+        shape, size = requirements.shape, requirements.shape.slots * self.each
+        if self.host is not None:
+            size = points(requirements.needs, self.host.whole.room) if shape.divides else self._all()
+        elif shape.divides and self.room_of_each != Resources() and (count := how_many(requirements.needs, self.room_of_each)):
+            size = self.each // count
+        if shape.divides and self.host is not None and self.meets(number):
+            self._fitting[number] = requirements.needs
+        self.sizes[number] = max(1, size)
+        return self.sizes[number]
+
+    def _all(self) -> int:
+        """Points of the host, those of its units included."""
+        assert self.host is not None
+        held = sum(points(needs, self.host.whole.room) for needs in self.host.units.values())
+        return max(ROOM, held)
+
+    @property
+    def accelerators_left(self) -> int:
+        """Of a host in parts."""
+        return self.host.accelerators_left if self.host is not None else self.class_.kind.chips_per_host
+
+    @property
+    def slices(self) -> Mapping[Location, Slice]:
+        """All of its class."""
+        return self.class_.members
+
+
+def points(needs: Resources, room: Resources) -> int:
+    """What a pod with these needs takes of a host with this room, of `ROOM`."""
+    most = 1
+    for name in ("cpu", "memory", "pods", *(name for name, _ in needs.devices)):
+        wanted, has = amount_of(needs, name), amount_of(room, name)
+        if wanted and has < UNLISTED // 2:
+            most = max(most, -(-wanted * ROOM // has) if has > 0 else ROOM)
+    return most
+
+
+class Stocks:
+    """The stocks of a fleet. First all units that hold something `note` it, then `finish` names the stocks."""
+
+    def __init__(
+        self,
+        classes: Iterable[SliceClass],
+        requirements: Callable[[int], SliceRequirements],
+        hosts: Callable[[Location], HostUse | None],
+        barred: Barred,
+    ) -> None:
+        self._requirements = requirements
+        self._hosts = hosts
+        self._barred = barred
+        self._found: dict[tuple[SliceClass, object], Stock] = {}
+        self._divided: dict[SliceClass, list[Resources]] = {}
+        """What units need that may take parts of its slices."""
+        self._alike: dict[tuple[SliceClass, Resources], bool] = {}
+        """Whether hosts of this room are one stock."""
+        for class_ in classes:
+            leaving = sorted(class_.leaving)
+            for places, kept in ((class_.free, False), (leaving, True)):
+                if places and self._key(class_, places[0]) is None:  # all are in one stock
+                    stock = self._put(class_, places[0])
+                    (stock.leaving if kept else stock.free).extend(places)
+                    continue
+                for location in places:
+                    stock = self._put(class_, location)
+                    if stock.host is None:
+                        (stock.leaving if kept else stock.free).append(location)
+
+    def at(self, class_: SliceClass, location: Location) -> Stock:
+        """The stock of this slice of the class."""
+        return self._put(class_, location)
+
+    def spread(self, parts: Iterable[Stock], locations: Iterable[Location]) -> Stock:
+        """A stock of its own for a unit whose slices are of several: whoever takes its place must be able to use all."""
+        first, *others = parts
+        key = (first.class_, min(locations))
+        mask = first.mask
+        for other in others:
+            mask &= other.mask
+        return self._found.setdefault(key, Stock(first.class_, mask, first.each, room_of_each=first.room_of_each, first=min(locations)))
+
+    def _put(self, class_: SliceClass, location: Location) -> Stock:
+        key = self._key(class_, location)
+        stock = self._found.get((class_, key))
+        if stock is None:
+            stock = self._found[class_, key] = self._new(class_, location, key)
+        if stock.first is None or location[1] < stock.first[1]:
+            stock.first = location
+        return stock
+
+    def _key(self, class_: SliceClass, location: Location) -> object:
+        if not is_divisible(class_.kind.accelerator):
+            return None
+        host = self._hosts(location)
+        if host is not None and host.in_parts:
+            return location
+        if class_ not in self._divided:
+            self._divided[class_] = [found.needs for number in _bits(class_.mask) if (found := self._requirements(number)).shape.divides]
+        if not (needs := self._divided[class_]):
+            return None
+        room = class_.members[location].room
+        if host is not None and (class_, room) not in self._alike:
+            sizes = sorted({points(each, room) for each in needs} | {ROOM})
+            groups = any(self._requirements(number).shape.slots > 1 for number in _bits(class_.mask))
+            self._alike[class_, room] = groups or not any(larger % smaller for smaller, larger in pairwise(sizes))
+        return room if host is None or self._alike[class_, room] else location
+
+    def _new(self, class_: SliceClass, location: Location, key: object) -> Stock:
+        if not is_divisible(class_.kind.accelerator):
+            return Stock(class_, class_.mask)
+        host = self._hosts(location) if key == location else None
+        if host is None:
+            return Stock(class_, class_.mask, ROOM, room_of_each=key if isinstance(key, Resources) else Resources())
+        mask = class_.mask
+        for number in self._barred.get(location, ()):
+            mask &= ~(1 << number)
+        for number in _bits(mask):
+            if self._requirements(number).shape.slots > 1:
+                mask &= ~(1 << number)
+        return Stock(class_, mask, ROOM, host)
+
+    def hosts(self, hosts: Iterable[HostUse], class_at: Callable[[Location], SliceClass | None]) -> None:
+        """Make stocks of hosts in parts."""
+        for host in hosts:
+            if (class_ := class_at(host.location)) is not None:
+                self._put(class_, host.location)
+
+    def finish(self, component: int) -> list[Stock]:
+        """All stocks, with names that do not depend on the order in which jobs came: the tightest kind first, then what fewer requirements
+        can use."""
+        stocks = sorted(self._found.values(), key=lambda stock: (stock.class_.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
+        hubs: dict[object, list[Stock]] = {}
+        for index, stock in enumerate(stocks):
+            stock.name = f"{index:06d}"
+            for number in _bits(stock.mask & component):
+                stock.note(number, self._requirements(number))
+            key = (stock.class_.kind, stock.mask, stock.host is not None and stock.accelerators_left, tuple(sorted(stock.sizes.items())))
+            hubs.setdefault(key, []).append(stock)
+        for found in hubs.values():
+            unit = gcd(*(size for stock in found for size in stock.sizes.values())) if found[0].sizes else 1
+            for stock in found:
+                stock.hub, stock.unit = f"hub {found[0].name}", unit
+        return stocks
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        low = mask & -mask
+        yield low.bit_length() - 1
+        mask ^= low
