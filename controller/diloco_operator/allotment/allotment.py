@@ -279,9 +279,14 @@ class Allotment:
     def _solve(self, component: int, jobs: list[str]) -> Steps[dict[str, Allotted]]:
         """Again, as long as a unit gets part of a host on which there is no room for it after all."""
         barred: dict[Location, frozenset[int]] = {}
+        wanted = 0
+        for job in jobs:
+            for pool in self._requests[job].pools:
+                for each in (pool.requirements, pool.preferred or pool.requirements) if pool.wanted or pool.moving else ():
+                    wanted |= 1 << self._classes.number(each)
         while True:
             classes = (class_ for class_ in self._classes if class_.mask & component)
-            stocks = Stocks(classes, self._classes.requirements, self._shared.at, barred)
+            stocks = Stocks(classes, self._classes.requirements, self._shared.at, barred, wanted)
             stocks.hosts(self._shared.within(component), self._classes.class_at)
             questions = Questions(stocks, self._slices_of)
             for job in jobs:

@@ -191,13 +191,13 @@ def _value(worth: int, share: int) -> int:
 
 def _base(demand: PoolDemand, stock: Stock, index: int) -> int:
     """What a unit of this pool, the n-th of its job, is worth on slices of this kind."""
-    return demand.values.get(stock.class_.kind.accelerator, MEAN) - EARLIER_POOL * min(index, POOLS)
+    return demand.values.get(stock.kind.accelerator, MEAN) - EARLIER_POOL * min(index, POOLS)
 
 
 def _fit(stock: Stock, number: int, requirements: SliceRequirements) -> int:
     """How well the slices fit: nothing is left of a host, or what must leave is least, and few others could use them."""
     few = max(0, FEW + 1 - stock.mask.bit_count())
-    if not is_divisible(stock.class_.kind.accelerator) or requirements.shape.slots > 1:
+    if not is_divisible(stock.kind.accelerator) or requirements.shape.slots > 1:
         return few + FIT
-    chips, has = requirements.shape.chips_per_host, stock.class_.kind.chips_per_host
+    chips, has = requirements.shape.chips_per_host, stock.kind.chips_per_host
     return few + FIT * max(0, has - abs(stock.accelerators_left - chips)) // max(1, has)

@@ -10,7 +10,7 @@ See docs/decisions/0210-parts-of-hosts-in-the-flow.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import gcd
@@ -19,20 +19,22 @@ from diloco_operator.allotment.classes import SliceClass
 from diloco_operator.allotment.hosts import HostUse, how_many
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import UNLISTED, Resources, amount_of
-from diloco_operator.fleet.slices import Slice, is_divisible
+from diloco_operator.fleet.slices import Slice, SliceKind, is_divisible
 from diloco_operator.placement.matching import SliceRequirements
 
 ROOM = 5040
 """Points of a whole host: a half, a third … a tenth, and a sixteenth are whole numbers of them."""
+type Face = tuple[SliceKind, int, tuple[tuple[int, Hashable], ...]]
+"""Kind, and of the requirements with which units look for slices: their bits, and domains of units of several slices."""
 type Barred = Mapping[Location, frozenset[int]]
 """Host in parts -> requirements of units for which there is no room on it, although the points allow it."""
 
 
 @dataclass(slots=True, eq=False)
 class Stock:
-    """Slices that are the same to all requirements."""
+    """Slices that are the same to all requirements with which units look for some now."""
 
-    class_: SliceClass
+    kind: SliceKind
     mask: int
     """The bits of the requirements that they meet."""
     each: int = 1
@@ -44,6 +46,8 @@ class Stock:
     free: list[Location] = field(default_factory=list)
     """In the order in which the inventory offers them."""
     leaving: list[Location] = field(default_factory=list)
+    slices: dict[Location, Slice] = field(default_factory=dict)
+    """Those that are free."""
     held: int = 0
     """Points that units have which the flow may ask to leave."""
     first: Location | None = None
@@ -99,12 +103,7 @@ class Stock:
     @property
     def accelerators_left(self) -> int:
         """Of a host in parts."""
-        return self.host.accelerators_left if self.host is not None else self.class_.kind.chips_per_host
-
-    @property
-    def slices(self) -> Mapping[Location, Slice]:
-        """All of its class."""
-        return self.class_.members
+        return self.host.accelerators_left if self.host is not None else self.kind.chips_per_host
 
 
 def points(needs: Resources, room: Resources) -> int:
@@ -126,14 +125,18 @@ class Stocks:
         requirements: Callable[[int], SliceRequirements],
         hosts: Callable[[Location], HostUse | None],
         barred: Barred,
+        wanted: int,
     ) -> None:
+        """`wanted`: the bits of the requirements with which units look for slices now. Others tell no slices apart."""
         self._requirements = requirements
         self._hosts = hosts
         self._barred = barred
-        self._found: dict[tuple[SliceClass, object], Stock] = {}
-        self._divided: dict[SliceClass, list[Resources]] = {}
+        self._wanted = wanted
+        self._faces: dict[SliceClass, Face] = {}
+        self._found: dict[tuple[Face, object], Stock] = {}
+        self._divided: dict[Face, list[Resources]] = {}
         """What units need that may take parts of its slices."""
-        self._alike: dict[tuple[SliceClass, Resources], bool] = {}
+        self._alike: dict[tuple[Face, Resources], bool] = {}
         """Whether hosts of this room are one stock."""
         for class_ in classes:
             leaving = sorted(class_.leaving)
@@ -141,11 +144,13 @@ class Stocks:
                 if places and self._key(class_, places[0]) is None:  # all are in one stock
                     stock = self._put(class_, places[0])
                     (stock.leaving if kept else stock.free).extend(places)
+                    stock.slices.update({} if kept else {location: class_.members[location] for location in places})
                     continue
                 for location in places:
                     stock = self._put(class_, location)
                     if stock.host is None:
                         (stock.leaving if kept else stock.free).append(location)
+                        stock.slices[location] = class_.members[location]
 
     def at(self, class_: SliceClass, location: Location) -> Stock:
         """The stock of this slice of the class."""
@@ -154,20 +159,26 @@ class Stocks:
     def spread(self, parts: Iterable[Stock], locations: Iterable[Location]) -> Stock:
         """A stock of its own for a unit whose slices are of several: whoever takes its place must be able to use all."""
         first, *others = parts
-        key = (first.class_, min(locations))
         mask = first.mask
         for other in others:
             mask &= other.mask
-        return self._found.setdefault(key, Stock(first.class_, mask, first.each, room_of_each=first.room_of_each, first=min(locations)))
+        stock = Stock(first.kind, mask, first.each, room_of_each=first.room_of_each, first=min(locations))
+        return self._found.setdefault(((first.kind, mask, ()), min(locations)), stock)
 
     def _put(self, class_: SliceClass, location: Location) -> Stock:
-        key = self._key(class_, location)
-        stock = self._found.get((class_, key))
+        place = self._face(class_), self._key(class_, location)
+        stock = self._found.get(place)
         if stock is None:
-            stock = self._found[class_, key] = self._new(class_, location, key)
+            stock = self._found[place] = self._new(place[0], location, place[1])
         if stock.first is None or location[1] < stock.first[1]:
             stock.first = location
         return stock
+
+    def _face(self, class_: SliceClass) -> Face:
+        if class_ not in self._faces:
+            domains = tuple(sorted((number, domain) for number, domain in class_.domains.items() if self._wanted >> number & 1))
+            self._faces[class_] = class_.kind, class_.mask & self._wanted, domains
+        return self._faces[class_]
 
     def _key(self, class_: SliceClass, location: Location) -> object:
         if not is_divisible(class_.kind.accelerator):
@@ -175,30 +186,31 @@ class Stocks:
         host = self._hosts(location)
         if host is not None and host.in_parts:
             return location
-        if class_ not in self._divided:
-            self._divided[class_] = [found.needs for number in _bits(class_.mask) if (found := self._requirements(number)).shape.divides]
-        if not (needs := self._divided[class_]):
+        face = self._face(class_)
+        if face not in self._divided:
+            self._divided[face] = [found.needs for number in _bits(face[1]) if (found := self._requirements(number)).shape.divides]
+        if not (needs := self._divided[face]):
             return None
         room = class_.members[location].room
-        if host is not None and (class_, room) not in self._alike:
+        if host is not None and (face, room) not in self._alike:
             sizes = sorted({points(each, room) for each in needs} | {ROOM})
-            groups = any(self._requirements(number).shape.slots > 1 for number in _bits(class_.mask))
-            self._alike[class_, room] = groups or not any(larger % smaller for smaller, larger in pairwise(sizes))
-        return room if host is None or self._alike[class_, room] else location
+            groups = any(self._requirements(number).shape.slots > 1 for number in _bits(face[1]))
+            self._alike[face, room] = groups or not any(larger % smaller for smaller, larger in pairwise(sizes))
+        return room if host is None or self._alike[face, room] else location
 
-    def _new(self, class_: SliceClass, location: Location, key: object) -> Stock:
-        if not is_divisible(class_.kind.accelerator):
-            return Stock(class_, class_.mask)
+    def _new(self, face: Face, location: Location, key: object) -> Stock:
+        kind, mask, _ = face
+        if not is_divisible(kind.accelerator):
+            return Stock(kind, mask)
         host = self._hosts(location) if key == location else None
         if host is None:
-            return Stock(class_, class_.mask, ROOM, room_of_each=key if isinstance(key, Resources) else Resources())
-        mask = class_.mask
+            return Stock(kind, mask, ROOM, room_of_each=key if isinstance(key, Resources) else Resources())
         for number in self._barred.get(location, ()):
             mask &= ~(1 << number)
         for number in _bits(mask):
             if self._requirements(number).shape.slots > 1:
                 mask &= ~(1 << number)
-        return Stock(class_, mask, ROOM, host)
+        return Stock(kind, mask, ROOM, host)
 
     def hosts(self, hosts: Iterable[HostUse], class_at: Callable[[Location], SliceClass | None]) -> None:
         """Make stocks of hosts in parts."""
@@ -209,13 +221,14 @@ class Stocks:
     def finish(self, component: int) -> list[Stock]:
         """All stocks, with names that do not depend on the order in which jobs came: the tightest kind first, then what fewer requirements
         can use."""
-        stocks = sorted(self._found.values(), key=lambda stock: (stock.class_.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
+        stocks = sorted(self._found.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
         hubs: dict[object, list[Stock]] = {}
         for index, stock in enumerate(stocks):
             stock.name = f"{index:06d}"
+            stock.free.sort(key=lambda location: location[1])
             for number in _bits(stock.mask & component):
                 stock.note(number, self._requirements(number))
-            key = (stock.class_.kind, stock.mask, stock.host is not None and stock.accelerators_left, tuple(sorted(stock.sizes.items())))
+            key = (stock.kind, stock.mask, stock.host is not None and stock.accelerators_left, tuple(sorted(stock.sizes.items())))
             hubs.setdefault(key, []).append(stock)
         for found in hubs.values():
             unit = gcd(*(size for stock in found for size in stock.sizes.values())) if found[0].sizes else 1

@@ -81,3 +81,10 @@ def test_an_earlier_pool_is_worth_more_and_what_a_unit_has_is_worth_most() -> No
     world.settle()
     [job] = question_of(world).problem.jobs
     assert min(each.value for pool in job.pools for each in pool.held) > max(first.values.values())
+
+
+def test_requirements_of_jobs_that_want_nothing_more_tell_no_hosts_apart() -> None:
+    nodes = [a_gpu_node("gpu-0", labels={"x": "1"}), a_gpu_node("gpu-1", labels={"x": "1"}), a_gpu_node("gpu-2")]
+    world = World(*nodes).job("picky", a_pool(shape=gpus(8, hosts=1), max=1, selector=(("x", "1"),))).settle()
+    world.job("pair", a_pool(shape=gpus(8, hosts=2), max=1)).settle()
+    assert world.counts() == {"picky": 1, "pair": 1}  # one of its hosts has the label
