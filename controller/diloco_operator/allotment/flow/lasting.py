@@ -2,7 +2,7 @@
 
 Such plans are not always the best there are, so what is found while a unit is there may be worth less than what is found once it has gone.
 It would come, leave and come for ever. So the problem is solved again as it will be then; units that would return stay, and so do those
-that would only make room for others of their job.
+that would only make room for others of a job whose moves are limited.
 
 See docs/decisions/0219-groups-in-the-flow.md.
 """
@@ -44,7 +44,9 @@ def _lasting(jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonus
         returning = set(leaving)
         if attempt < TRIES:
             then = Solution.of([_gone(job, plan) for job in jobs], classes, bonus).plan()
-            returning = {place for place in leaving if _new(then, place) > _new(plan, place) or _is_for_itself(plan, place)}
+            limited = {job.key for job in jobs if job.most_new is not None}
+            returning = {place for place in leaving if _new(then, place) > _new(plan, place)}
+            returning |= {place for place in leaving if place[0][0] in limited and _is_for_itself(plan, place)}
         if not returning:
             break
         jobs = [_staying(job, returning) for job in jobs]

@@ -70,5 +70,5 @@ def test_a_minimum_takes_what_is_free_before_units_of_another_size_leave() -> No
 
 def test_no_unit_leaves_to_make_room_for_others_of_its_own_job() -> None:
     # Two of 375 are worth more than one of 400 and what leaving it costs.
-    job = a_job("one", a_pool({"gpu": 400}, 0, {"gpu/a": 1}, size=2), a_pool({"gpu": 700}, 2))
+    job = a_job("one", a_pool({"gpu": 400}, 0, {"gpu/a": 1}, size=2), a_pool({"gpu": 700}, 2), most_new=2)
     assert units(solve(a_problem({"gpu/a": 2}, job)), "one") == {"gpu/a": 1}
