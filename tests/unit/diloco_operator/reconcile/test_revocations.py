@@ -38,6 +38,20 @@ def test_a_revoked_unit_drains_and_leaves_its_slice_and_no_restart_is_counted() 
     assert stage.inventory.reservations(stage.observed().job.key) == {"tpu-0", "tpu-2"}
 
 
+def test_a_unit_that_leaves_for_better_slices_of_its_own_job_says_so() -> None:
+    stage = a_training_job()
+    stage.revoked = {"v5p-1": stage.observed().job.key}
+    stage.settle()
+    assert stage.unit("v5p-1")["message"] == "it leaves slice tpu-1 because others are worth more to its job"
+
+
+def test_a_job_runs_for_the_allotment_once_a_unit_of_it_has_started() -> None:
+    stage = Stage(a_job().with_learners(1, 2).with_pool(max=2))
+    stage.reconcile_only()
+    assert not request(stage).runs
+    assert request(a_training_job()).runs
+
+
 def test_a_revoked_unit_without_processes_leaves_its_slice_at_once() -> None:
     job = a_job().with_learners(1, 2).with_restarts(5, initial="1m").with_pool(max=2)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()
