@@ -313,3 +313,19 @@ def test_slices_of_another_shape_are_no_surplus_of_this_one() -> None:
     world = World(*tpus(1), a_gpu_node("g-0")).job("ns/both/1", a_pool(max=1), a_pool(max=1, shape=ONE_GPU_HOST), min=1).settle()
     world.job("ns/late/2", a_pool(max=1, capacity="Spot"))
     assert said(world, "ns/late/2") == (f"1: 1 held by job ns/both (surplus, beyond its minimum; equal priority){BY_RIGHT}")
+
+
+# --- values ---------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("may_move", "worth", "moves"), [(0, 2000, False), (1, 1150, False), (1, 2000, True)])
+def test_surplus_moves_to_a_kind_that_is_worth_clearly_more_if_its_job_may_move(may_move: int, worth: int, moves: bool) -> None:
+    fast = Shape("tpu-v6e", "2x2", 4)
+    world = World(*tpus(1)).job("one", a_pool(max=1), a_pool(max=1, shape=fast), min=0, max=1).settle()
+    world.fleet.update_node(project_node(a_tpu_node("fast", kind="tpu-v6e-slice", topology="2x2")))
+    request = world.jobs["one"].request()
+    slow_pool, fast_pool = request.pools
+    units = tuple(unit._replace(leaving_cost=200) for unit in slow_pool.units)
+    pools = (replace(slow_pool, units=units, values={"tpu-v5p": 1000}), replace(fast_pool, values={"tpu-v6e": worth}))
+    world.allotment.update(replace(request, pools=pools, may_move=may_move))
+    world.allotment.refresh()
+    allotted = world.allotment.of("one")
+    assert (dict(allotted.revoked), fast in allotted.granted) == (({"0-0": "one"}, True) if moves else ({}, False))
