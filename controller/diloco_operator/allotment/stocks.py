@@ -157,7 +157,7 @@ class Stocks:
         return self._put(class_, location)
 
     def spread(self, parts: Iterable[Stock], locations: Iterable[Location]) -> Stock:
-        """A stock of its own for a unit whose slices are of several: whoever takes its place must be able to use all."""
+        """A stock of its own for a unit whose slices are of several: the unit that takes its place must be able to use all."""
         first, *others = parts
         mask = first.mask
         for other in others:
