@@ -120,7 +120,8 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     # A uniform guess over 256 bytes costs ln 256 = 5.55 nats; anything that learned letter frequencies is below 4.
     assert job["progress"]["heldOutLoss"] < 4.0
     curve = parse_losses(job["progress"]["losses"])
-    assert (curve[0].loss > 5, curve[-1].loss < 4, curve[-1].step) == (True, True, steps)
+    # The units in JAX train on while the first in torch starts, so the first merge knows more than a uniform guess.
+    assert (curve[0].loss > curve[-1].loss + 0.5, curve[-1].loss < 4, curve[-1].step) == (True, True, steps)
     curves = scalars(tmp_path / "state" / "volumes" / "default" / "bytes-lm-syncer" / "tensorboard")
     assert [step for step, _ in curves["loss"]] == list(range(curves["loss"][0][0], steps + 1))
     [(step, held_out)] = curves["held_out_loss"]

@@ -16,6 +16,8 @@ from diloco_operator.api.names import COMPONENT_SYNCER
 from diloco_operator.record.history import Fault, JobHistory, UnitHistory
 from diloco_operator.record.phases import Phase
 
+_END_ROUNDING = 1.0
+"""Seconds. Kubernetes tells when a container ended without fractions, so a recovery begins up to so much before the kill."""
 _FEWEST_STEPS = 3
 """Steps of a unit from which their median is known."""
 
@@ -139,7 +141,8 @@ def _training_again(job: JobHistory, fault: Fault) -> float | None:
     recovery = next((each for each in unit.recoveries if each.at > fault.at), None)
     if recovery is not None:
         since = recovery.at - fault.at
-        return min(recovery.seconds, since) if fault.signal == "KILL" else since  # it may have been lost already, or not yet
+        is_of_the_fault = fault.signal == "KILL" and recovery.seconds <= since + _END_ROUNDING  # it may have been lost already, or not yet
+        return recovery.seconds if is_of_the_fault else since
     if (begun := next((at for at in unit.first_steps if at > fault.at), None)) is not None:
         merges = (merge.at - fault.at for merge in job.merges if merge.at > begun and fault.unit in merge.units)
         return next(merges, None)

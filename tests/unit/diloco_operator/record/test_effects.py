@@ -58,6 +58,12 @@ def test_the_first_step_of_an_attempt_which_compiles_is_no_step_that_the_kill_ma
     assert "the others' longest step was 1.00x their median" in sentence(record)
 
 
+def test_a_recovery_counts_as_status_says_it_from_the_second_in_which_the_container_ended() -> None:
+    record = ARecord().train("u-0", "u-1").fault(5.5, "u-1").recovered(8.5, "u-1", 3.5).state(10.0, "Training")
+    (effect,) = effects_of(record.of_job())
+    assert effect.back == 3.5
+
+
 def test_a_unit_that_does_not_come_back_is_said_not_to() -> None:
     record = ARecord().train("u-0", "u-1").steps("u-0", [1, 2, 3, 4, 5, 6]).steps("u-1", [1, 2])
     record.fault(2.5, "u-1").phase(2.6, "u-1", Phase.FAILED).merge(5.0, 5, "u-0").state(6.5, "Training")
