@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 JOBS = "training"
 PAGE = "docs/your-program.md"
-ENDED = "the job is done, the last loss of this unit was "
+ENDED = "the job is done"
 
 
 def written_job(checkout: Path) -> dict[str, Any]:
