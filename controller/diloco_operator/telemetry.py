@@ -182,15 +182,18 @@ class SyncerWatcher:
 
     def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
         stream = self._streams.get(key)
-        if stream is not None:
-            if stream.endpoint == endpoint:
-                return
-            self._end(key)
+        if stream is not None and stream.endpoint == endpoint and stream.end is None:
+            return
+        loop = asyncio.get_running_loop()
         if stream is None or endpoint is None or stream.endpoint.pod_uid != endpoint.pod_uid:
             self._faults.pop(key, None)  # another syncer, or none
-        if endpoint is not None:
-            task = asyncio.get_running_loop().create_task(self._run(key, endpoint), name=f"syncer of {key[0]}/{key[1]}")
-            self._streams[key] = _Stream(endpoint, task)
+        if endpoint is None:
+            if stream is not None and stream.end is None:  # its last words may be on their way: that there is a newer snapshot
+                stream.end = loop.call_later(self._timeouts.last_words, self._end, key)
+            return
+        self._end(key)
+        task = loop.create_task(self._run(key, endpoint), name=f"syncer of {key[0]}/{key[1]}")
+        self._streams[key] = _Stream(endpoint, task)
 
     def forget(self, key: JobKey) -> None:
         self._end(key)
@@ -213,6 +216,8 @@ class SyncerWatcher:
     def _end(self, key: JobKey) -> None:
         stream = self._streams.pop(key, None)
         if stream is not None:
+            if stream.end is not None:
+                stream.end.cancel()
             stream.task.cancel()
             self._ending.add(stream.task)
             stream.task.add_done_callback(self._ending.discard)
@@ -286,7 +291,7 @@ class SyncerWatcher:
         urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
         urgent = self._faults.pop(key, None) is not None or urgent
         loop_now = asyncio.get_running_loop().time()
-        if urgent or loop_now - stream.notified >= self._timeouts.notify_interval:
+        if urgent or stream.end is not None or loop_now - stream.notified >= self._timeouts.notify_interval:
             self._tell(key)
 
     def _refuse(self, key: JobKey, fault: ReportFault) -> None:
@@ -309,6 +314,8 @@ _GOOD_REPORTS = 10
 class _Stream:
     endpoint: Endpoint
     task: asyncio.Task[None]
+    end: asyncio.TimerHandle | None = None
+    """Ends it soon: its syncer does not run any more."""
     notified: float = float("-inf")
     """When the operator was last notified, on the event loop's clock."""
 

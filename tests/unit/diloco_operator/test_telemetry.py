@@ -289,6 +289,22 @@ async def test_a_syncer_that_does_not_run_is_not_watched_but_its_report_stays(wa
         assert watched.latest is not None
 
 
+async def test_what_a_syncer_sent_before_its_pod_ended_is_read_although_the_end_is_known_first(watched: Watched) -> None:
+    syncer = FakeSyncer()
+    async with serving(syncer) as port:
+        watched.watcher.follow(KEY, endpoint(port))
+        await syncer.reports.put(report(5))
+        await until(lambda: watched.latest is not None)
+        watched.notified.clear()
+        watched.watcher.follow(KEY, None)
+        watched.watcher.follow(KEY, None)
+        await syncer.reports.put(report(5, snapshot_t=5))
+        await until(lambda: watched.notified == [KEY])
+        assert watched.latest is not None
+        assert watched.latest.snapshot_t == 5
+        await until(lambda: syncer.watching == 0)
+
+
 def test_every_field_of_the_wire_arrives() -> None:
     unit = pb.UnitReport(
         unit="h100-1", attempt=3, state=pb.UnitReport.REFUSED, steps=10, tokens=2**40, tokens_per_second=1.5, weight=0.25, staleness=4,
