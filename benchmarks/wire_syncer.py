@@ -19,7 +19,8 @@ import numpy as np
 from diloco.algorithm.codec import Coding, encode
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
-from diloco.protocol.diloco_pb2 import Chunk, FragmentNames, ToLearner, Welcome
+from diloco.protocol.chunks import DataChunk
+from diloco.protocol.diloco_pb2 import Chunk, FragmentNames, FromLearner, ToLearner, Welcome
 from diloco.protocol.framing import Transfer
 from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco.syncer.changes import Changes
@@ -61,6 +62,12 @@ class AnsweringEngine:
             welcome = Welcome(incarnation=b"bench", steps=1, fragments=[FragmentNames(names=names)], acknowledges=True)
             peer.outgoing.urgent(ToLearner(welcome=welcome))
             self._broadcast(peer, 0)
+
+    def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
+        """Nothing is reported."""
+
+    def sent(self, peer: Peer, chunk: DataChunk) -> None:
+        """Nothing is reported."""
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
         self._broadcast(peer, transfer.header.t)
