@@ -30,6 +30,7 @@ from diloco_operator.api import names
 from diloco_operator.api.names import OPERATOR_LEASE
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.lease import LEASES
+from diloco_operator.operator.write_limit import PER_SECOND
 
 from benchmarks import ROOT
 from benchmarks.figure import Figure, percentile, rounded
@@ -51,10 +52,13 @@ class Size:
     silent: int
     """Connections on which nothing comes."""
     jobs: int
+    pause: float
+    """Seconds between two failures."""
 
 
-FULL = Size(victim_units=16, failures=60, syncers=(1, 3, 10), scrapers=8, silent=230, jobs=10_000)
-SMOKE = Size(victim_units=2, failures=2, syncers=(1,), scrapers=1, silent=4, jobs=8)
+FULL = Size(victim_units=16, failures=30, syncers=(1, 3, 10), scrapers=8, silent=230, jobs=10_000, pause=2 / PER_SECOND)
+"""A failure makes the operator write twice. More often, and the victim waits for the limit of its own writes, whatever the flood."""
+SMOKE = Size(victim_units=2, failures=2, syncers=(1,), scrapers=1, silent=4, jobs=8, pause=0.0)
 
 
 @dataclass(slots=True)
@@ -153,8 +157,12 @@ async def flooded(size: Size) -> Flood:
 
 
 async def stages(bench: Rig, operator: OperatorReplica, neighbour: Neighbour, size: Size) -> Flood:
+    async def wait() -> float:
+        await asyncio.sleep(size.pause)
+        return (await neighbour.fail_one()).ms
+
     async def waits() -> list[float]:
-        return [(await neighbour.fail_one()).ms for _ in range(size.failures)]
+        return [await wait() for _ in range(size.failures)]
 
     flood = Flood(calm=await waits())
     lease = asyncio.create_task(watch_lease(bench, flood))
@@ -175,7 +183,7 @@ async def stages(bench: Rig, operator: OperatorReplica, neighbour: Neighbour, si
         flooding = asyncio.create_task(side_by_side(creates))
         flood.stages["jobs_come"] = []
         while not flooding.done():
-            flood.stages["jobs_come"].append((await neighbour.fail_one()).ms)
+            flood.stages["jobs_come"].append(await wait())
         await flooding
         flood.stages["jobs"] = await waits()
     lease.cancel()

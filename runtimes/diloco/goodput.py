@@ -56,7 +56,7 @@ class Accounts:
         return sum(self.by_use.values())
 
     def share(self, use: Use) -> float:
-        """Of all slice-seconds, 0..1; 0 before any."""
+        """Return its part of all slice-seconds, 0..1; 0 before any."""
         return self.by_use[use] / self.total if self.total else 0.0
 
     @property

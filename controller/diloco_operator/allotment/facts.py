@@ -11,23 +11,23 @@ from diloco_operator.placement.matching import SliceRequirements
 
 
 def requirements_of(request: AllotmentRequest) -> list[SliceRequirements]:
-    """Of its pools, those that they prefer among them."""
+    """List those of its pools, and those that they prefer."""
     return [each for pool in request.pools for each in (pool.requirements, pool.preferred) if each is not None]
 
 
 def whole_nodes(request: AllotmentRequest) -> frozenset[str]:
-    """Nodes that it has as a whole."""
+    """Find the nodes that it has as a whole."""
     whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
     return (request.occupied - {node for node, _ in request.shared}).union(*whole)
 
 
 def places(request: AllotmentRequest | None) -> dict[str, tuple[str, ...]]:
-    """Unit -> its nodes."""
+    """Map each unit to its nodes."""
     return {unit.name: unit.nodes for pool in request.pools for unit in pool.units} if request is not None else {}
 
 
 def most_units(request: AllotmentRequest) -> int:
-    """How many units of others find room at most where those of this job may leave."""
+    """Count the units of others that find room at most where those of this job may leave."""
     if not request.may_give:
         return 0
     shapes = ((pool.requirements.shape, len(pool.units)) for pool in request.pools)
@@ -37,8 +37,8 @@ def most_units(request: AllotmentRequest) -> int:
 
 
 def what_decides(request: AllotmentRequest) -> AllotmentRequest:
-    """The request without what decides nothing: which unit leaves first, while none must leave and all have equally many slices, and which
-    cannot leave yet, while none may have to."""
+    """Leave out what decides nothing: which unit leaves first, while none must leave and all have equally many slices, and which cannot
+    leave yet, while none may have to."""
     if not request.may_give:
         request = _with_units(request, lambda unit: unit._replace(settling=False))
     if len({pool.requirements.shape.size for pool in request.pools}) > 1:

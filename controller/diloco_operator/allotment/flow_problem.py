@@ -153,7 +153,7 @@ class Questions:
             if stock.hub not in values:
                 is_better = stock.meets(preferred)
                 worth = _base(demand, stock, index) + _fit(stock, number, demand.requirements) + (PREFERRED if is_better else 0)
-                values[stock.hub] = _value(worth + (SPARE if demand.spares else 0), share)
+                values[stock.hub] = _value(worth + (SPARE if demand.for_spares else 0), share)
                 if is_better:
                     better.add(stock.hub)
         held = []
@@ -179,8 +179,8 @@ class Questions:
             scavenged=demand.scavenged,
             moving=min(demand.moving, has),
             better=frozenset(better or values),
-            displaces=demand.admitted and not demand.spares,
-            asks=not demand.spares,
+            displaces=demand.admitted,
+            asks=not demand.for_spares,
         )
 
 

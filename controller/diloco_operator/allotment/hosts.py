@@ -47,7 +47,7 @@ class HostUse:
 
 
 def shares_of(request: AllotmentRequest | None) -> Shares:
-    """What the units of a job need that share hosts."""
+    """Find what the units of a job need that share hosts."""
     if request is None:
         return {}
     found = dict(request.shared)
@@ -101,15 +101,15 @@ class SharedHosts:
         return class_.mask if class_ is not None else 0
 
     def at(self, location: Location) -> HostUse | None:
-        """None: a unit has all of it, and may share it with none."""
+        """Return the host there; None: a unit has all of it, and may share it with none."""
         return self._hosts.get(location)
 
     def within(self, component: int) -> Iterator[HostUse]:
-        """Hosts in parts that meet some of these requirements."""
+        """Find hosts in parts that meet some of these requirements."""
         return (host for location, host in self._hosts.items() if host.in_parts and self._mask(location, changed=True) & component)
 
 
 def how_many(needs: Resources, room: Resources) -> int:
-    """How many pods with these needs fit into the room."""
+    """Count the pods with these needs that fit into the room."""
     names = ("cpu", "memory", "pods", *(name for name, _ in needs.devices))
     return max(0, min((amount_of(room, name) // amount_of(needs, name) for name in names if amount_of(needs, name)), default=0))

@@ -43,7 +43,7 @@ class PoolDemand:
     name: str = ""
     admitted: bool = False
     """A dry run of its pods has been admitted: units of other jobs may leave for its units."""
-    spares: bool = False
+    for_spares: bool = False
     """What is wanted are spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
     units: tuple[HeldUnit, ...] = ()
     others: int = 0

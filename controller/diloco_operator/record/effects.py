@@ -103,12 +103,12 @@ _DONE = {"KILL": "killed", "TERM": "told to drain", "STOP": "stopped", "CONT": "
 
 
 def said_of(signal: str) -> str:
-    """What the signal does to a unit, as a participle."""
+    """Name what the signal does to a unit, as a participle."""
     return _DONE.get(signal, f"sent SIG{signal}")
 
 
 def effects_of(job: JobHistory) -> list[Effect]:
-    """Of each fault of the job, in their order."""
+    """Find what each fault of the job did, in their order."""
     return [_effect(job, fault) for fault in job.faults]
 
 

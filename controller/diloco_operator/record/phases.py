@@ -1,11 +1,13 @@
 """What a unit's hardware does, as a record and its pictures say it. Pure.
 
-What the simulator's table of goodput names as well has the same name here (`diloco.simulation.goodput.Use`).
+What the list of goodput names as well (`diloco.goodput.Use`) has its name from there.
 """
 
 from __future__ import annotations
 
 import enum
+
+from diloco.goodput import Use
 
 from diloco_operator.api.job import UnitState, UnitStatus
 from diloco_operator.api.reasons import UnitReason
@@ -14,18 +16,18 @@ from diloco_operator.api.reasons import UnitReason
 class Phase(enum.StrEnum):
     """In the order in which a unit goes through them, as a rule."""
 
-    MISSING = "missing hardware"
+    MISSING = Use.MISSING.value
     """It has no slice, and has not trained yet."""
-    START = "start"
+    START = Use.START.value
     """Its pods and its program start, and take the job's parameters."""
-    COMPILE = "compile"
+    COMPILE = Use.COMPILE.value
     """It has the parameters, and its first step is under way."""
-    TRAINING = "training"
-    WAITING = "waiting"
+    TRAINING = Use.TRAINING.value
+    WAITING = Use.WAITING.value
     """It rests until a quorum trains."""
     PAUSE = "pause"
     """Its program takes no steps for a while, as it announced."""
-    RECOVERY = "recovery"
+    RECOVERY = Use.RECOVERY.value
     """It was lost, and does not train again yet: with its wait, start and compilation."""
     DRAIN = "drain"
     FAILED = "failed"

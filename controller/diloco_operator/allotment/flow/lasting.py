@@ -25,14 +25,14 @@ type Place = tuple[PoolKey, str]
 
 
 def solve(problem: FlowProblem) -> FlowPlan:
-    """Who keeps, leaves and gets what. Cost: one simplex for each set of jobs that compete, and one more where units leave hosts that units
-    of several sizes share."""
+    """Decide who keeps, leaves and gets what. Cost: one simplex for each set of jobs that compete, and one more where units leave hosts
+    that units of several sizes share."""
     bonus = bonuses(problem.jobs)
     return merged(_lasting(jobs, classes, bonus) for jobs, classes in components(problem))
 
 
 def _lasting(jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> FlowPlan:
-    """The plan for jobs that compete."""
+    """Solve for jobs that compete."""
     jobs, classes = list(jobs), list(classes)
     solution = Solution.of(jobs, classes, bonus)
     plan = solution.plan()
@@ -78,7 +78,7 @@ def _is_for_itself(plan: FlowPlan, place: Place) -> bool:
 
 
 def _gone(job: FlowJob, plan: FlowPlan) -> FlowJob:
-    """The job once all units that leave have gone; they want other slices."""
+    """Return the job once all units that leave have gone; they want other slices."""
     pools = tuple(_without_leavers(job, pool, plan) for pool in job.pools)
     left = job.has - sum(pool.has for pool in pools if not pool.scavenged)
     return replace(job, pools=pools, admitted=job.runs, most_new=None if job.most_new is None else job.most_new + left)
@@ -92,7 +92,7 @@ def _without_leavers(job: FlowJob, pool: FlowPool, plan: FlowPlan) -> FlowPool:
 
 
 def _staying(job: FlowJob, places: set[Place]) -> FlowJob:
-    """The job if no unit may be asked to leave these places."""
+    """Return the job as if no unit might be asked to leave these places."""
 
     def stays(pool: FlowPool, each: FlowHeld) -> FlowHeld:
         return replace(each, settling=each.units) if ((job.key, pool.name), each.class_) in places else each

@@ -54,7 +54,7 @@ class PoolRecord(NamedTuple):
 
 
 def read_pools(status: Mapping[str, Any]) -> dict[str, PoolRecord]:
-    """By pool."""
+    """Read what status says, by pool."""
     return {
         raw["name"]: PoolRecord(
             min(raw.get("tokensPerSecond") or 0.0, MOST_TOKENS_PER_SECOND),
@@ -66,7 +66,7 @@ def read_pools(status: Mapping[str, Any]) -> dict[str, PoolRecord]:
 
 
 def write_pool(record: PoolRecord) -> dict[str, Any]:
-    """Of a pool's status. What was never measured is absent, and so is the value of an average pool."""
+    """Return the fields of a pool's status. What was never measured is absent, and so is the value of an average pool."""
     found: dict[str, Any] = {}
     if record.measured_seconds:
         found |= {"tokensPerSecond": record.tokens_per_second, "measuredSeconds": record.measured_seconds}
@@ -83,7 +83,7 @@ def measure_pools(
     status: Mapping[str, Any],
     now: float,
 ) -> dict[str, PoolRecord]:
-    """The records of these pools now. `units`: on record; `report`: the syncer's, if it is recent."""
+    """Update the records of these pools. `units`: on record; `report`: the syncer's, if it is recent."""
     pools = tuple(pools)
     before = read_pools(status)
     written = (status.get("progress") or {}).get("updatedAt")
@@ -100,7 +100,7 @@ def _throughput(shape: Shape, record: PoolRecord, *, accepted: bool) -> PoolThro
 
 
 def _rates(units: Mapping[str, UnitStatusRecord], report: Report) -> dict[str, list[float]]:
-    """Pool -> tokens/s of its units that train."""
+    """Collect the tokens/s of units that train, by pool."""
     found: dict[str, list[float]] = {}
     for name, record in units.items():
         seen = report.units.get(name)
@@ -115,7 +115,7 @@ def _trains(seen: UnitReport) -> bool:
 
 
 def _averaged(record: PoolRecord, rates: Iterable[float], elapsed: float) -> PoolRecord:
-    """The mean of all that was measured, and from `AVERAGED` seconds on a moving one. Of several units the middle one counts: a slow host
+    """Average all that was measured, and from `AVERAGED` seconds on a moving one. Of several units the middle one counts: a slow host
     says nothing about the kind."""
     rates = list(rates)
     if not rates:
@@ -126,5 +126,5 @@ def _averaged(record: PoolRecord, rates: Iterable[float], elapsed: float) -> Poo
 
 
 def _rounded(figure: float) -> float:
-    """To six digits: less would swallow the small steps of a slow average."""
+    """Round to six digits: less would swallow the small steps of a slow average."""
     return round(figure, 5 - math.floor(math.log10(figure))) if figure > 0 else 0.0

@@ -45,7 +45,7 @@ def replace_outdated(context: ReconcileContext, records: Mapping[str, UnitStatus
 
 
 def stopped_roll_outs(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[StoppedRollOut]:
-    """In the order of the pools. They go on when the unit contributes, and with the next change of the template."""
+    """Find them, in the order of the pools. They go on when the unit contributes, and with the next change of the template."""
     outdated = _outdated(context, records)
     found = []
     for pool in context.pools:
@@ -68,7 +68,7 @@ def _outdated(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 
 
 def _afresh(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    """A unit without processes, as if the new template were its first."""
+    """Return a unit without processes as if the new template were its first."""
     if record.state is UnitState.PENDING:
         return record._replace(failures=(), template_hash="") if record.failures else record
     return record._replace(

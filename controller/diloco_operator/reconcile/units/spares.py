@@ -15,8 +15,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 
 def with_spares(context: ReconcileContext, pools: Sequence[PoolDemand], most: int) -> tuple[int, list[PoolDemand]]:
-    """The spares that the job asks for, and its pools with them: those of which no unit waits for a slice. `most`: units that the job may
-    have."""
+    """Add spares to the pools of which no unit waits for a slice. Returns how many, and the pools. `most`: units that the job may have."""
     room = max(0, most - sum(len(pool.units) + pool.others for pool in pools))
     found, count = [], 0
     for pool in pools:
@@ -24,14 +23,14 @@ def with_spares(context: ReconcileContext, pools: Sequence[PoolDemand], most: in
         wanted = min(pool.wanted, pool.max - len(pool.units) - pool.others, room)
         if spares and wanted <= 0 and pool.units and not context.finishing:
             count += spares
-            pool = replace(pool, wanted=spares, max=len(pool.units) + pool.others + spares, admitted=False, spares=True)
+            pool = replace(pool, wanted=spares, max=len(pool.units) + pool.others + spares, admitted=False, for_spares=True)
         found.append(pool)
     return count, found
 
 
 def kept_spares(context: ReconcileContext, request: AllotmentRequest | None, records: Iterable[UnitStatusRecord]) -> Mapping[str, int]:
-    """Pool -> its spares, without pools that have none. `request`: what the job has and wants; `records`: its units."""
-    wants = {pool.name: pool.wanted for pool in request.pools if pool.spares} if request is not None else {}
+    """Count the spares of each pool that has some. `request`: what the job has and wants; `records`: its units."""
+    wants = {pool.name: pool.wanted for pool in request.pools if pool.for_spares} if request is not None else {}
     if not wants:
         return {}
     fleet = context.observed.fleet

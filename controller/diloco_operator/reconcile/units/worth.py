@@ -26,7 +26,7 @@ class PoolWorth(NamedTuple):
 
 
 def pool_worth(context: ReconcileContext, records: Collection[UnitStatusRecord]) -> dict[str, PoolWorth]:
-    """By pool. Among pools of equal worth the allotment follows their order."""
+    """Weigh each pool. Among pools of equal worth the allotment follows their order."""
     policy = context.spec.placement
     found = {}
     for name in context.pools:
@@ -38,14 +38,14 @@ def pool_worth(context: ReconcileContext, records: Collection[UnitStatusRecord])
 
 
 def _recovery(pool: str, records: Iterable[UnitStatusRecord]) -> float | None:
-    """Seconds that units of the pool took to train again after a loss, else those of other pools; None: none was lost yet."""
+    """Return the seconds that units of the pool took to train again after a loss, else those of other pools; None: none was lost yet."""
     times = [(record.pool == pool, record.recover_seconds) for record in records if record.recover_seconds is not None]
     found = [seconds for own, seconds in times if own] or [seconds for _, seconds in times]
     return statistics.median(found) if found else None
 
 
 def may_move(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> int:
-    """Units that may leave their slices for better ones now. In a job with one pool no slice is better than another."""
+    """Count the units that may leave their slices for better ones now. In a job with one pool no slice is better than another."""
     pools = sum(pool.learners.max > 0 for pool in context.spec.pools)
     if context.finishing or pools < 2:
         return 0
@@ -53,5 +53,5 @@ def may_move(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> 
 
 
 def on_the_way(records: Iterable[UnitStatusRecord]) -> int:
-    """Units that have left a slice, or have not come to train on one yet."""
+    """Count the units that have left a slice, or have not come to train on one yet."""
     return sum(record.state in _ON_THE_WAY for record in records)
