@@ -205,7 +205,7 @@ class _FreeSlices:
     """The free slices of a stock, in the order in which the inventory offers them."""
 
     def __init__(self, stock: Stock) -> None:
-        self._slices = stock.slices
+        self._stock = stock
         self._ordered = deque(stock.free)
         self._taken: set[Location] = set()
 
@@ -214,17 +214,17 @@ class _FreeSlices:
         while self._ordered:
             location = self._ordered.popleft()
             if location not in self._taken:
-                return self._slices[location]
+                return self._stock.slice_at(location)
         return None
 
     def near(self, count: int) -> list[Slice]:
         """So many that are as near to each other as there are, or fewer if no more are left."""
         if count == 1:
             return [first] if (first := self.next()) is not None else []
-        free = {self._slices[each].key: each for each in self._ordered if each not in self._taken}
+        free = {self._stock.slice_at(each).key: each for each in self._ordered if each not in self._taken}
         if len(free) < count:
             return list(self._rest())
-        rooms = DomainRooms((self._slices[each] for each in free.values()), (), Locality.ANY)
+        rooms = DomainRooms((self._stock.slice_at(each) for each in free.values()), (), Locality.ANY)
         domain = rooms.nearest(count)
         found = rooms.candidates[domain].take((), count) if domain is not None else []
         self._taken.update(free[slice_.key] for slice_ in found)

@@ -46,8 +46,8 @@ class Stock:
     free: list[Location] = field(default_factory=list)
     """In the order in which the inventory offers them."""
     leaving: list[Location] = field(default_factory=list)
-    slices: dict[Location, Slice] = field(default_factory=dict)
-    """Those that are free."""
+    members: list[Mapping[Location, Slice]] = field(default_factory=list)
+    """Of the classes that its slices are from. They are large, and no copies."""
     held: int = 0
     """Points that units have which the flow may ask to leave."""
     first: Location | None = None
@@ -58,6 +58,16 @@ class Stock:
     hub: str = ""
     unit: int = 1
     """Points that count as one for the flow."""
+
+    def add(self, class_: SliceClass, places: Iterable[Location], *, leaving: bool) -> None:
+        """Add slices of the class, in the order of its free ones."""
+        (self.leaving if leaving else self.free).extend(places)
+        if not self.members or self.members[-1] is not class_.members:
+            self.members.append(class_.members)
+
+    def slice_at(self, location: Location) -> Slice:
+        """Return the slice that is there."""
+        return next(members[location] for members in self.members if location in members)
 
     def meets(self, number: int) -> bool:
         """Whether a new unit may take some of it."""
@@ -142,15 +152,12 @@ class Stocks:
             leaving = sorted(class_.leaving)
             for places, kept in ((class_.free, False), (leaving, True)):
                 if places and self._key(class_, places[0]) is None:  # all are in one stock
-                    stock = self._put(class_, places[0])
-                    (stock.leaving if kept else stock.free).extend(places)
-                    stock.slices.update({} if kept else {location: class_.members[location] for location in places})
+                    self._put(class_, places[0]).add(class_, places, leaving=kept)
                     continue
                 for location in places:
                     stock = self._put(class_, location)
                     if stock.host is None:
-                        (stock.leaving if kept else stock.free).append(location)
-                        stock.slices[location] = class_.members[location]
+                        stock.add(class_, (location,), leaving=kept)
 
     def at(self, class_: SliceClass, location: Location) -> Stock:
         """The stock of this slice of the class."""
@@ -225,7 +232,8 @@ class Stocks:
         hubs: dict[object, list[Stock]] = {}
         for index, stock in enumerate(stocks):
             stock.name = f"{index:06d}"
-            stock.free.sort(key=lambda location: location[1])
+            if len(stock.members) > 1:  # the slices of one class are in order
+                stock.free.sort(key=lambda location: location[1])
             for number in _bits(stock.mask & component):
                 stock.note(number, self._requirements(number))
             key = (stock.kind, stock.mask, stock.host is not None and stock.accelerators_left, tuple(sorted(stock.sizes.items())))
