@@ -12,6 +12,7 @@ from diloco_operator.accelerators.catalogue import (
     extend,
     has_accelerator_label,
     identify,
+    is_incidental,
     of_family,
     unit_shape,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "extend",
     "has_accelerator_label",
     "identify",
+    "is_incidental",
     "of_family",
     "parse_topology",
     "unit_shape",

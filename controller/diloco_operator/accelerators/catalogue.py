@@ -2,6 +2,7 @@
 may `extend` the catalogue once, as it starts.
 
 See docs/decisions/0175-catalogue-file.md.
+See docs/decisions/0235-nodes-of-real-clusters.md.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from diloco_operator.accelerators.incidental import BUILT_IN_INCIDENTAL, covers, patterns
 from diloco_operator.accelerators.labels import DIALECTS, VENDOR_LABELS, NodeLabels
 from diloco_operator.accelerators.model import Accelerator, Family
 from diloco_operator.accelerators.rows import ROWS
@@ -53,13 +55,15 @@ _label_keys = dict.fromkeys(dialect.key for dialect in DIALECTS if dialect.key a
 _label_keys |= _own_labels(ROWS) | dict.fromkeys(VENDOR_LABELS)
 ACCELERATOR_LABELS: Mapping[str, None] = MappingProxyType(_label_keys)
 """Keys of labels that only nodes with accelerators have, in a fixed order."""
+_incidental = patterns(BUILT_IN_INCIDENTAL)
 
 
-def extend(rows: Sequence[Accelerator]) -> None:
-    """Add the rows of a catalogue file, for the life of this process. A program calls it once, before it reads a job or a node: all that
-    derives from the catalogue would be wrong otherwise. Raises RuntimeError for a second call."""
-    if len(_kinds) != len(BUILT_IN):
+def extend(rows: Sequence[Accelerator], incidental: Iterable[str] = ()) -> None:
+    """Add the rows and the incidental resources of a catalogue file, for the life of this process. A program calls it once, before it reads
+    a job or a node: all that derives from the catalogue would be wrong otherwise. Raises RuntimeError for a second call."""
+    if len(_kinds) != len(BUILT_IN) or len(_incidental) != len(BUILT_IN_INCIDENTAL):
         raise RuntimeError("the accelerator catalogue is extended already")
+    _incidental.update(dict.fromkeys(incidental))
     _kinds.update((row.name, row) for row in rows)
     _by_label.clear()
     _by_label.update(_index(_kinds.values()))
@@ -78,6 +82,11 @@ def identify(labels: Mapping[str, str]) -> tuple[Accelerator, NodeLabels] | None
 def has_accelerator_label(labels: Mapping[str, str]) -> bool:
     """Whether a node with these labels has accelerators, be they in the catalogue or not."""
     return any(key in labels for key in ACCELERATOR_LABELS)
+
+
+def is_incidental(resource: str) -> bool:
+    """Whether an extended resource says nothing of what a node is for: units that do not request it may run there."""
+    return covers(_incidental, resource)
 
 
 @dataclass(frozen=True, slots=True)

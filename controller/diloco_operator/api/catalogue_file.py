@@ -1,4 +1,4 @@
-"""Rows of the accelerator catalogue that a cluster adds to the built-in ones, from the content of a file. Pure.
+"""Rows of the accelerator catalogue, and incidental resources, that a cluster adds to the built-in ones, from the content of a file. Pure.
 
     apiVersion: config.diloco.dev/v1alpha1
     kind: AcceleratorCatalogue
@@ -7,6 +7,7 @@
         resource: acme.com/npu
         labels: [{key: acme.com/product, values: [NPU2]}]
         hostSizes: [4, 8]
+    incidentalResources: [acme.com/nic, net.acme.com/*]
 
 See docs/decisions/0175-catalogue-file.md.
 """
@@ -14,12 +15,13 @@ See docs/decisions/0175-catalogue-file.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from diloco_operator.accelerators import CPU, MAX_NAME, NAME_PATTERN, Accelerator, Family, NodeLabels, chip_count, parse_topology
+from diloco_operator.accelerators.incidental import covers
 from diloco_operator.accelerators.labels import DIALECTS, LabelDialect
 from diloco_operator.accelerators.topology import torus
 from diloco_operator.api.names import CONFIG_API_VERSION
@@ -33,6 +35,7 @@ _MOST_TOPOLOGIES = 1000
 _KEY = r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 _VALUE = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 _RESOURCE = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
+_DOMAIN_OR_RESOURCE = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/(\*|[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$"
 
 _Key = Annotated[str, Field(pattern=_KEY)]
 _Value = Annotated[str, Field(pattern=_VALUE)]
@@ -94,11 +97,22 @@ def _exactly(wanted: str) -> Callable[[str], str]:
 class _File(_Part):
     api_version: Annotated[str, AfterValidator(_exactly(CONFIG_API_VERSION))]
     kind: Annotated[str, AfterValidator(_exactly(KIND))]
-    accelerators: list[Row] = Field(max_length=MOST_ROWS)
+    accelerators: list[Row] = Field(default_factory=list, max_length=MOST_ROWS)
+    incidental_resources: list[Annotated[str, Field(pattern=_DOMAIN_OR_RESOURCE, max_length=253 + 1 + 63)]] = Field(
+        default_factory=list, max_length=MOST_ROWS
+    )
 
 
-def read_rows(content: object, built_in: Mapping[str, Accelerator]) -> tuple[Accelerator, ...]:
-    """The rows of a file, of which `content` is the YAML as Python objects. Raises `BadCatalogue` with every mistake."""
+class CatalogueFile(NamedTuple):
+    """What a file adds."""
+
+    rows: tuple[Accelerator, ...]
+    incidental: tuple[str, ...]
+    """Names of extended resources, or `domain/*`."""
+
+
+def read_catalogue(content: object, built_in: Mapping[str, Accelerator]) -> CatalogueFile:
+    """What a file adds, of which `content` is the YAML as Python objects. Raises `BadCatalogue` with every mistake."""
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
@@ -118,9 +132,13 @@ def read_rows(content: object, built_in: Mapping[str, Accelerator]) -> tuple[Acc
         problems += [f"accelerators[{index}] ({row.name}): {field}: {text}" for field, text in found]
         names.setdefault(row.name, "stands twice in this file; names are unique")
         rows += [made] if made is not None else []
+    for index, pattern in enumerate(file.incidental_resources):
+        hidden = next((kind for kind in (*built_in.values(), *rows) if kind.resource and covers({pattern: None}, kind.resource)), None)
+        if hidden is not None:
+            problems.append(f"incidentalResources[{index}]: pods request {hidden.name} as {hidden.resource}, which {pattern} would hide")
     if problems:
         raise BadCatalogue(problems)
-    return tuple(rows)
+    return CatalogueFile(tuple(rows), tuple(file.incidental_resources))
 
 
 def _claim(labels: NodeLabels, value: str) -> tuple[str, str, str]:
@@ -233,7 +251,8 @@ def _sentence(content: object, location: tuple[int | str, ...], text: str) -> st
     for part in location:
         place += f"[{part}]" if isinstance(part, int) else f".{part}"
     place = place.removeprefix(".")
-    if len(location) > 1 and isinstance(index := location[1], int) and isinstance(rows, list) and isinstance(rows[index], dict):
+    of_row = len(location) > 1 and location[0] == "accelerators"
+    if of_row and isinstance(index := location[1], int) and isinstance(rows, list) and isinstance(rows[index], dict):
         row = f"accelerators[{index}]"
         place = f"{row} ({str(rows[index].get('name', 'no name'))[:63]}): {place.removeprefix(row).removeprefix('.')}"
     return f"{place}: {text}" if place else text
@@ -243,6 +262,6 @@ def _text(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         return "unknown field"
     if error["type"] == "model_type":
-        return f"must be a map with apiVersion: {CONFIG_API_VERSION}, kind: {KIND} and accelerators"
+        return f"must be a map with apiVersion: {CONFIG_API_VERSION}, kind: {KIND}, accelerators and incidentalResources"
     text: str = error["msg"]
     return text.removeprefix("Value error, ")

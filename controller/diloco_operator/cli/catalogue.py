@@ -25,7 +25,7 @@ def install_catalogue(path: Path | None) -> None:
     import yaml  # a program without a file starts faster
 
     from diloco_operator.accelerators import BUILT_IN, extend
-    from diloco_operator.api.catalogue_file import BadCatalogue, read_rows
+    from diloco_operator.api.catalogue_file import BadCatalogue, read_catalogue
 
     try:
         with path.open("rb") as file:
@@ -36,7 +36,7 @@ def install_catalogue(path: Path | None) -> None:
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise CatalogueError(f"{path} cannot be read: {error}") from error
     try:
-        extend(read_rows(content, BUILT_IN))
+        extend(*read_catalogue(content, BUILT_IN))
     except BadCatalogue as error:
         raise CatalogueError("\n".join([f"{path}:", *(f"  {problem}" for problem in error.problems)])) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.accelerators import CATALOGUE, is_incidental
 
 type Devices = tuple[tuple[str, int], ...]
 """Extended resources with their amounts, sorted by name."""
@@ -22,6 +22,11 @@ def offered_devices(capacity: Mapping[str, object], allocatable: Mapping[str, ob
     names = {name for name in (*capacity, *allocatable) if is_extended_resource(name)}
     amounts = allocatable or capacity
     return tuple((name, _count(amounts.get(name))) for name in sorted(names))
+
+
+def telling(devices: Devices) -> Devices:
+    """Those that say what a node is for, or what a pod needs: all but incidental ones."""
+    return tuple(each for each in devices if not is_incidental(each[0]))
 
 
 def has_accelerators(devices: Devices) -> bool:

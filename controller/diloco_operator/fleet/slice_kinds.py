@@ -7,6 +7,7 @@ from typing import Any
 
 from diloco_operator.accelerators import CPU, Family, chip_count, has_accelerator_label, identify
 from diloco_operator.api.job import Pool
+from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import resources_of
 from diloco_operator.fleet.slices import Shape, SliceKind, is_divisible
@@ -20,9 +21,10 @@ def kind_of(node: NodeView) -> SliceKind | None:
     A node with devices that the catalogue does not know is a cpu slice only for pools whose template requests these devices."""
     found = identify(node.labels)
     if found is None:
-        if not node.devices and has_accelerator_label(node.labels):
+        devices = telling(node.devices)
+        if not devices and has_accelerator_label(node.labels):
             return None
-        return SliceKind(CPU, devices=node.devices)
+        return SliceKind(CPU, devices=devices)
     accelerator, labels = found
     topology = labels.topology_of(node.labels)
     if accelerator.family is Family.TPU and topology not in accelerator.host_options:
@@ -55,7 +57,7 @@ def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
 
 def kinds_with_other_devices(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
     """The kinds, of those that are there, that only their devices keep from the shape: a pool without accelerators gets hosts with exactly
-    the devices that its template requests."""
+    the devices that its template requests, incidental ones aside."""
     return [] if shape.topology else [kind for kind in _same_accelerator(shape, there) if not _offers(kind, shape)]
 
 
@@ -71,7 +73,7 @@ def _offers(kind: SliceKind, shape: Shape) -> bool:
 def shape_of(pool: Pool) -> Shape:
     """What a unit of this pool needs. Raises ValueError where the CRD's rules do not hold."""
     unit = pool.shape
-    devices = resources_of(pool.template.spec).devices if unit.accelerator == CPU else ()
+    devices = telling(resources_of(pool.template.spec).devices) if unit.accelerator == CPU else ()
     alone = is_divisible(unit.accelerator) and unit.hosts == 1 and uses_ports_of_host(pool.template.spec)
     return Shape(unit.accelerator, unit.topology, unit.accelerators_per_host, unit.hosts, devices, alone)
 

@@ -48,7 +48,8 @@ class SliceKind(NamedTuple):
     chips_per_host: int = 0
     """Accelerators of each host; 0 for cpu."""
     devices: Devices = ()
-    """cpu: extended resources of the host. Other kinds: always empty, other devices than the accelerators do not matter."""
+    """cpu: extended resources of the host, without incidental ones. Other kinds: always empty, other devices than the accelerators do not
+    matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Shape:
     hosts: int = 1
     """Hosts of the unit."""
     devices: Devices = ()
-    """cpu: extended resources that the pool's template requests on each host. Otherwise: always empty."""
+    """cpu: extended resources that the pool's template requests on each host, without incidental ones. Otherwise: always empty."""
     alone: bool = False
     """Nothing else may run on its hosts, because its pods use their network or ports."""
 
@@ -189,7 +190,8 @@ class SliceCounts:
     unusable_count: int
     """These slices, without those that the job keeps or that other jobs have."""
     other_devices: tuple[str, ...] = ()
-    """Device names of hosts that would be of this shape if they had exactly the devices that the pool's template requests."""
+    """Device names of hosts that would be of this shape if they had exactly the devices that the pool's template requests, incidental ones
+    aside."""
     other_devices_count: int = 0
     """These hosts; `total` does not include them."""
     used: int = 0

@@ -176,8 +176,9 @@ def _instead(pool: PoolRequest, counts: SliceCounts) -> list[Part]:
     if counts.other_devices_count:
         hosts = plural(counts.other_devices_count, "host has", "hosts have")
         devices = ", ".join(counts.other_devices)
+        text = f"{hosts} other devices than the template requests: {devices}"
         found.append(
-            Part(f"{hosts} other devices than the template requests: {devices}", "requests for exactly these devices in the template")
+            Part(text, "requests for exactly these devices in the template, or, for those that no unit is for, incidentalResources")
         )
     if (near := nearby(pool, counts)) is not None:
         found.append(near)

@@ -54,9 +54,11 @@ app.kubernetes.io/part-of: diloco-operator
 {{- mergeOverwrite $head (dict "syncerImage" $syncer) .Values.config | toYaml -}}
 {{- end }}
 
-{{/* The file that `diloco-operator run --catalogue` reads. */}}
+{{/* The file that `diloco-operator run --catalogue` reads; "" if there is nothing in it. */}}
 {{- define "diloco-operator.catalogue" -}}
-{{- dict "apiVersion" "config.diloco.dev/v1alpha1" "kind" "AcceleratorCatalogue" "accelerators" .Values.catalogue | toYaml -}}
+{{- if or .Values.catalogue .Values.incidentalResources -}}
+{{- dict "apiVersion" "config.diloco.dev/v1alpha1" "kind" "AcceleratorCatalogue" "accelerators" .Values.catalogue "incidentalResources" .Values.incidentalResources | toYaml -}}
+{{- end -}}
 {{- end }}
 
 {{/* "yes" if metrics need a bearer token, else "". */}}

@@ -20,7 +20,7 @@ from builders.control_plane import ROOT, ControlPlane
 from diloco.contract import SYNCER_PORT
 from diloco_operator.accelerators import BUILT_IN
 from diloco_operator.api import names
-from diloco_operator.api.catalogue_file import Labels, Row, read_rows
+from diloco_operator.api.catalogue_file import Labels, Row, read_catalogue
 from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, format_duration, parse_duration
 from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
 from diloco_operator.cli.operator_main import main as operator_commands
@@ -404,12 +404,14 @@ def test_the_operator_takes_the_arguments_and_the_configuration(file: str, tmp_p
     operator, run = load_configuration(path)
     assert operator.syncer_image.partition(":")[0].endswith("/syncer")
     assert run.workers == values.get("config", {}).get("workers", RunConfig().workers)
-    if not values.get("catalogue"):
+    rows, incidental = values.get("catalogue", []), values.get("incidentalResources", [])
+    if not rows and not incidental:
         assert options["catalogue"] is None
         return
     assert str(options["catalogue"]) == f"{mount['mountPath']}/catalogue.yaml"
-    kinds = read_rows(yaml.safe_load(config_maps[0]["data"]["catalogue.yaml"]), BUILT_IN)
-    assert [kind.name for kind in kinds] == [row["name"] for row in values["catalogue"]]
+    added = read_catalogue(yaml.safe_load(config_maps[0]["data"]["catalogue.yaml"]), BUILT_IN)
+    assert [kind.name for kind in added.rows] == [row["name"] for row in rows]
+    assert list(added.incidental) == incidental
 
 
 def test_the_schema_of_config_is_that_of_the_operators_file(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from builders.jobs import a_job, a_manifest, gpu_pool, with_field
 from builders.nodes import a_node, an_inventory
 from builders.stage import Stage
 from diloco_operator.accelerators import ACCELERATOR_LABELS, BUILT_IN, CATALOGUE, Family, extend
-from diloco_operator.api.catalogue_file import BadCatalogue, read_rows
+from diloco_operator.api.catalogue_file import BadCatalogue, read_catalogue
 from diloco_operator.api.job import load
 from diloco_operator.api.kinds import kind_problems
 from diloco_operator.fleet import Shape, shape_of
 
 
 def rows(*given: dict[str, Any]) -> Any:
-    return read_rows(a_file(*given), BUILT_IN)
+    return read_catalogue(a_file(*given), BUILT_IN).rows
 
 
 def problems(*given: dict[str, Any]) -> tuple[str, ...]:
@@ -238,6 +238,9 @@ def test_every_mistake_of_every_row_is_told_at_once() -> None:
         ({"kind": "AcceleratorCatalogue", "accelerators": []}, "apiVersion: Field required"),
         ({**a_file(), "kind": "OperatorConfiguration"}, "kind: must be AcceleratorCatalogue, not 'OperatorConfiguration'"),
         ({**a_file(), "accelerators": {}}, "accelerators: Input should be a valid list"),
+        (a_file(incidental=["net.acme.com"]), "incidentalResources[0]: String should match pattern"),
+        (a_file(incidental=["nvidia.com/*"]), "incidentalResources[0]: pods request nvidia-l4 as nvidia.com/gpu, which"),
+        (a_file(NPU, incidental=["acme.com/npu"]), "incidentalResources[0]: pods request acme-npu2 as acme.com/npu, which"),
         (a_file("row"), "accelerators[0]: must be a map"),  # type: ignore[arg-type]
         (a_file({}), "accelerators[0] (no name): name: Field required"),
         (a_file(*({**NPU, "name": f"n{i}"} for i in range(101))), "accelerators: List should have at most 100 items"),
@@ -245,5 +248,5 @@ def test_every_mistake_of_every_row_is_told_at_once() -> None:
 )
 def test_file_that_is_no_catalogue_is_told(content: object, words: str) -> None:
     with pytest.raises(BadCatalogue) as error:
-        read_rows(content, BUILT_IN)
+        read_catalogue(content, BUILT_IN)
     assert error.value.problems[0].startswith(words)
