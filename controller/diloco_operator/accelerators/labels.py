@@ -23,6 +23,8 @@ class LabelDialect:
     """The label with the topology of the slice."""
     shared: bool = False
     """Nodes without accelerators have `key` too."""
+    discovers: bool = False
+    """A program that has to be installed sets these labels; those of clouds are there from the beginning."""
 
     def of(self, *values: str, key: str = "", qualifier: str = "") -> NodeLabels:
         """The labels of a row in this dialect: `key` has one of `values`, and the label `qualifier` has the value given here."""
@@ -95,20 +97,24 @@ NVIDIA_FEATURE_DISCOVERY = LabelDialect(
     "NVIDIA GPU feature discovery",
     "https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md",
     key="nvidia.com/gpu.product",
+    discovers=True,
 )
 AMD_PRODUCT = LabelDialect(
     "AMD GPU node labeller",
     "https://instinct.docs.amd.com/projects/k8s-device-plugin/en/latest/user-guide/installation.html",
     key="amd.com/gpu.product-name",
+    discovers=True,
 )
 AMD_DEVICE = LabelDialect(
     "AMD GPU node labeller",
     "https://instinct.docs.amd.com/projects/gpu-operator/en/latest/installation/openshift-olm.html",
     key="amd.com/gpu.device-id",
+    discovers=True,
 )
 NFD_PCI = LabelDialect(
     "node feature discovery, PCI device",
     "https://kubernetes-sigs.github.io/node-feature-discovery/stable/usage/features.html",
+    discovers=True,
 )
 INSTANCE_TYPE = LabelDialect(
     "instance type (EKS, AKS)",
@@ -134,3 +140,13 @@ DIALECTS = (
 VENDOR_LABELS = ("kubernetes.azure.com/accelerator", "karpenter.azure.com/sku-gpu-name")
 """Labels of nodes with accelerators that do not give the kind: AKS names the vendor, and node auto-provisioning on AKS says `H100` for two
 sizes of memory. See https://learn.microsoft.com/azure/aks/node-auto-provisioning-node-pools."""
+
+
+def part_of_accelerator(product: str) -> str:
+    """What a product is that is no whole accelerator, by the name that NVIDIA's feature discovery gives it; "" for any other.
+    See https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
+    if "-MIG-" in product:
+        return "parts of GPUs (MIG)"
+    if product.endswith("-SHARED"):
+        return "GPUs that several pods share (time-slicing or MPS)"
+    return ""

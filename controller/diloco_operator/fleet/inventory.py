@@ -18,9 +18,10 @@ from typing import NamedTuple
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.fleet.capacity import capacity_of
+from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.locality import locality_of
-from diloco_operator.fleet.nearby import nearby, oddity
+from diloco_operator.fleet.nearby import Oddity, nearby, oddity
 from diloco_operator.fleet.node import NodeView, Taint
 from diloco_operator.fleet.resources import Resources, amount_of, least, left
 from diloco_operator.fleet.slice_index import NONE, Entry, Key, SliceIndex
@@ -29,6 +30,7 @@ from diloco_operator.fleet.slices import (
     GROUP_SEPARATOR,
     NOTHING,
     Holder,
+    OddNodes,
     Shape,
     Slice,
     SliceCounts,
@@ -74,8 +76,8 @@ class Inventory:
         self._indexes: dict[SliceKind, SliceIndex] = {}
         self._locations: dict[str, Entry] = {}
         """Node -> the entry of its slice."""
-        self._odd: dict[str, None] = {}
-        """Nodes with accelerators that are of no kind."""
+        self._odd: dict[Oddity, dict[str, None]] = {}
+        """Nodes with accelerators that no pool gets for naming a kind, by why."""
         self._uses: dict[str, tuple[PodUse, ...]] = {}
         """Node (the fleet may not have it yet) -> the pods on it, those that a reservation covers among them."""
         self._reserved_by: dict[str, set[str]] = {}
@@ -100,7 +102,7 @@ class Inventory:
         found._indexes = {kind: index.copy() for kind, index in self._indexes.items()}
         found._locations = {node: found._indexes[entry.kind].entries[entry.key] for node, entry in self._locations.items()}
         found._pools = {pool: found._indexes[entry.kind].entries[entry.key] for pool, entry in self._pools.items()}
-        found._odd = dict(self._odd)
+        found._odd = {why: dict(nodes) for why, nodes in self._odd.items()}
         found._uses = dict(self._uses)
         found._reserved_by = {node: set(jobs) for node, jobs in self._reserved_by.items()}
         found._reservations = dict(self._reservations)
@@ -144,11 +146,9 @@ class Inventory:
             if old is not None and (entry is None or entry.kinds[node.name] != kind or _pool(old) != _pool(node)):
                 self._leave(old)
             self._nodes[node.name] = node
+            self._note_oddity(old, node, kind)
             if kind is not None:
-                self._odd.pop(node.name, None)
                 self._join(node, kind)
-            else:
-                self._odd[node.name] = None
         self._note_health(node)
         return True
 
@@ -159,6 +159,7 @@ class Inventory:
             return False
         self._not_ready = None
         self._leave(node)
+        self._note_oddity(node)
         return True
 
     def node(self, name: str) -> NodeView | None:
@@ -195,7 +196,6 @@ class Inventory:
 
     def _leave(self, node: NodeView) -> None:
         del self._nodes[node.name]
-        self._odd.pop(node.name, None)
         entry = self._locations.pop(node.name, None)
         if entry is None:
             return
@@ -245,6 +245,19 @@ class Inventory:
             entry.broken = f"node pool {pool} has {len(entry.kinds)} of {expected} hosts"
         else:
             entry.broken = ""
+
+    def _note_oddity(self, old: NodeView | None, new: NodeView | None = None, kind: SliceKind | None = None) -> None:
+        """`kind`: of the new node."""
+        before = oddity(old, kind_of(old)) if old is not None else None
+        now = oddity(new, kind) if new is not None else None
+        if before == now:
+            return
+        if old is not None and before is not None:
+            nodes = self._odd[before]
+            del nodes[old.name]
+            _put(self._odd, before, nodes)
+        if new is not None and now is not None:
+            self._odd.setdefault(now, {})[new.name] = None
 
     # --- what is known of each host ------------------------------------------------------------------------------------
     def _note_health(self, node: NodeView) -> None:
@@ -482,8 +495,14 @@ class Inventory:
 
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
         counts = self._accelerator_counts if self.divides(shape) else self._slice_counts
-        odd = oddity(self._nodes[next(iter(self._odd))]) if self._odd else ("", "")
-        return replace(counts(shape, job, own), nearby=nearby(shape, self._indexes), odd=" ".join(odd).strip(), odd_count=len(self._odd))
+        return replace(counts(shape, job, own), nearby=nearby(shape, self._indexes), odd=self._odd_nodes(shape))
+
+    def _odd_nodes(self, shape: Shape) -> tuple[OddNodes, ...]:
+        """Of the vendor of the shape's accelerator; most nodes first."""
+        resource = CATALOGUE[shape.accelerator].resource
+        found = ((why, nodes) for why, nodes in self._odd.items() if resource and why.resource in ("", resource))
+        most = heapq.nsmallest(REASONS, found, key=lambda each: (-len(each[1]), each[0]))
+        return tuple(OddNodes(why.what, why.remedy, len(nodes), next(iter(nodes))) for why, nodes in most)
 
     def _slice_counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
         indexes = {kind: self._indexes[kind] for kind in self.kinds(shape)}
@@ -633,7 +652,10 @@ def _silent(node: NodeView, kind: SliceKind) -> str:
     resource = CATALOGUE[kind.accelerator].resource
     if not resource or dict(node.devices).get(resource):
         return ""
-    return f"node {node.name} offers no {resource} now: its device plugin has not reported any"
+    vendor = resource.partition("/")[0]
+    others = [name for name, amount in telling(node.devices) if amount > 0 and name.partition("/")[0] == vendor]
+    why = f"it offers {others[0]}, which is no whole accelerator" if others else "its device plugin has not reported any"
+    return f"node {node.name} offers no {resource} now: {why}"
 
 
 def _shared_labels(nodes: Sequence[NodeView]) -> Mapping[str, str]:

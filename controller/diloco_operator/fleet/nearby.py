@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from diloco_operator.accelerators import ACCELERATOR_LABELS, CPU, identify
+from diloco_operator.accelerators import CPU, identify
+from diloco_operator.accelerators.unknown import unknown_accelerator
+from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.slice_index import SliceIndex
 from diloco_operator.fleet.slice_kinds import kinds_for
@@ -16,11 +18,13 @@ from diloco_operator.fleet.slices import NearbySlices, Shape, SliceKind, is_divi
 
 
 class Oddity(NamedTuple):
-    """A node with accelerators that no unit can use."""
+    """Why nodes have accelerators that no pool gets for naming a kind. Nodes with equal oddities are told together."""
 
-    node: str
+    resource: str
+    """The resource of their accelerators; "" where it is not known."""
     what: str
-    """Begins with `has`: the label that gives it away, or the topology that its kind does not come in."""
+    """Goes after `has`: the devices and the label, or the topology that its kind does not come in."""
+    remedy: str
 
 
 def nearby(shape: Shape, indexes: Mapping[SliceKind, SliceIndex]) -> tuple[NearbySlices, ...]:
@@ -40,13 +44,15 @@ def nearby(shape: Shape, indexes: Mapping[SliceKind, SliceIndex]) -> tuple[Nearb
     return tuple(sorted(found, key=lambda each: (-each.free, -each.total, each.kind)))
 
 
-def oddity(node: NodeView) -> Oddity:
-    """Why a node is of no kind, for one of which `kind_of` says so."""
+def oddity(node: NodeView, kind: SliceKind | None) -> Oddity | None:
+    """Of a node of this kind (`kind_of`); None: there is nothing odd about it."""
+    if kind is not None and kind.accelerator != CPU:
+        return None
     identified = identify(node.labels)
     if identified is not None:
         accelerator, labels = identified
         topology = labels.topology_of(node.labels)
         has = f"topology {topology}, which {accelerator.name} does not come in" if topology else "no label with the topology of its slice"
-        return Oddity(node.name, f"has {has}")
-    label = next(key for key in ACCELERATOR_LABELS if key in node.labels)
-    return Oddity(node.name, f"has {label}={node.labels[label]}")
+        return Oddity(accelerator.resource, has, "correct the label, or add the kind to the operator's catalogue file")
+    unknown = unknown_accelerator(node.labels, (name for name, _ in telling(node.devices)))
+    return Oddity(*unknown) if unknown is not None else None

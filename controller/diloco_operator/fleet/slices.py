@@ -160,6 +160,17 @@ class NearbySlices(NamedTuple):
     """Of TPUs; 0 for others."""
 
 
+class OddNodes(NamedTuple):
+    """Nodes with accelerators that no pool gets for naming a kind, all for one reason."""
+
+    what: str
+    """Goes after `has`."""
+    remedy: str
+    """What a person can do about it; "" if nothing."""
+    nodes: int
+    first: str
+
+
 class UsedHosts(NamedTuple):
     """What other pods use of one slice of several hosts."""
 
@@ -208,10 +219,8 @@ class SliceCounts:
     """Hosts on which some accelerators are free, and fewer than a unit needs; those with most first."""
     nearby: tuple[NearbySlices, ...] = ()
     """What there is of the same accelerator and does not fit the shape."""
-    odd: str = ""
-    """Of one node with accelerators that no unit of any shape can use: which, and why."""
-    odd_count: int = 0
-    """These nodes."""
+    odd: tuple[OddNodes, ...] = ()
+    """Nodes with accelerators of the shape's vendor, or of an unknown one, that no pool gets for naming a kind."""
 
     @property
     def held(self) -> int:

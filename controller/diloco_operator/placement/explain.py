@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from diloco.wording import plural
 
-from diloco_operator.accelerators import CPU
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.locality import Domain
-from diloco_operator.fleet.slices import Fleet, Holder, SliceCounts
+from diloco_operator.fleet.slices import Fleet, Holder, OddNodes, SliceCounts
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.placement.barred import MAX_NAMED, Part, free_elsewhere, job_name, nearby, scattered, too_few_together, with_ungranted
 from diloco_operator.placement.matching import SliceRequirements
@@ -64,6 +63,7 @@ def pool_outcome(
         parts.append(scattered(pool, counts))
     if (near := nearby(pool, counts)) is not None:
         parts.append(near)
+    parts += map(_odd, counts.odd)
     there = f"{plural(counts.total, 'accelerator')} on {plural(counts.hosts, 'host')}" if counts.hosts else counts.total
     why = f"the fleet has {there}" + _list([part.text for part in parts])
     return _short(job, pool, placed, PoolReason.NO_FREE_SLICE, lacks, why, parts)
@@ -182,11 +182,13 @@ def _instead(pool: PoolRequest, counts: SliceCounts) -> list[Part]:
         )
     if (near := nearby(pool, counts)) is not None:
         found.append(near)
-    if counts.odd_count and pool.shape.accelerator != CPU:
-        hosts = plural(counts.odd_count, "node has accelerators", "nodes have accelerators")
-        text = f"{hosts} that no pool can use: {first_and_more(counts.odd, counts.odd_count)}"
-        found.append(Part(text, "correct the label, or add the kind to the operator's catalogue file"))
-    return found
+    return [*found, *map(_odd, counts.odd)]
+
+
+def _odd(odd: OddNodes) -> Part:
+    """`2 nodes have … with …, which is not in the catalogue (gpu-0 and 1 more)`."""
+    text = f"{plural(odd.nodes, 'node has', 'nodes have')} {odd.what} ({first_and_more(odd.first, odd.nodes)})"
+    return Part(text, odd.remedy)
 
 
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:

@@ -211,6 +211,36 @@ REAL_NODES = {
         ["amd.com/gpu"],
         {"accelerator": "amd-mi300x-192gb"},
     ),
+    "EKS node group, p6-b300.48xlarge": (
+        {"node.kubernetes.io/instance-type": "p6-b300.48xlarge"},
+        {"nvidia.com/gpu": "8", "vpc.amazonaws.com/efa": "16"},
+        [],
+        {"accelerator": "nvidia-b300"},
+    ),
+    "GKE, a4x-maxgpu-4g": (
+        {"cloud.google.com/gke-accelerator": "nvidia-gb300", "kubernetes.io/arch": "arm64"},
+        {"nvidia.com/gpu": "4"},
+        ["nvidia.com/gpu", "kubernetes.io/arch"],
+        {"accelerator": "nvidia-gb300"},
+    ),
+    "OKE, BM.GPU.H100.8": (
+        {"node.kubernetes.io/instance-type": "BM.GPU.H100.8"},
+        {"nvidia.com/gpu": "8"},
+        ["nvidia.com/gpu"],
+        {"accelerator": "nvidia-h100-80gb"},
+    ),
+    "Karpenter on AWS, g6e.12xlarge": (
+        {"karpenter.k8s.aws/instance-gpu-name": "l40s", "karpenter.k8s.aws/instance-gpu-memory": "45776"},
+        {"nvidia.com/gpu": "4"},
+        ["nvidia.com/gpu"],
+        {"accelerator": "nvidia-l40s", "acceleratorsPerHost": 4},
+    ),
+    "AMD GPU node labeller, MI355X": (
+        {"amd.com/gpu.device-id": "75a3", "amd.com/gpu.vram": "288G"},
+        {"amd.com/gpu": "8"},
+        ["amd.com/gpu"],
+        {"accelerator": "amd-mi355x-288gb"},
+    ),
     "node feature discovery, Gaudi 3": (
         {"feature.node.kubernetes.io/pci-1200_1da3_1060.present": "true"},
         {"habana.ai/gaudi": "8", "hugepages-2Mi": "0"},

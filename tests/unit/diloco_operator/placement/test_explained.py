@@ -84,11 +84,11 @@ def test_hosts_with_fewer_accelerators_are_named_with_their_number() -> None:
     [
         (
             a_gpu_node("odd", kind="nvidia-b999"),
-            "1 node has accelerators that no pool can use: odd has cloud.google.com/gke-accelerator=nvidia-b999",
+            "1 node has cloud.google.com/gke-accelerator=nvidia-b999, which is not in the catalogue (odd)",
         ),
         (
             a_tpu_node("odd", topology="3x3x3"),
-            "1 node has accelerators that no pool can use: odd has topology 3x3x3, which tpu-v5p does not come in",
+            "1 node has topology 3x3x3, which tpu-v5p does not come in (odd)",
         ),
     ],
 )
@@ -100,19 +100,21 @@ def test_node_that_no_pool_can_use_is_named_with_the_label_that_says_why(node: O
 def test_node_that_became_of_a_kind_or_went_away_is_odd_no_more() -> None:
     odd = a_tpu_node("odd", topology="3x3x3")
     fleet = an_inventory(odd, a_tpu_node("odd-too", topology="3x3x3"))
-    assert "2 nodes have accelerators that no pool can use: odd has" in outcome(fleet).why
-    assert "2 nodes have accelerators that no pool can use: odd has" in outcome(fleet.copy()).why
+    assert "2 nodes have topology 3x3x3, which tpu-v5p does not come in (odd and 1 more)" in outcome(fleet).why
+    assert "2 nodes have topology 3x3x3, which tpu-v5p does not come in (odd and 1 more)" in outcome(fleet.copy()).why
     fleet.remove_node("odd-too")
-    assert "1 node has accelerators that no pool can use: odd has" in outcome(fleet).why
+    assert "1 node has topology 3x3x3, which tpu-v5p does not come in (odd)" in outcome(fleet).why
     fleet.update_node(an_inventory(a_tpu_node("odd")).node("odd"))  # type: ignore[arg-type]
-    assert "no pool can use" not in outcome(fleet).why
+    assert "3x3x3" not in outcome(fleet).why
 
 
 def test_label_of_an_unknown_product_without_devices_is_told() -> None:
     node = a_gpu_node("odd", gpus=0)
     node["metadata"]["labels"] = {NVIDIA_FEATURE_DISCOVERY.key: "NVIDIA-B999"}
     node["status"]["capacity"] = node["status"]["allocatable"] = {}
-    assert outcome(an_inventory(node), H100).why.endswith("odd has nvidia.com/gpu.product=NVIDIA-B999")
+    assert outcome(an_inventory(node), H100).why.endswith(
+        "1 node has nvidia.com/gpu.product=NVIDIA-B999, which is not in the catalogue (odd)"
+    )
 
 
 # --- what others use ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from builders.catalogues import extended_by
 from builders.jobs import a_job
@@ -38,6 +39,91 @@ def why(stage: Stage, pool: int = 0) -> str:
     """What status says of a pool, with what would help."""
     found = stage.job["status"]["pools"][pool]
     return f"{found['message']}. {'; '.join(found.get('remedies', ()))}"
+
+
+# --- accelerators that the catalogue does not have -------------------------------------------------------------------------
+GFD = "nvidia.com/gpu.product"
+GPUS = {"nvidia.com/gpu": "8"}
+
+
+def a_gpu_job() -> Obj:
+    return a_job().with_learners(1, 1).with_pool("h100", accelerator="nvidia-h100-80gb", max=1).build()
+
+
+def gpu_nodes(count: int, devices: Obj = GPUS, **labels: str) -> list[Obj]:
+    keys = {"product": GFD, "type": "node.kubernetes.io/instance-type"}
+    return [a_node(f"gpu-{index}", labels={keys[key]: value for key, value in labels.items()}, devices=devices) for index in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "text", "remedy"),
+    [
+        pytest.param(
+            gpu_nodes(2, product="NVIDIA-B999"),
+            "2 nodes have nvidia.com/gpu with nvidia.com/gpu.product=NVIDIA-B999, which is not in the catalogue (gpu-0 and 1 more)",
+            "a row for nvidia.com/gpu.product=NVIDIA-B999 in the operator's catalogue file",
+            id="unknown product",
+        ),
+        pytest.param(
+            gpu_nodes(1, type="p9.48xlarge"),
+            "1 node has nvidia.com/gpu with node.kubernetes.io/instance-type=p9.48xlarge, which is not in the catalogue (gpu-0)",
+            "a row for node.kubernetes.io/instance-type=p9.48xlarge in the operator's catalogue file",
+            id="unknown machine of a cloud",
+        ),
+        pytest.param(
+            gpu_nodes(3),
+            "3 nodes have nvidia.com/gpu, but no label that names the product (gpu-0 and 2 more)",
+            "NVIDIA GPU feature discovery, which sets the label nvidia.com/gpu.product, or this label by hand",
+            id="bare metal without feature discovery",
+        ),
+        pytest.param(
+            gpu_nodes(1, product="NVIDIA-H100-80GB-HBM3-SHARED"),
+            "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3-SHARED: GPUs that several pods share (time-slicing or MPS) (gpu-0)",
+            "nodes that offer whole accelerators",
+            id="time-slicing",
+        ),
+        pytest.param(
+            gpu_nodes(1, product="NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"),
+            "nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3-MIG-1g.10gb: parts of GPUs (MIG) (gpu-0)",
+            "nodes that offer whole accelerators",
+            id="MIG, single strategy",
+        ),
+        pytest.param(
+            gpu_nodes(1, {"nvidia.com/gpu.shared": "32"}, product="NVIDIA-B999"),
+            "1 node has nvidia.com/gpu.shared with nvidia.com/gpu.product=NVIDIA-B999: no whole accelerators, which are nvidia.com/gpu",
+            "nodes that offer whole accelerators",
+            id="renamed resource",
+        ),
+        pytest.param(
+            gpu_nodes(1, {"nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "56"}, product="NVIDIA-H100-80GB-HBM3"),
+            "node gpu-0 offers no nvidia.com/gpu now: it offers nvidia.com/mig-1g.10gb, which is no whole accelerator",
+            "repair or uncordon the unusable nodes",
+            id="MIG, mixed strategy",
+        ),
+    ],
+)
+def test_nodes_with_gpus_that_a_pool_does_not_get_are_told_with_what_to_do(nodes: list[Obj], text: str, remedy: str) -> None:
+    stage = on(a_gpu_job(), *nodes)
+    assert learners(stage) == []
+    assert text in why(stage)
+    assert remedy in why(stage)
+
+
+def test_accelerators_of_another_vendor_are_not_told() -> None:
+    amd = a_node("amd-0", labels={"amd.com/gpu.product-name": "AMD_Instinct_MI999X"}, devices={"amd.com/gpu": "8"})
+    assert "amd" not in why(on(a_gpu_job(), amd)).lower()
+
+
+def test_unknown_gpus_beside_known_ones_are_told_too() -> None:
+    known = a_node("known-0", labels={GFD: "NVIDIA-H100-80GB-HBM3"}, devices={"nvidia.com/gpu": "2"})
+    assert "1 node has nvidia.com/gpu, but no label that names the product (gpu-0)" in why(on(a_gpu_job(), known, *gpu_nodes(1)))
+
+
+def test_a_row_of_the_catalogue_file_makes_the_named_nodes_usable() -> None:
+    row = {"name": "nvidia-b999", "resource": "nvidia.com/gpu", "labels": [{"key": GFD, "values": ["NVIDIA-B999"]}], "hostSizes": [8]}
+    with extended_by(row):
+        job = a_job().with_learners(1, 1).with_pool("b999", accelerator="nvidia-b999", max=1).build()
+        assert len(learners(on(job, *gpu_nodes(1, product="NVIDIA-B999")))) == 1
 
 
 # --- resources of networks and virtual devices ---------------------------------------------------------------------------

@@ -1,0 +1,72 @@
+"""Nodes with accelerators of which no row of the catalogue is: what they have, and what makes a row of it. Pure.
+
+See docs/decisions/0235-nodes-of-real-clusters.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from diloco_operator.accelerators.catalogue import ACCELERATOR_LABELS, CATALOGUE
+from diloco_operator.accelerators.labels import INSTANCE_TYPE, VENDOR_LABELS, LabelDialect, part_of_accelerator
+from diloco_operator.accelerators.model import Family
+
+_MAX_NAMED = 2
+"""Resources that a description names."""
+
+
+class UnknownAccelerator(NamedTuple):
+    """What all nodes with equal ones are told together by."""
+
+    resource: str
+    """That of the catalogue which pods request from this vendor; "" where the node offers none of a vendor that the catalogue has."""
+    what: str
+    """Goes after `has`."""
+    remedy: str
+
+
+def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> UnknownAccelerator | None:
+    """Of a node that `identify` does not know. `devices`: the resources that it offers, without incidental ones. None: nothing says that it
+    has accelerators."""
+    vendors = _vendors()
+    offered = [name for name in devices if _domain(name) in vendors]
+    key = _telling_label(labels)
+    if not offered and not key:
+        return None
+    resource = vendors[_domain(offered[0])] if offered else ""
+    has = " and ".join(offered[:_MAX_NAMED])
+    if not key and INSTANCE_TYPE.key in labels:
+        key = INSTANCE_TYPE.key
+    if not key:
+        discovery = _discovery(resource)
+        remedy = f"{discovery.name}, which sets the label {discovery.key}, or this label by hand" if discovery is not None else ""
+        return UnknownAccelerator(resource, f"{has}, but no label that names the product", remedy)
+    value = labels[key]
+    product = f"{f'{has} with ' if has else ''}{key}={value}"
+    if (part := part_of_accelerator(value)) or (offered and resource not in offered):
+        part = part or f"no whole accelerators, which are {resource}"
+        return UnknownAccelerator(resource, f"{product}: {part}", "nodes that offer whole accelerators")
+    remedy = f"a row for {key}={value} in the operator's catalogue file (docs/operator.md, Further accelerators)"
+    return UnknownAccelerator(resource, f"{product}, which is not in the catalogue", remedy)
+
+
+def _vendors() -> dict[str, str]:
+    """Domain of resources -> the resource of the catalogue: `nvidia.com/mig-1g.10gb` is of the vendor whose GPUs the catalogue has."""
+    return {_domain(kind.resource): kind.resource for kind in CATALOGUE.values() if kind.resource}
+
+
+def _telling_label(labels: Mapping[str, str]) -> str:
+    """The label that says most of the accelerators; "": there is none."""
+    found = [key for key in ACCELERATOR_LABELS if key in labels]
+    return next((key for key in found if key not in VENDOR_LABELS), "") or (found[0] if found and INSTANCE_TYPE.key not in labels else "")
+
+
+def _discovery(resource: str) -> LabelDialect | None:
+    """The program that labels nodes with accelerators of this resource."""
+    rows = (kind for kind in CATALOGUE.values() if kind.resource == resource and kind.family is Family.HOST)
+    return next((each.dialect for kind in rows for each in kind.labels if each.dialect.discovers and each.dialect.key), None)
+
+
+def _domain(resource: str) -> str:
+    return resource.partition("/")[0]
