@@ -37,8 +37,7 @@ from diloco_operator.reconcile import (
     reconcile,
     reservations,
 )
-from diloco_operator.reconcile.observe.provisioning import project_request
-from diloco_operator.reconcile.observe.quota import project_workload
+from diloco_operator.reconcile.grantors.registry import WATCHES
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 from diloco_operator.report import Report, ReportFault, UnitPhase
 
@@ -71,12 +70,8 @@ class Stage:
         self.pods: dict[str, dict[str, Any]] = {}
         self.children: dict[str, dict[str, Any]] = {}
         self.host_lists: dict[str, dict[str, Any]] = {}
-        self.templates: dict[str, dict[str, Any]] = {}
-        """PodTemplates."""
-        self.requests: dict[str, dict[str, Any]] = {}
-        """ProvisioningRequests."""
-        self.workloads: dict[str, dict[str, Any]] = {}
-        """Workloads of Kueue."""
+        self.granted: dict[str, dict[str, dict[str, Any]]] = {watched.resource.kind: {} for watched in WATCHES}
+        """Kind -> by name: the objects by which grantors are asked, and answer."""
         self.secrets: dict[str, dict[str, Any]] = {}
         self.issuer = Issuer(lambda: self.now, self.config.certificate_lifetime)
         self.report: Report | None = None
@@ -122,9 +117,10 @@ class Stage:
             authority=authority,
             certificates=found,
             host_lists={name: project_child(obj) for name, obj in self.host_lists.items()},
-            pod_templates={name: project_child(obj) for name, obj in self.templates.items()},
-            requests={name: project_request(obj) for name, obj in self.requests.items()},
-            workloads={name: project_workload(obj) for name, obj in self.workloads.items()},
+            granted={
+                watched.resource: {name: watched.project(obj) for name, obj in self.granted[watched.resource.kind].items()}
+                for watched in WATCHES
+            },
         )
 
     def reconcile_only(self) -> Plan:
@@ -219,8 +215,8 @@ class Stage:
             self.children.setdefault(create.resource.kind, obj)
             return
         obj["metadata"]["creationTimestamp"] = datetime.datetime.fromtimestamp(self.now, datetime.UTC).isoformat()
-        if create.resource.kind in ("PodTemplate", "ProvisioningRequest"):
-            (self.templates if create.resource.kind == "PodTemplate" else self.requests).setdefault(obj["metadata"]["name"], obj)
+        if create.resource.kind in self.granted:
+            self.granted[create.resource.kind].setdefault(obj["metadata"]["name"], obj)
             return
         obj["status"] = {"phase": "Pending"}
         self.pods.setdefault(obj["metadata"]["name"], obj)
@@ -247,9 +243,8 @@ class Stage:
     def _delete(self, delete: Delete) -> None:
         if delete.resource.kind == "Secret":
             assert self.secrets.pop(delete.name)["metadata"]["uid"] == delete.uid
-        elif delete.resource.kind in ("PodTemplate", "ProvisioningRequest"):
-            held = self.templates if delete.resource.kind == "PodTemplate" else self.requests
-            assert held.pop(delete.name)["metadata"]["uid"] == delete.uid
+        elif delete.resource.kind in self.granted:
+            assert self.granted[delete.resource.kind].pop(delete.name)["metadata"]["uid"] == delete.uid
         elif delete.resource.kind == "DiLoCoJob":
             self.job_gone = True
         elif delete.name in self.host_lists:
@@ -262,6 +257,21 @@ class Stage:
                 del self.pods[delete.name]  # nothing runs that would need a signal
             elif "deletionTimestamp" not in pod["metadata"]:
                 is_deleted(pod, self.now)
+
+    @property
+    def templates(self) -> dict[str, dict[str, Any]]:
+        """PodTemplates."""
+        return self.granted["PodTemplate"]
+
+    @property
+    def requests(self) -> dict[str, dict[str, Any]]:
+        """ProvisioningRequests."""
+        return self.granted["ProvisioningRequest"]
+
+    @property
+    def workloads(self) -> dict[str, dict[str, Any]]:
+        """Workloads of Kueue."""
+        return self.granted["Workload"]
 
     # --- the cluster -----------------------------------------------------------------------------------------------------
     def advance(self, seconds: float) -> None:

@@ -104,7 +104,7 @@ HOSTS_WITH_SLICE = 16
 ANNOTATION_NODE = f"{GROUP}/node"
 """On a learner pod: the name of the node that it is pinned to."""
 ANNOTATION_GRANTOR = f"{GROUP}/grantor"
-"""On a learner pod that names no node: who brings a node for it, as in `reconcile.units.grantors.Grantor`."""
+"""On a learner pod that names no node: who brings a node for it, by name (`reconcile.grantors`)."""
 ANNOTATION_JOB_UID = f"{GROUP}/job-uid"
 """On a volume claim that outlives its job: the uid of that job. It takes the place of the owner reference."""
 ANNOTATION_SYNCER_IMAGE = f"{GROUP}/syncer-image"

@@ -23,13 +23,14 @@ from diloco_operator.operator.projections import (
     JobObject,
     JobSecret,
     job_label,
+    project_granted,
     project_object,
     project_priority,
     project_use,
 )
 from diloco_operator.reconcile import Child, Children, Job, PodView, project_pod
-from diloco_operator.reconcile.observe.provisioning import project_request
-from diloco_operator.reconcile.observe.quota import Workload, project_workload
+from diloco_operator.reconcile.grantors.interface import Watched
+from diloco_operator.reconcile.grantors.registry import WATCHES
 from diloco_operator.timeouts import WatchTimeouts
 
 type JobKey = tuple[str, str]
@@ -43,9 +44,6 @@ _WITHOUT_OTHER_PODS = (
     "the operator does not see which nodes other pods use: it may choose a slice that is not free, whose unit then waits for its node. "
     "Grant list and watch of pods in all namespaces (chart value watchOtherPods), or set watchOtherPods: false."
 )
-
-_WITHOUT_WORKLOADS = "no unit of a job with queueName starts, and the job says so."
-_WITHOUT_REQUESTS = "pools whose provisioning.mode is ProvisioningRequest get no nodes, and their units say so."
 
 
 class _Followed[T]:
@@ -119,24 +117,19 @@ class Caches:
             resource: reflect(resource, project_object, indexers={_BY_JOB: _job_of_object})
             for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
-        self._objects[names.POD_TEMPLATES] = reflect(
-            names.POD_TEMPLATES, project_object, indexers={_BY_JOB: _job_of_object}, without=_WITHOUT_REQUESTS
-        )
-        self._requests = reflect(
-            names.PROVISIONING_REQUESTS,
-            lambda obj, _: project_request(obj),
-            indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)},
-            problem=lambda request: request.problem,
-            without=_WITHOUT_REQUESTS,
-        )
-        # Kueue puts no label of a job on them.
-        self._workloads = reflect(names.WORKLOADS, lambda obj, _: project_workload(obj), ours=False, without=_WITHOUT_WORKLOADS)
-        self._grantors: Mapping[Resource, _Followed[Any]] = {
-            names.POD_TEMPLATES: self._objects[names.POD_TEMPLATES],
-            names.PROVISIONING_REQUESTS: self._requests,
-            names.WORKLOADS: self._workloads,
-        }
-        """What grantors of nodes need, followed only where it can be read."""
+
+        def reflect_granted[T](watched: Watched[T]) -> _Followed[JobObject[T]]:
+            return reflect(
+                watched.resource,
+                lambda obj, _: project_granted(watched, obj),
+                ours=watched.labelled,
+                indexers={_BY_JOB: _job_of_object} if watched.labelled else None,
+                problem=lambda held: watched.problem(held.view),
+                without=watched.without,
+            )
+
+        self._granted: Mapping[Resource, _Followed[JobObject[Any]]] = {each.resource: reflect_granted(each) for each in WATCHES}
+        """What grantors need, followed only where it can be read."""
         self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
         self._jobs.on_change(self._read_secrets_of_new_job)
         self._other_pods = tuple(
@@ -159,8 +152,7 @@ class Caches:
             self._nodes,
             self._priorities,
             self._secrets,
-            self._requests,
-            self._workloads,
+            *self._granted.values(),
             *self._objects.values(),
         )
         self._forbidden: list[Reflector[Any]] = []
@@ -219,10 +211,10 @@ class Caches:
         return [_forbidden(reflector) for reflector in self._forbidden if reflector.namespace in ("", namespace)]
 
     def without(self, namespace: str) -> dict[Resource, str]:
-        """What grantors of nodes need and that cannot be read in the namespace, and why."""
+        """What grantors need and that cannot be read in the namespace, and why."""
         return {
             resource: reflector.missing
-            for resource, followed in self._grantors.items()
+            for resource, followed in self._granted.items()
             for reflector in followed.reflectors
             if reflector.missing and reflector.namespace in ("", namespace)
         }
@@ -246,13 +238,15 @@ class Caches:
         self._jobs.on_change(lambda old, new: handler(_either(old, new).key))
         self._pods.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
         self._secrets.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
-        self._requests.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
-        for followed in self._objects.values():
+        labelled = [self._granted[watched.resource] for watched in WATCHES if watched.labelled]
+        for followed in (*self._objects.values(), *labelled):
             followed.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
-        self._workloads.on_change(lambda old, new: self._on_workload(handler, _either(old, new).key))
+        for watched in WATCHES:
+            if not watched.labelled:
+                self._granted[watched.resource].on_change(lambda old, new: self._on_group(handler, _either(old, new).key))
 
-    def _on_workload(self, handler: Callable[[JobKey], None], group: tuple[str, str]) -> None:
-        """Of the many Workloads of others none has pods with the label of a job."""
+    def _on_group(self, handler: Callable[[JobKey], None], group: tuple[str, str]) -> None:
+        """Of the many groups of others none has pods with the label of a job."""
         for key in {(pod.namespace, pod.value.job) for pod in self._pods.cache.by_index(_BY_GROUP, group)}:
             handler(key)
 
@@ -338,7 +332,7 @@ class Caches:
             # Its own, not read yet: it is listed again. Until then it is not there, so that nothing is replaced that is right.
             if held.value.read or job is None or held.value.certificates.owner != job.uid
         }
-        config_maps = {held.name: held.value.child for held in self._objects[names.CONFIG_MAPS].cache.by_index(_BY_JOB, key)}
+        config_maps = {held.name: held.value.view for held in self._objects[names.CONFIG_MAPS].cache.by_index(_BY_JOB, key)}
         config_maps.pop(names.config_map_name(key[1]), None)
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
@@ -347,15 +341,17 @@ class Caches:
             authority=secrets.pop(names.authority_secret_name(key[1]), None),
             certificates=secrets,
             host_lists={name: child for name, child in config_maps.items() if child.unit},
-            pod_templates={held.name: held.value.child for held in self._objects[names.POD_TEMPLATES].cache.by_index(_BY_JOB, key)},
-            requests={held.name: held.value for held in self._requests.cache.by_index(_BY_JOB, key)},
-            workloads=self._workloads_of(key),
+            granted=self._granted_to(key),
         )
 
-    def _workloads_of(self, key: JobKey) -> dict[str, Workload]:
+    def _granted_to(self, key: JobKey) -> dict[Resource, dict[str, Any]]:
         groups = {pod.value.group.name for pod in self._pods.cache.by_index(_BY_JOB, key) if pod.value.group is not None}
-        held = (self._workloads.cache.get(key[0], group) for group in groups)
-        return {each.name: each.value for each in held if each is not None}
+        found = {}
+        for watched in WATCHES:
+            cache = self._granted[watched.resource].cache
+            held = cache.by_index(_BY_JOB, key) if watched.labelled else [cache.get(key[0], group) for group in groups]
+            found[watched.resource] = {each.name: each.value.view for each in held if each is not None}
+        return found
 
     def priority(self, name: str) -> int:
         """The value of a PriorityClass; "": that of the cluster's default class. 0 if the class does not exist, as for pods without one."""
@@ -380,8 +376,8 @@ class Caches:
         return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
 
     def shown(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
-        """The Secret, Pod, ConfigMap, Service or volume claim as the cache has it, or None."""
-        known: Mapping[Resource, _Followed[Any]] = {names.SECRETS: self._secrets, names.PODS: self._pods, **self._objects}
+        """An object of a job that the operator may patch as the cache has it, or None."""
+        known: Mapping[Resource, _Followed[Any]] = {names.SECRETS: self._secrets, names.PODS: self._pods, **self._objects, **self._granted}
         followed = known[resource]
         return followed.cache.get(namespace, name)
 
@@ -403,7 +399,7 @@ class Caches:
 
     def _child(self, resource: Resource, key: JobKey, name: Callable[[str], str]) -> Child | None:
         held = self._objects[resource].cache.get(key[0], name(key[1]))
-        return held.value.child if held is not None else None
+        return held.value.view if held is not None else None
 
 
 def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> CachedObject[T]:
@@ -412,7 +408,7 @@ def _either[T](old: CachedObject[T] | None, new: CachedObject[T] | None) -> Cach
     return held
 
 
-def _job_of_object(held: CachedObject[JobObject]) -> Iterable[JobKey]:
+def _job_of_object[T](held: CachedObject[JobObject[T]]) -> Iterable[JobKey]:
     return ((held.namespace, held.value.job),)
 
 

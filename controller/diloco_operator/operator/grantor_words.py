@@ -52,7 +52,7 @@ class GrantorWords:
 
     def follow(self, key: JobKey, pods: Iterable[PodView]) -> None:
         """The job's pods, as they are now."""
-        waiting = [pod for pod in pods if pod.grantor is not None and not pod.node and pod.deletion is None and pod.uid]
+        waiting = [pod for pod in pods if pod.grantor and not pod.node and pod.deletion is None and pod.uid]
         first = sorted(waiting, key=lambda pod: (pod.created, pod.name))[:_PODS]
         before = self._waiting.pop(key, [])
         now = [_Waiting(key, pod.name, pod.uid) for pod in first]

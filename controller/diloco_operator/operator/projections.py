@@ -13,16 +13,17 @@ from diloco_operator.fleet.resources import resources_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import fields, moment, needed_string, string, whole_number
 from diloco_operator.reconcile import Child, Job, parse_job, project_child
+from diloco_operator.reconcile.grantors.interface import Watched
 from diloco_operator.reconcile.observe.status_check import check_status
 
 
 @dataclass(frozen=True, slots=True)
-class JobObject:
-    """A ConfigMap, Service, volume claim or PodTemplate that carries a job's label."""
+class JobObject[T]:
+    """An object of a job, such as a ConfigMap, a Service or a volume claim, or one by which a grantor answers."""
 
     job: str
-    """Name of the job, by the label."""
-    child: Child
+    """Name of the job, by the label; "": it carries none."""
+    view: T
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,14 @@ def project_priority(obj: Obj) -> PriorityClass:
     )
 
 
-def project_object(obj: Obj, _previous: JobObject | None = None) -> JobObject:
-    """From the raw ConfigMap, Service, volume claim or PodTemplate."""
+def project_object(obj: Obj, _previous: JobObject[Child] | None = None) -> JobObject[Child]:
+    """From the raw ConfigMap, Service or volume claim."""
     return JobObject(job_label(obj), project_child(obj))
+
+
+def project_granted[T](watched: Watched[T], obj: Obj) -> JobObject[T]:
+    """From the raw object."""
+    return JobObject(job_label(obj) if watched.labelled else "", watched.project(obj))
 
 
 def job_label(obj: Obj) -> str:

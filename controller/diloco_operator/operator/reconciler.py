@@ -48,7 +48,7 @@ from diloco_operator.operator.status_postponement import StatusPostponement
 from diloco_operator.operator.write_limit import WriteLimit
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, first_request, reconcile, reservations
-from diloco_operator.reconcile.units.quota import counts_on, orphan_releases
+from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
 from diloco_operator.telemetry import Endpoint, Telemetry, most_units_of
 from diloco_operator.timeouts import RECONCILE
 
@@ -204,7 +204,7 @@ class Reconciler:
         self._release_others(key, bare if ours else None)
         if cached is None or bare is None or not ours:
             self._forget(key)
-            return await self._release_quota(key) if bare is None else ReconcileResult()
+            return await self._release_orphans(key) if bare is None else ReconcileResult()
         self._telemetry.follow(key, self._endpoint(key, bare))
         self._words.follow(key, self._caches.pods(key))
         self._listening.setdefault(key, self._now())
@@ -246,14 +246,14 @@ class Reconciler:
         )
         return ReconcileResult(requeue_after=self._expectations.renew(key))
 
-    async def _release_quota(self, key: JobKey) -> ReconcileResult:
-        """Pods of a job that is gone go with it, but Kueue holds them, and their quota, until it learns that no others will follow."""
+    async def _release_orphans(self, key: JobKey) -> ReconcileResult:
+        """Pods of a job that is gone go with it, but their grantor may hold them until it learns that no others will follow."""
         pods, now = self._caches.pods(key), self._now()
         self._inventory.advance(now)
         fleet, signals = self._inventory, self._config.disruption_signals
-        patches = orphan_releases(pods, lambda node: bool(node) and is_unreachable(fleet.node(node), signals, now, fleet.not_ready))
+        patches = orphan_patches(pods, lambda node: bool(node) and is_unreachable(fleet.node(node), signals, now, fleet.not_ready))
         if not patches:  # a node that is lost later starts no reconcile of this key
-            return ReconcileResult(requeue_after=RECONCILE.stuck_deletion if any(map(counts_on, pods)) else None)
+            return ReconcileResult(requeue_after=RECONCILE.stuck_deletion if any(map(holds, pods)) else None)
         executed = await self._executor.execute(Subject(*key, ""), Plan(patches=tuple(patches)))
         for failure in executed.failures:
             log.warning("job %s/%s is gone: %s", *key, failure)

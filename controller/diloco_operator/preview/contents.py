@@ -11,6 +11,7 @@ from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Client, Forbidden, Gone, Obj, Resource
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.local.nodes import set_ready
+from diloco_operator.reconcile.grantors.registry import WATCHES
 
 _PAGE = 500
 """Objects of one answer of the API server."""
@@ -113,8 +114,8 @@ def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:
     return {"resourceVersion": 2, "addresses": 0, "objects": objects}
 
 
-_GRANTED = (names.PROVISIONING_REQUESTS, names.WORKLOADS)
-"""Kinds that grantors of nodes and quota bring; here they get no answer."""
+_GRANTED = tuple(watched.resource for watched in WATCHES if watched.resource.group)
+"""Kinds that come with grantors; here they get no answer."""
 
 
 def _grantor_crd(resource: Resource) -> Obj:

@@ -1,7 +1,7 @@
 """PURE: `reconcile(observed, now) -> Plan`. It decides on a job and its learner units from the present state, never from past events.
 
-`engine` shows the whole reconcile. It uses `observe` (what is there), `children` (the objects of a job), `units` (the learner units) and
-`status` (conditions, status, Events); `context` is the job at one moment.
+`engine` shows the whole reconcile. It uses `observe` (what is there), `grantors` (who brings nodes), `children` (the objects of a job),
+`units` (the learner units) and `status` (conditions, status, Events); `context` is the job at one moment.
 
 
 The operator calls it like this, with nothing awaited between the lines:
@@ -14,7 +14,8 @@ The operator calls it like this, with nothing awaited between the lines:
 
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.engine import first_request, reconcile
-from diloco_operator.reconcile.observe.state import Child, Children, Job, ObservedState, PodView, parse_job, project_child, project_pod
+from diloco_operator.reconcile.grantors.registry import project_pod
+from diloco_operator.reconcile.observe.state import Child, Children, Job, ObservedState, PodView, parse_job, project_child
 from diloco_operator.reconcile.units.reservations import reservations
 
 __all__ = [

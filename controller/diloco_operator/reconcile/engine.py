@@ -14,10 +14,10 @@ from diloco_operator.plan import Delete, Patch, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods, outdated_host_lists
-from diloco_operator.reconcile.children.requests import outdated_requests
 from diloco_operator.reconcile.children.retention import claim_retention
 from diloco_operator.reconcile.children.syncer import start_blocked_by, syncer_changes
 from diloco_operator.reconcile.context import ReconcileContext, build_context
+from diloco_operator.reconcile.grantors.registry import grantor_deletes, grantor_patches, orphan_patches
 from diloco_operator.reconcile.observe.rejected_writes import standing_rejection
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.status import conditions
@@ -34,13 +34,12 @@ from diloco_operator.reconcile.status.starting_again import (
 )
 from diloco_operator.reconcile.status.statements import Statements
 from diloco_operator.reconcile.status.write import may_wait, write_status, write_units
+from diloco_operator.reconcile.units.answers import granted_pods
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods, prune_pods_of_finished_job
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.job_request import request_on_record
 from diloco_operator.reconcile.units.leaving import close_unit, leave_removed_pools, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
-from diloco_operator.reconcile.units.quota import orphan_releases, quota_changes, release_all
-from diloco_operator.reconcile.units.requests import granted_pods
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
 from diloco_operator.reconcile.units.revocations import leave_revoked
@@ -97,9 +96,9 @@ def _decide(observed: ObservedState, now: datetime, solver: Solver) -> Plan:
 
 
 def _orphans(observed: ObservedState, now: float) -> list[Patch]:
-    """The quota of an earlier job of this name is given back when its last pods end."""
+    """What grantors must be told of an earlier job of this name, whose last pods end."""
     job, config = observed.job, observed.config
-    return orphan_releases(
+    return orphan_patches(
         observed.pods,
         lambda node: bool(node) and is_unreachable(observed.fleet.node(node), config.disruption_signals, now, observed.fleet.not_ready),
         job.uid,
@@ -138,7 +137,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     learners = [*scaling.creates, *begun]
     to_issue = certificates_to_issue(context, learners)
     cleanup = prune_pods(context, scaling.records)
-    outdated = [*outdated_host_lists(context, scaling.records), *outdated_requests(context, scaling.records)]
+    outdated = [*outdated_host_lists(context, scaling.records), *grantor_deletes(context, scaling.records)]
 
     active = contributing_units(context, scaling.records, syncer_down=bool(syncer.down))
     statements = conditions.running(
@@ -169,7 +168,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
         write.due,
     )
     return Plan(
-        patches=(*retention.patches, *quota_changes(context, scaling.records)),
+        patches=(*retention.patches, *grantor_patches(context, scaling.records)),
         creates=(*configuration.creates, *syncer.creates, *learners),
         certificates=tuple(to_issue.secrets),
         status=write.apply,
@@ -196,13 +195,13 @@ def _suspend(context: ReconcileContext, units: Units) -> Plan:
     status = assemble(context, conditions.suspended(left), scaling, active.contributing, retry=context.spec.retry)
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
-        patches=(*retention.patches, *quota_changes(context, scaling.records)),
+        patches=(*retention.patches, *grantor_patches(context, scaling.records)),
         status=write.apply,
         deletes=(
             *cleanup.deletes,
             *stop,
             *outdated_host_lists(context, scaling.records),
-            *outdated_requests(context, scaling.records),
+            *grantor_deletes(context, scaling.records),
         ),
         events=write.events,
         requeue_after=_requeue_after(
@@ -239,12 +238,12 @@ def _clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     delete, due = time_to_live(context, end, retention)
     write = write_status(context.observed, ended_status(context, retention), context.now)
     return Plan(
-        patches=(*retention.patches, *release_all(context)),
+        patches=(*retention.patches, *grantor_patches(context, {})),
         status=write.apply,
         deletes=(
             *cleanup.deletes,
             *outdated_host_lists(context, {}),
-            *outdated_requests(context, {}),
+            *grantor_deletes(context, {}),
             *([delete] if delete is not None else []),
         ),
         requeue_after=_earliest(context.now, (*cleanup.deadlines, due, retention.retry_at, write.due)),
@@ -279,7 +278,7 @@ def _force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
     """Garbage collection ends the pods; those whose end no kubelet will confirm are deleted by force, as for any job."""
     deletes, deadlines = force_deletes(context)
     return Plan(
-        patches=tuple(release_all(context)),
+        patches=tuple(grantor_patches(context, {})),
         deletes=tuple(deletes),
         requeue_after=_earliest(context.now, deadlines),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),

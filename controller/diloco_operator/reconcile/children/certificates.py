@@ -23,8 +23,8 @@ from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, Leaf, Roo
 from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
 from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Create, Delete, IssueCertificates
-from diloco_operator.reconcile.children.metadata import owned
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.metadata import owned
 from diloco_operator.reconcile.observe.state import Job
 
 _RENEW = 1 / 3

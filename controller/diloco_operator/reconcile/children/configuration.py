@@ -11,11 +11,11 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Retain, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
-from diloco_operator.reconcile.children.metadata import owned
 from diloco_operator.reconcile.children.pods import syncer_image
 from diloco_operator.reconcile.children.retention import claim_metadata, is_claim_of
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.metadata import owned
 from diloco_operator.reconcile.observe.state import Child, Job
 
 

@@ -13,12 +13,11 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.fleet.node import Host
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.peers import Peers
-from diloco_operator.reconcile.children.places import PodPlace, delegated_places, gang_label, pinned_places
+from diloco_operator.reconcile.children.places import delegated_places, gang_label, pinned_places
 from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pods, learner_template_base
-from diloco_operator.reconcile.children.quota import in_group
-from diloco_operator.reconcile.children.requests import consuming, request_objects
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import Grantor
+from diloco_operator.reconcile.grantors.interface import Grantor, PodPlace
+from diloco_operator.reconcile.grantors.registry import grantor_named
 from diloco_operator.reconcile.observe.state import Child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
@@ -35,24 +34,13 @@ class LearnerPods:
         certificate is written."""
         return self._attempt(record, pinned_places(self._affinity(record.pool), record.slice, hosts))
 
-    def of_delegated(self, record: UnitStatusRecord, grantor: Grantor, group: str = "") -> list[Create]:
-        """The same of an attempt for which this grantor brings the nodes. `group`: the pod group that Kueue gives quota to."""
+    def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
+        """The same of an attempt for which this grantor brings the nodes."""
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
         places = delegated_places(self._affinity(record.pool), pool, context.shapes[record.pool], grantor, gang, avoid)
-        if grantor is Grantor.PROVISIONING_REQUEST:
-            request = names.provisioning_request_name(context.observed.job.name, record.name, record.attempt)
-            places = [place.with_annotations(consuming(pool, request)) for place in places]
-        if grantor is Grantor.KUEUE:
-            job, queue = context.observed.job, context.spec.queue_name
-            places = in_group(places, group=group, queue=queue, priority=job.queue_priority)
-        return self._attempt(record, places)
-
-    def of_request(self, record: UnitStatusRecord) -> list[Create]:
-        """The request for the nodes of an attempt: its pods come when it is granted."""
-        pods = (create.obj for create in self.of_delegated(record, Grantor.PROVISIONING_REQUEST) if create.resource == names.PODS)
-        return request_objects(self._context, record, next(pods))
+        return self._attempt(record, grantor.places(context, record, places))
 
     def _affinity(self, pool: str) -> Mapping[str, Any]:
         return self._base(pool).spec.get("affinity") or {}
@@ -99,9 +87,9 @@ def missing_pods(
         if len(mine) >= shape.hosts:
             continue
         there = {str(pod.host) for pod in mine}
-        grantor = next((pod.grantor for pod in mine if pod.grantor is not None), None)
+        grantor = grantor_named(next((pod.grantor for pod in mine if pod.grantor), ""))
         if grantor is not None:
-            made = pods.of_delegated(record, grantor, next((pod.group.name for pod in mine if pod.group is not None), ""))
+            made = pods.of_delegated(record, grantor)
         else:
             hosts = [host for slice_ in context.observed.fleet.resolve(shape, record.slice) or () for host in slice_.hosts]
             made = pods.of_attempt(record, hosts) if len(hosts) == shape.hosts else []

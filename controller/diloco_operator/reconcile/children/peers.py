@@ -18,7 +18,7 @@ from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api import names
 from diloco_operator.api.job import Pool
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile.children.metadata import owner_reference
+from diloco_operator.reconcile.metadata import owner_reference
 from diloco_operator.reconcile.observe.state import Job
 
 TPU_PROCESS_PORT = 8476

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
@@ -21,22 +21,7 @@ from diloco_operator.fleet.capacity import CapacityType, expressions
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import GROUP_SEPARATOR, Shape
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile.grantors import Grantor
-
-
-class PodPlace(NamedTuple):
-    """What of a pod depends on where it may run."""
-
-    affinity: Obj
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str] = {}
-    gates: Sequence[Obj] = ()
-    """Scheduling gates."""
-    patient: bool = False
-    """It must wait for room: no scheduler may end other pods to make room for it."""
-
-    def with_annotations(self, more: Mapping[str, str]) -> PodPlace:
-        return self._replace(annotations={**self.annotations, **more})
+from diloco_operator.reconcile.grantors.interface import Grantor, PodPlace
 
 
 def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[Host]) -> list[PodPlace]:
@@ -55,9 +40,8 @@ def delegated_places(
     affinity: Mapping[str, Any], pool: Pool, shape: Shape, grantor: Grantor, gang: str, avoid: Collection[str]
 ) -> list[PodPlace]:
     """The same place for all pods of an attempt. `gang`: see `gang_label`; `avoid`: host names on which no pod may start."""
-    # Nothing has chosen a free slice for them: with a class that pre-empts they would end the units of other jobs. Kueue reads the class.
-    patient = grantor is not Grantor.KUEUE
-    place = PodPlace(_delegated(affinity, pool, shape, gang, avoid), {names.ANNOTATION_GRANTOR: grantor.value}, patient=patient)
+    annotations = {names.ANNOTATION_GRANTOR: grantor.name}
+    place = PodPlace(_delegated(affinity, pool, shape, gang, avoid), annotations, patient=not grantor.reads_priority)
     return [place] * shape.hosts
 
 

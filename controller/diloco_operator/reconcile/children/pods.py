@@ -20,12 +20,13 @@ from diloco_operator.api import names
 from diloco_operator.api.job import PodTemplate, Pool, Spec
 from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile.children.metadata import owner_reference
 from diloco_operator.reconcile.children.peers import Peers
-from diloco_operator.reconcile.children.places import PodPlace, gang_label
+from diloco_operator.reconcile.children.places import gang_label
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.grantors import grantor_of, grantor_tolerations
+from diloco_operator.reconcile.grantors.interface import PodPlace
+from diloco_operator.reconcile.grantors.registry import grantor_of, tolerations
+from diloco_operator.reconcile.metadata import owner_reference
 from diloco_operator.reconcile.observe.state import Job
 
 _IDENTITY = (
@@ -90,7 +91,7 @@ def learner_template_base(
         "tolerations": [
             *(template.get("tolerations") or ()),
             *({"key": key, "operator": "Exists"} for key in kind.taints),
-            *grantor_tolerations(pool),
+            *tolerations(pool),
         ],
     }
     return PodTemplateBase(

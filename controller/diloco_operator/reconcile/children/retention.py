@@ -16,9 +16,9 @@ from typing import Any
 from diloco_operator.api import names
 from diloco_operator.api.job import Retain
 from diloco_operator.plan import Patch
-from diloco_operator.reconcile.children.metadata import owned, owner_reference
 from diloco_operator.reconcile.children.pods import syncer_image
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.metadata import owned, owner_reference
 from diloco_operator.reconcile.observe.state import Child, Job
 
 

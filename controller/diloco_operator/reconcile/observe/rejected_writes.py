@@ -20,11 +20,10 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.config import OperatorConfig
 
 type WriteKey = tuple[str, str]
-"""Kind and name of the object; ("Unit", unit) for every pod of a learner unit, the list of its hosts and the request for its nodes: all of
-an attempt are created, or none."""
+"""Kind and name of the object; ("Unit", unit) for every object of a learner unit, such as its pods, the list of its hosts and the request
+for its nodes: all of an attempt are created, or none."""
 
 UNIT = "Unit"
-_OF_UNITS = (names.PODS, names.CONFIG_MAPS, names.POD_TEMPLATES, names.PROVISIONING_REQUESTS)
 _SERVER_ERRORS = 3
 """So many errors of the server itself in a row count as a rejection: of a webhook that does not answer, for example."""
 _QUOTED = 1000
@@ -48,7 +47,7 @@ class RejectedWrite:
 
 def write_key(resource: Resource, obj: Obj) -> WriteKey:
     unit = (obj["metadata"].get("labels") or {}).get(names.LABEL_UNIT)
-    return (UNIT, unit) if resource in _OF_UNITS and unit else (resource.kind, obj["metadata"]["name"])
+    return (UNIT, unit) if unit else (resource.kind, obj["metadata"]["name"])
 
 
 def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:

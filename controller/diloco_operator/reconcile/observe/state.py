@@ -36,16 +36,15 @@ from diloco_operator.kube.fields import (
     needed_string,
     objects,
     string,
+    strings,
     text,
     whole_number,
 )
 from diloco_operator.reconcile.config import OperatorConfig
-from diloco_operator.reconcile.grantors import Grantor
 from diloco_operator.reconcile.observe.derived import Derived, derive
 from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
 from diloco_operator.reconcile.observe.pod_answers import PodAnswer
-from diloco_operator.reconcile.observe.provisioning import RequestView
-from diloco_operator.reconcile.observe.quota import PodGroup, Workload, project_group
+from diloco_operator.reconcile.observe.pod_marks import PodGroup, PodMarks
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
 from diloco_operator.reconcile.observe.template import template_problems
@@ -79,8 +78,7 @@ class Job:
     """None with the spec."""
     bytes_beside_status: int = 0
     """Bytes of the object without its status, as an API server stores them."""
-    queue_priority: str = ""
-    """The WorkloadPriorityClass of Kueue, by the job's label."""
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -117,7 +115,7 @@ def parse_job(obj: Obj, previous: Job | None = None) -> Job:
         status=status if isinstance(status := obj.get("status"), dict) else {},
         derived=derived,
         bytes_beside_status=beside,
-        queue_priority=string(fields(meta, "labels", "metadata"), names.KUEUE_PRIORITY, "metadata.labels"),
+        labels=strings(meta, "labels", "metadata"),
     )
 
 
@@ -213,8 +211,8 @@ class PodView:
     host: int
     slice: str
     template_hash: str
-    grantor: Grantor | None
-    """Who brings a node for it; None: it is pinned to its node."""
+    grantor: str
+    """Who brings a node for it, by name; "": it is pinned to its node."""
     node: str
     """Where it runs, or must run: spec.nodeName, before that the host it is pinned to; "": a delegated pod that is not bound."""
     uses: Resources | None
@@ -239,7 +237,7 @@ class PodView:
     unschedulable: str
     """The scheduler's message while it finds no place."""
     disruption: str
-    """Condition DisruptionTarget, or TerminationTarget of Kueue: `<reason>: <message>`, "" without them."""
+    """Condition DisruptionTarget, or that of a grantor: `<reason>: <message>`, "" without them."""
     termination: Termination | None
     """Of the main container: the present end, or the last one while it restarts."""
     main_ended: bool
@@ -247,7 +245,7 @@ class PodView:
     restarts: int
     ready: bool
     group: PodGroup | None = None
-    """The pod group of Kueue that it is in."""
+    """The pod group that it is in."""
     problem: str = ""
     """Why it cannot be a pod that the operator made, "" if it can: every writer of pods can write labels. It is left alone."""
 
@@ -258,16 +256,21 @@ class PodView:
 
     @property
     def never_runs(self) -> bool:
-        """It was deleted before a scheduler bound it. Only a finalizer keeps it, such as that of Kueue."""
+        """It was deleted before a scheduler bound it. Only a finalizer keeps it, such as that of its grantor."""
         return self.deletion is not None and not self.node and not self.ended
+
+    @property
+    def held(self) -> bool:
+        """Its grantor counts it, and keeps the object until it does so no longer."""
+        return self.group is not None and self.group.held
 
 
 _POD = "metadata.labels", "metadata.annotations", "status", "status.containerStatuses[]", "status.conditions[]"
 
 
-def project_pod(obj: Obj) -> PodView:
-    """From the raw Pod object. Raises `MalformedField`. Strings that many pods have in common are one object each: there are more bytes in
-    them than in all the rest."""
+def project_pod(obj: Obj, marks: PodMarks) -> PodView:
+    """From the raw Pod object, with what grantors left on it. Raises `MalformedField`. Strings that many pods have in common are one object
+    each: there are more bytes in them than in all the rest."""
     in_labels, in_annotations, in_status, in_container, in_condition = _POD
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
@@ -278,13 +281,13 @@ def project_pod(obj: Obj) -> PodView:
     state = fields(container, "state", in_container)
     waiting, ended = fields(state, "waiting", "state"), fields(state, "terminated", "state")
     conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", in_status)}
-    scheduled, target = conditions.get("PodScheduled", {}), _disruption(conditions)
+    scheduled, target = conditions.get("PodScheduled", {}), _disruption(conditions, marks)
     node, phase = intern(string(spec, "nodeName", "spec")), intern(string(status, "phase", in_status) or "Pending")
     name, job = needed_string(meta, "name", "metadata"), intern(string(labels, names.LABEL_JOB, in_labels))
     unit, pool = intern(string(labels, names.LABEL_UNIT, in_labels)), intern(string(labels, names.LABEL_POOL, in_labels))
     attempt = _number(string(labels, names.LABEL_ATTEMPT, in_labels))
     host = _number(string(labels, names.LABEL_HOST, in_labels))
-    requests = resources_of(spec)
+    requests, grantor = resources_of(spec), string(annotations, names.ANNOTATION_GRANTOR, in_annotations)
     return PodView(
         namespace=intern(string(meta, "namespace", "metadata") or "default"),
         name=name,
@@ -298,7 +301,7 @@ def project_pod(obj: Obj) -> PodView:
         host=host,
         slice=intern(string(annotations, names.ANNOTATION_SLICE, in_annotations, limit=SLICE_LIMIT)),
         template_hash=intern(string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT)),
-        grantor=Grantor.of_pod(string(annotations, names.ANNOTATION_GRANTOR, in_annotations)),
+        grantor=intern(grantor) if grantor in marks.grantors else "",
         node=node or intern(string(annotations, names.ANNOTATION_NODE, in_annotations)),
         uses=requests if node and phase not in ENDED else None,
         takes_accelerators=has_accelerators(requests.devices),
@@ -317,15 +320,15 @@ def project_pod(obj: Obj) -> PodView:
         main_ended=bool(ended),
         restarts=whole_number(container, "restartCount", in_container),
         ready=conditions.get("Ready", {}).get("status") == "True",
-        group=project_group(meta, labels, annotations),
+        group=marks.group(meta, labels, annotations),
         problem=_label_problem(name, job, component, unit, pool, attempt, host),
     )
 
 
-def _disruption(conditions: Mapping[str, Fields]) -> Fields:
-    """The condition by which the cluster takes the pod away: Kubernetes' own, or that of Kueue."""
-    target = conditions.get("DisruptionTarget", {})
-    return target if target.get("status") == "True" else conditions.get("TerminationTarget", target)
+def _disruption(conditions: Mapping[str, Fields], marks: PodMarks) -> Fields:
+    """The condition by which the cluster takes the pod away: Kubernetes' own, or that of a grantor."""
+    found = (conditions.get(kind, {}) for kind in ("DisruptionTarget", *marks.evictions))
+    return next((each for each in found if each.get("status") == "True"), {})
 
 
 def _label_problem(name: str, job: str, component: str, unit: str, pool: str, attempt: int, host: int) -> str:
@@ -453,12 +456,8 @@ class Children:
     """By name: every other Secret with the job's label."""
     host_lists: Mapping[str, Child] = field(default_factory=dict)
     """By name: every ConfigMap with the labels of the job and of a unit."""
-    pod_templates: Mapping[str, Child] = field(default_factory=dict)
-    """By name: every PodTemplate with the job's label."""
-    requests: Mapping[str, RequestView] = field(default_factory=dict)
-    """By name: every ProvisioningRequest with the job's label."""
-    workloads: Mapping[str, Workload] = field(default_factory=dict)
-    """By the name of the pod group that it stands for: every Workload of Kueue for pods with the job's label."""
+    granted: Mapping[Resource, Mapping[str, Any]] = field(default_factory=dict)
+    """By resource and name: the objects by which grantors are asked for the job, and answer (`grantors.interface.Watched`)."""
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------

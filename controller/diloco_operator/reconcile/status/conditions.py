@@ -31,6 +31,8 @@ from diloco_operator.api.reasons import (
 from diloco_operator.kube.client import Cause
 from diloco_operator.placement.explain import WAITS
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.grantors.interface import NODES, Grant
+from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.ending import JobEnd
@@ -38,7 +40,6 @@ from diloco_operator.reconcile.status.events import own_data_advice
 from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.units.delegation import is_waiting
-from diloco_operator.reconcile.units.quota import without_kueue
 from diloco_operator.reconcile.units.roll_out import stopped_roll_outs
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP
@@ -214,15 +215,24 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
         rejected_units = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in rejected_units[:_NAMED])
         return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}{why}")
-    if missing := without_kueue(context):
-        return Statement(PlacedReason.KUEUE_MISSING, f"{count}, learners.min is {learners.min}; {missing}")
-    if any(map(is_waiting, scaling.records.values())):
-        reason = PlacedReason.WAITING_FOR_QUOTA if context.spec.queue_name else PlacedReason.WAITING_FOR_NODES
-        return Statement(reason, f"{count}, learners.min is {learners.min}{given_up}{why}")
+    chooser = chooser_of(context.spec)
+    if chooser is not None and (missing := chooser.missing(context.observed.without)):
+        return Statement(chooser.missing_reason, f"{count}, learners.min is {learners.min}; {missing}")
+    if (grant := _awaited(context, scaling)) is not None:
+        return Statement(grant.job, f"{count}, learners.min is {learners.min}{given_up}{why}")
     text = f"{count}, learners.min is {learners.min}{given_up}{why}"
     if not why and scaling.placed + failed >= learners.min:  # more hardware would not help
         return Statement(PlacedReason.INSUFFICIENT_CAPACITY, f"{text}, which kubectl diloco retry starts again; Degraded says why")
     return Statement(PlacedReason.INSUFFICIENT_CAPACITY, f"{text}. Add nodes, or lower learners.min or pools[].learners.min")
+
+
+def _awaited(context: ReconcileContext, scaling: Scaling) -> Grant | None:
+    """What the first unit of those waits for that were asked for; None: there are none."""
+    first = next(filter(is_waiting, scaling.records.values()), None)
+    if first is None:
+        return None
+    grantor = grantor_of(context.spec, context.pools[first.pool])
+    return grantor.gives if grantor is not None else NODES
 
 
 def _pool_messages(scaling: Scaling) -> str:

@@ -61,8 +61,8 @@ def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]
         for pod in pods:
             if pod.deletion is None or not context.unreachable(pod.node):
                 continue
-            if pod.ended and pod.group is not None and pod.group.held:
-                continue  # it goes when Kueue lets it go
+            if pod.ended and pod.held:
+                continue  # it goes when its grantor lets it go
             due = pod.deletion + context.observed.config.dead_node_force_delete
             if context.now < due:
                 deadlines.append(due)

@@ -23,7 +23,8 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement import JobRequest, Placement, PoolOutcome, PoolRequest
 from diloco_operator.placement.explain import while_asked, with_cause, with_remedy
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import Grantor, cannot_ask, grantor_of
+from diloco_operator.reconcile.grantors.interface import Grantor
+from diloco_operator.reconcile.grantors.registry import cannot_ask, grantor_of
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.requirements import pool_requirements
@@ -216,7 +217,7 @@ ASK = "an autoscaler, which provisioning.mode of the pool asks"
 # --- in words ----------------------------------------------------------------------------------------------------------
 def asked_message(grantor: Grantor, at: float) -> str:
     """Of a unit for which nodes were asked for."""
-    return f"asked {grantor.asked} for {grantor.gives} at {format_timestamp(at)}"
+    return f"asked {grantor.asked} for {grantor.gives.words} at {format_timestamp(at)}"
 
 
 def not_needed(record: UnitStatusRecord, why: str) -> UnitStatusRecord:
@@ -242,10 +243,8 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             outcome = with_cause(outcome, why)
         elif waiting:
             lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
-            verb = "was" if grantor is Grantor.KUEUE else "were"
-            asked = f"{grantor.gives} for {'it' if waiting == 1 else 'them'} {verb} asked of {grantor.asked}"
-            reason = PoolReason.WAITING_FOR_QUOTA if grantor is Grantor.KUEUE else PoolReason.WAITING_FOR_NODES
-            outcome = while_asked(outcome, reason, lacks, asked)
+            asked = f"{grantor.gives.words} for {'it' if waiting == 1 else 'them'} {grantor.gives.verb} asked of {grantor.asked}"
+            outcome = while_asked(outcome, grantor.gives.pool, lacks, asked)
         elif outcome.reason == PoolReason.JOB_AT_MAXIMUM:
             given_up = (record for record in mine if record.reason == UnitReason.SCALED_DOWN and record.grantor_said)
             last = max(given_up, key=lambda record: (record.since or 0.0, record.number), default=None)

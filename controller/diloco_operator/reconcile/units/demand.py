@@ -15,6 +15,7 @@ from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PoolRequest
 from diloco_operator.placement.matching import slice_requirements, with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.pod_answers import admits
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -40,8 +41,8 @@ def allotment_request(
     """`job`: the request to placement; `records`: its units afterwards; `unwanted`: units without a slice that could not use one now;
     `avoid`: nodes that units use only if there are no others; `may_start`: a unit that got a slice now could start there at once.
 
-    Units that Kueue gives quota to stay where they are: only Kueue takes it back."""
-    queued = bool(context.spec.queue_name)
+    Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
+    chosen = chooser_of(context.spec) is not None
     worth = pool_worth(context, records.values())
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
@@ -49,7 +50,7 @@ def allotment_request(
     leaving: dict[str, int] = {}
     for record in records.values():
         if record.state not in (UnitState.DRAINING, UnitState.COMPLETED):
-            if queued:
+            if chosen:
                 _occupy(context, record, occupied, shared)
             continue
         leaving[record.pool] = leaving.get(record.pool, 0) + 1
@@ -71,7 +72,7 @@ def allotment_request(
             lasting=lasting.get(pool.name, 0),
             admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
         )
-        for pool in (() if queued else job.pools)
+        for pool in (() if chosen else job.pools)
     ]
     spares, pools = with_spares(context, pools, most)
     return AllotmentRequest(
@@ -83,7 +84,7 @@ def allotment_request(
         pools=tuple(pools),
         occupied=frozenset(occupied),
         shared=shared,
-        may_move=0 if queued else may_move(context, records.values()),
+        may_move=0 if chosen else may_move(context, records.values()),
         runs=any(record.attempt for record in records.values()),
     )
 

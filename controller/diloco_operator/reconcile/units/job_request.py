@@ -12,6 +12,7 @@ from diloco_operator.api.reasons import UnitReason
 from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest
 from diloco_operator.placement.matching import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.delegation import is_waiting
@@ -69,16 +70,16 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
 
 
 def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
-    """A unit that Kueue gives quota to starts again wherever its quota is: it keeps no slice while nothing of it runs."""
-    if not context.spec.queue_name:
+    """A unit whose place a grantor chooses starts again wherever that is: it keeps no slice while nothing of it runs."""
+    if chooser_of(context.spec) is None:
         return records
     return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
 
 
 def for_placement(context: ReconcileContext, request: JobRequest) -> JobRequest:
     """The request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives each
-    slice there that becomes free to the pods that wait. Of a job with a queue, Kueue and kube-scheduler choose every slice."""
-    if context.spec.queue_name:
+    slice there that becomes free to the pods that wait. Where a grantor chooses the places, no slice is chosen here at all."""
+    if chooser_of(context.spec) is not None:
         return replace(request, pools=tuple(replace(_with_slices(pool), asked=0) for pool in request.pools))
     return replace(request, pools=tuple(_with_slices(pool) if pool.asked else pool for pool in request.pools))
 

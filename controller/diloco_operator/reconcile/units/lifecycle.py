@@ -18,16 +18,17 @@ from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
+from diloco_operator.reconcile.observe.clocks import CLOCK_TOLERANCE
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.advance import advance
+from diloco_operator.reconcile.units.answers import read_answer
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
 from diloco_operator.reconcile.units.delegation import is_waiting, read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
-from diloco_operator.reconcile.units.requests import read_answer
 from diloco_operator.reconcile.units.restarts import after_end
-from diloco_operator.reconcile.units.timeouts import CLOCK_TOLERANCE, NoPlace, Timeout, all_bound, bound_at, timed_out
+from diloco_operator.reconcile.units.timeouts import NoPlace, Timeout, all_bound, bound_at, timed_out
 from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, node_taken, nodes_to_avoid
 from diloco_operator.timeouts import RECONCILE
 
@@ -124,7 +125,7 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         return _check_completed(context, record)
     current = [pod for pod in pods if pod.attempt == record.attempt]
     slices = _slices(current)
-    delegated = any(pod.grantor is not None for pod in current)
+    delegated = any(pod.grantor for pod in current)
     if adopted and not slices and not delegated:
         return UnitObservation(_without_slice(context, record), adopted)
     if len(slices) == 1 and record.slice and slices != {record.slice}:  # the pods are pinned, so their slice is the right one
@@ -142,7 +143,7 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     if answer is not None and answer.problem:
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", answer.problem)), adopted)
     if answer is not None:  # its pods come when its nodes do
-        record = record._replace(reason=UnitReason.WAITING_FOR_NODES, message=answer.message)
+        record = record._replace(reason=answer.waits, message=answer.message)
         return UnitObservation(record, adopted, [answer.recheck_at] if answer.recheck_at is not None else [])
     binding = read_binding(context, record, current)
     if binding.problem is not None:

@@ -11,7 +11,7 @@ from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import PoolRequest
 from diloco_operator.placement.matching import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import grantor_tolerations
+from diloco_operator.reconcile.grantors.registry import tolerations
 
 
 def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
@@ -26,7 +26,7 @@ def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
         capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
         node_selector=template.get("nodeSelector") or {},
         affinity=node_terms(template.get("affinity")),
-        tolerations=tuple(_toleration(each) for each in (*(template.get("tolerations") or ()), *grantor_tolerations(pool))),
+        tolerations=tuple(_toleration(each) for each in (*(template.get("tolerations") or ()), *tolerations(pool))),
         avoided=context.hosts.avoided,
         locality=pool.locality,
         needs=context.needs[pool.name],

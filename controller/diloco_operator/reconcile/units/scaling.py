@@ -20,11 +20,10 @@ from diloco_operator.placement import JobRequest, PlacedUnit, Placement, Placeme
 from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import grantor_of
+from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.observe.pod_answers import ask_at
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.asking import ASKING
 from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request, settled_at
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
@@ -220,12 +219,11 @@ def _delegate(
 def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str) -> UnitStatusRecord:
     grantor = grantor_of(context.spec, context.pools[record.pool])
     assert grantor is not None, "only units of pools with a grantor are asked for"
-    asking = ASKING[grantor]
-    if unavailable := asking.unavailable(context):
-        return _set(record, UnitState.PENDING, grantor.waits, unavailable, context.now)
+    if missing := grantor.missing(context.observed.without):
+        return _set(record, UnitState.PENDING, grantor.gives.unit, missing, context.now)
     if blocked:
         return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked, context.now)
-    if blocker := asking.waits_for(context, record):
+    if blocker := grantor.blocker(context, record):
         why = _with_cause(record, f"waits until the pod {blocker} has ended")
         return _set(record, UnitState.PENDING, UnitReason.SCHEDULING, why, context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
@@ -233,8 +231,8 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
         scaling.deadlines.append(rejection.retry_at)
         return _set(record, UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
     started = _started(context, record)
-    scaling.creates += asking.creates(context, pods, started)
-    return started._replace(reason=grantor.waits, message=asked_message(grantor, context.now), since=context.now)
+    scaling.creates += grantor.creates(context, started, pods.of_delegated(started, grantor))
+    return started._replace(reason=grantor.gives.unit, message=asked_message(grantor, context.now), since=context.now)
 
 
 def _with_cause(record: UnitStatusRecord, waits: str) -> str:

@@ -16,6 +16,7 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.host_status import HostFailure
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -101,9 +102,9 @@ def blame_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatus
 
 def leave_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
     """The units, of which stragglers drain whose host is avoided, if another slice is free: no more at once than may move, and none that a
-    minimum needs. Those of a job with a queue stay: Kueue and kube-scheduler choose where they are."""
+    minimum needs. Those whose places a grantor chooses stay."""
     found = dict(records)
-    if context.spec.queue_name or context.finishing:
+    if chooser_of(context.spec) is not None or context.finishing:
         return found
     stragglers = [record for record in records.values() if is_straggler(context, record) and record.pool in context.pools]
     for record in sorted(stragglers, key=lambda record: record.slow_since or 0.0):

@@ -19,18 +19,16 @@ from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.kube.fields import clip
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors import Grantor
+from diloco_operator.reconcile.grantors.interface import PodWait
+from diloco_operator.reconcile.grantors.registry import grantor_named
+from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
-from diloco_operator.reconcile.units.quota import quota_since, waits_for_quota
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
-CLOCK_TOLERANCE = 1.0
-"""Seconds by which a time may be ahead of us: times are written in milliseconds, and by other clocks too."""
 HEARTBEATS_MISSED = 3
 """A process counts as gone no sooner than so many heartbeats are missing, however short the stall time-out is."""
 _WORDS = 500
@@ -155,14 +153,11 @@ def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> 
 
 
 def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
-    if startup.bound_at is None and pod.grantor is Grantor.KUEUE:
-        return _admit(context, pod, startup, since)
-    if startup.bound_at is None and pod.grantor is not None:
-        began = _between(since, pod.created, context.now, context.now)
-        return _provision(context, pod, f"asked {pod.grantor.asked} for nodes at {format_timestamp(began)}", began)
+    if startup.bound_at is None and (grantor := grantor_named(pod.grantor)) is not None:
+        return _await_grant(context, pod, grantor.pod_wait(context, pod, startup, since))
     if startup.bound_at is None:
         return _schedule(context, pod, startup, since)
-    bound = _between(since, startup.bound_at, context.now, context.now)
+    bound = between(since, startup.bound_at, context.now, context.now)
     if startup.image_problem:
         return _image_problem(context, pod, startup, bound)
     if startup.network_at is None:
@@ -172,7 +167,7 @@ def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: f
 
 def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
     timeouts = context.spec.learners.timeouts
-    began = _between(since, pod.created, context.now, context.now)
+    began = between(since, pod.created, context.now, context.now)
     limit = f"{format_duration(timeouts.schedule)} (learners.timeouts.schedule)"
     words = _clip(pod.unschedulable)
     message = f"no scheduler bound {pod.name} to {pod.node or 'its node'} within {limit}: {words}"
@@ -182,7 +177,7 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
     elif startup.nominated:  # its victims take their time to end
         words, due = f"a scheduler makes room for it: {words}", began + timeouts.schedule + timeouts.start
     elif words:
-        due = _between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
+        due = between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
     else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
         words, due = "waits for a scheduler", began + timeouts.schedule + timeouts.start
         message = (
@@ -192,29 +187,21 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
     return _Wait(pod, StartStep.SCHEDULING, words, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, message))
 
 
-def _admit(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
-    """It waits for its quota as long as that takes, and then for a node, which may not exist yet."""
-    admitted_at = quota_since(context, pod)
-    if startup.gated or admitted_at is None:
-        words = waits_for_quota(context, pod)
-        return _Wait(pod, StartStep.QUOTA, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
-    began = _between(since, admitted_at, context.now, context.now)
-    return _provision(context, pod, f"has its quota since {format_timestamp(began)} and waits for a node", began)
-
-
-def _provision(context: ReconcileContext, pod: PodView, asked: str, began: float) -> _Wait:
-    """Its node may not exist yet. `asked`: whom, in words; `began`: when."""
-    words = asked
+def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wait:
+    """It waits for what its grantor says, and for its node, which may not exist yet."""
+    step, words = StartStep(wait.waits), wait.words
+    if wait.began is None:
+        return _Wait(pod, step, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
     if said := context.observed.grantor_words.get(pod.name, ""):
-        words += f"; {'the autoscaler' if pod.grantor is Grantor.KUEUE else 'it'} says: {_clip(said)}"
+        words += f"; {wait.speaker} says: {_clip(said)}"
     elif pod.unschedulable:
         words += f"; the scheduler says: {_clip(pod.unschedulable)}"
     pool = context.pools.get(pod.pool)
     if pool is None:
-        return _Wait(pod, StartStep.NODES, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
+        return _Wait(pod, step, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
     limit = f"{format_duration(pool.provisioning.timeout)} (provisioning.timeout of pool {pool.name})"
     message = f"no node came for {pod.name} within {limit}: {words}"
-    return _Wait(pod, StartStep.NODES, words, began + pool.provisioning.timeout, NoPlace(UnitReason.NOT_PROVISIONED, "", message))
+    return _Wait(pod, step, words, wait.began + pool.provisioning.timeout, NoPlace(UnitReason.NOT_PROVISIONED, "", message))
 
 
 def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
@@ -273,14 +260,7 @@ def _too_slow_to_start(context: ReconcileContext, pod: PodView, words: str) -> E
 def _network_ready(context: ReconcileContext, startup: PodStartup, bound: float) -> float:
     """When the pulls began. The time is that of the node's clock, so it counts only within the time that the step before it had."""
     latest = min(context.now, bound + context.spec.learners.timeouts.start)
-    return _between(bound, startup.network_at, latest, context.now)
-
-
-def _between(earliest: float, moment: float | None, latest: float, now: float) -> float:
-    """A moment by another clock, as far as it can be true; `earliest` for one that is in the future."""
-    if moment is None or moment > now + CLOCK_TOLERANCE:
-        return earliest
-    return max(earliest, min(moment, latest))
+    return between(bound, startup.network_at, latest, context.now)
 
 
 def _clip(words: str) -> str:

@@ -11,7 +11,8 @@ from builders.provisioning import a_condition, a_request, provisioning_crd
 from builders.virtual_time import until
 from diloco_operator.api import names
 from diloco_operator.operator import caches as operator_caches
-from diloco_operator.reconcile.observe.provisioning import RequestState
+from diloco_operator.reconcile.grantors.provisioning_request import REQUESTS
+from diloco_operator.reconcile.grantors.provisioning_view import RequestState
 
 from .test_missing_rights import TEAMS, apply, play_teams, works
 
@@ -20,7 +21,7 @@ UNKNOWN = "the API server has no provisioningrequests in autoscaling.x-k8s.io/v1
 
 
 def _states(caches: operator_caches.Caches, namespace: str) -> dict[str, RequestState]:
-    return {name: request.state for name, request in caches.children((namespace, "lm")).requests.items()}
+    return {name: request.state for name, request in REQUESTS.among(caches.children((namespace, "lm"))).items()}
 
 
 def test_cluster_without_provisioning_requests_trains_and_follows_them_once_they_are_installed(caplog: pytest.LogCaptureFixture) -> None:

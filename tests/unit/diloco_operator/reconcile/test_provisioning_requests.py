@@ -520,7 +520,8 @@ def test_cluster_without_provisioning_requests_says_so_and_other_pools_are_asked
 
 def test_unit_that_waits_says_so_when_the_resource_goes() -> None:
     stage = a_stage()
-    stage.without, stage.requests = {names.PROVISIONING_REQUESTS: UNKNOWN}, {}
+    stage.without = {names.PROVISIONING_REQUESTS: UNKNOWN}
+    stage.requests.clear()
     stage.settle()
     assert UNKNOWN in stage.unit("h100-0")["message"]
     stage.without = {}

@@ -8,7 +8,9 @@ import pytest
 from builders.provisioning import a_condition, a_request
 from diloco_operator.kube.fields import MalformedField
 from diloco_operator.kube.timestamps import parse_timestamp
-from diloco_operator.reconcile.observe.provisioning import RequestState, project_request
+from diloco_operator.operator.projections import project_granted
+from diloco_operator.reconcile.grantors.provisioning_request import REQUESTS
+from diloco_operator.reconcile.grantors.provisioning_view import RequestState, project_request
 
 CREATED, SAID = parse_timestamp("2026-11-20T20:00:00Z"), parse_timestamp("2026-11-20T21:00:00Z")
 
@@ -73,7 +75,7 @@ def test_request_without_a_job_is_no_request_of_ours() -> None:
     obj = a_request()
     del obj["metadata"]["labels"]
     with pytest.raises(MalformedField, match=r"diloco\.dev/job is missing"):
-        project_request(obj)
+        project_granted(REQUESTS, obj)
 
 
 def test_long_words_of_strangers_are_clipped() -> None:

@@ -16,8 +16,8 @@ from diloco_operator.api import names
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Patch
 from diloco_operator.reconcile import PodView, project_pod
+from diloco_operator.reconcile.grantors.registry import orphan_patches
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
-from diloco_operator.reconcile.units import quota
 
 ONE, TWO = "h100-0", "h100-1"
 NODES = ("gpu-0", "gpu-1", "gpu-2")
@@ -147,7 +147,7 @@ def test_no_other_job_of_the_operator_gets_the_slice_of_a_unit_that_has_quota() 
 
 def test_group_that_kueue_does_not_take_up_says_what_to_check() -> None:
     stage = a_queued_stage().stage
-    stage.workloads = {}
+    stage.workloads.clear()
     stage.settle()
     assert "Kueue has not taken it up yet; if this lasts, check that" in stage.unit(TWO)["message"]
 
@@ -499,16 +499,16 @@ def test_pods_of_a_job_that_is_gone_release_their_groups_once() -> None:
     stage = a_training_unit(min=1, max=1).stage
     pod = stage.pod(ONE, 1)
 
-    def orphan_releases(pods: list[PodView]) -> list[Patch]:
-        return quota.orphan_releases(pods, lambda _: False)
+    def releases(pods: list[PodView]) -> list[Patch]:
+        return orphan_patches(pods, lambda _: False)
 
-    assert orphan_releases([project_pod(pod)]) == []
+    assert releases([project_pod(pod)]) == []
     pod["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
-    [patch] = orphan_releases([project_pod(pod)])
+    [patch] = releases([project_pod(pod)])
     assert (patch.resource, patch.name) == (names.PODS, "bytes-lm-h100-0-a1-0")
     assert patch.body == {"metadata": {"uid": pod["metadata"]["uid"], "annotations": {RETRIABLE: "false"}}}
     pod["metadata"]["annotations"][RETRIABLE] = "false"
-    assert orphan_releases([project_pod(pod)]) == []
+    assert releases([project_pod(pod)]) == []
 
 
 def test_pod_of_a_job_that_is_gone_is_called_failed_once_its_node_does_not_answer() -> None:
@@ -516,8 +516,8 @@ def test_pod_of_a_job_that_is_gone_is_called_failed_once_its_node_does_not_answe
     pod = stage.pod(ONE, 1)
     pod["metadata"]["deletionTimestamp"] = format_timestamp(stage.now)
     pod["metadata"]["annotations"][RETRIABLE] = "false"
-    assert quota.orphan_releases([project_pod(pod)], lambda node: node != "gpu-0") == []
-    [patch] = quota.orphan_releases([project_pod(pod)], lambda node: node == "gpu-0")
+    assert orphan_patches([project_pod(pod)], lambda node: node != "gpu-0") == []
+    [patch] = orphan_patches([project_pod(pod)], lambda node: node == "gpu-0")
     assert (patch.subresource, patch.body["status"]["phase"]) == ("status", "Failed")
 
 

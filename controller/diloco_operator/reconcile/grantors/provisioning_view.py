@@ -51,8 +51,6 @@ class RequestView:
     uid: str
     owner: str
     """uid of the job that owns it."""
-    job: str
-    """Name of the job, by the label."""
     unit: str
     attempt: int
     """By the labels; another's request may have neither."""
@@ -90,7 +88,6 @@ def project_request(obj: Obj) -> RequestView:
         name=needed_string(meta, "name", "metadata"),
         uid=string(meta, "uid", "metadata"),
         owner=controller_uid(meta),
-        job=needed_string(labels, names.LABEL_JOB, "metadata.labels"),
         unit=string(labels, names.LABEL_UNIT, "metadata.labels"),
         attempt=int(attempt) if attempt.isascii() and attempt.isdecimal() and len(attempt) < 10 else -1,
         created=created,

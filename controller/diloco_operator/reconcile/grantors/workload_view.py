@@ -1,4 +1,4 @@
-"""What Kueue shows of a unit's quota: the pod group on its pods, and the Workload that stands for the group. Pure.
+"""What Kueue says of a unit's quota: the Workload that stands for a pod group. Pure.
 
 See docs/decisions/0174-kueue.md.
 """
@@ -6,40 +6,11 @@ See docs/decisions/0174-kueue.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from sys import intern
-from typing import NamedTuple
 
-from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import Fields, MalformedField, fields, moment, objects, string, text
 
-_LABEL_LIMIT = 63
 _CONDITION = "status.conditions[]"
-
-
-class PodGroup(NamedTuple):
-    """The pod group of a pod."""
-
-    name: str
-    queue: str
-    held: bool
-    """Kueue counts the pod: for what it uses, or until its successor takes its place."""
-    released: bool
-    """The group is over, and gives its quota back, once all of its pods have ended."""
-
-
-def project_group(meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
-    """Of a pod's metadata; None: it is in no group. Raises `MalformedField`."""
-    name = string(labels, names.KUEUE_GROUP, "metadata.labels", limit=_LABEL_LIMIT)
-    if not name:
-        return None
-    finalizers = meta.get("finalizers")
-    return PodGroup(
-        name=intern(name),
-        queue=intern(string(labels, names.KUEUE_QUEUE, "metadata.labels", limit=_LABEL_LIMIT)),
-        held=isinstance(finalizers, list) and names.KUEUE_FINALIZER in finalizers,
-        released=annotations.get(names.KUEUE_RETRIABLE) == "false",
-    )
 
 
 @dataclass(frozen=True, slots=True)

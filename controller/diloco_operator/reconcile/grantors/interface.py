@@ -1,0 +1,212 @@
+"""The interface of grantors: what is particular to each way in which the pods of a delegated unit get nodes. Pure.
+
+See docs/decisions/0233-grantors-as-adapters.md.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, cast
+
+from diloco_operator.api.job import Pool, Spec
+from diloco_operator.api.reasons import PlacedReason, PoolReason, UnitReason
+from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.kube.fields import Fields
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.plan import Create, Delete, Patch
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.clocks import between
+from diloco_operator.reconcile.observe.pod_marks import PodGroup
+from diloco_operator.reconcile.observe.rejected_writes import WriteKey
+from diloco_operator.reconcile.observe.startup import PodStartup
+from diloco_operator.reconcile.observe.state import Children, PodView
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a grantor gives, and the reasons of those that wait for it."""
+
+    words: str
+    verb: str
+    """That goes with `words`."""
+    unit: UnitReason
+    pool: PoolReason
+    job: PlacedReason
+
+
+NODES = Grant("nodes", "were", UnitReason.WAITING_FOR_NODES, PoolReason.WAITING_FOR_NODES, PlacedReason.WAITING_FOR_NODES)
+QUOTA = Grant("quota", "was", UnitReason.WAITING_FOR_QUOTA, PoolReason.WAITING_FOR_QUOTA, PlacedReason.WAITING_FOR_QUOTA)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched[T]:
+    """A kind of object by which a grantor is asked, or answers. It is followed wherever the API server has it."""
+
+    resource: Resource
+    project: Callable[[Obj], T]
+    """From the raw object. Raises `MalformedField`."""
+    verbs: str
+    """That the operator needs on it, beside list and watch."""
+    purpose: str
+    """For whom, in the table of rights."""
+    without: str
+    """For the log: what does not work while it cannot be read."""
+    labelled: bool = True
+    """It carries the label of its job. False: it has the name of a pod group of the job."""
+    problem: Callable[[T], str] = lambda _: ""
+    """What of an object is nonsense; "": nothing."""
+
+    def among(self, children: Children) -> Mapping[str, T]:
+        """By name: those of the job."""
+        return cast("Mapping[str, T]", children.granted.get(self.resource, {}))
+
+
+class PodPlace(NamedTuple):
+    """What of a pod depends on where it may run."""
+
+    affinity: Obj
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str] = {}
+    gates: Sequence[Obj] = ()
+    """Scheduling gates."""
+    patient: bool = False
+    """It must wait for room: no scheduler may end other pods to make room for it."""
+
+    def with_annotations(self, more: Mapping[str, str]) -> PodPlace:
+        return self._replace(annotations={**self.annotations, **more})
+
+
+class Answer(NamedTuple):
+    """To what was asked for a unit that waits."""
+
+    problem: str = ""
+    """Why no nodes come of it; "": they may still come, or are there."""
+    message: str = ""
+    """Without a problem: what the unit waits for."""
+    recheck_at: float | None = None
+    granted: bool = False
+    """Its pods may be created."""
+    waits: UnitReason = UnitReason.WAITING_FOR_NODES
+    """Without a problem: the reason of the unit."""
+
+
+class PodWait(NamedTuple):
+    """What a pod that has no node yet waits for."""
+
+    waits: UnitReason
+    words: str
+    began: float | None
+    """From when on provisioning.timeout counts; None: it waits for as long as it takes."""
+    speaker: str = "it"
+    """Who brings nodes, for the words of an autoscaler about the pod."""
+
+
+class Grantor(ABC):
+    """Brings nodes for the pods of a unit, or lets these go to nodes.
+
+    A unit with a grantor is *delegated*: its pods name no node. What is asked for and withdrawn, the time-outs and the slice that a unit
+    got are the same for all (`units.delegation`). An adapter says the rest, and nothing outside this package asks which one it is. It has
+    no state: what it has asked for, and what came of it, follows from the objects that are there. It may be called again at any time.
+
+    To add one, subclass it, override what is not as the default says, and add it to `registry.GRANTORS`:
+
+        class Permit(Grantor):
+            name, asked, gives, pods_follow = "Permit", "the owner of the cluster", QUOTA, True
+            watches = (PERMITS,)
+
+            def grants(self, spec, pool):
+                return pool.provisioning.mode is ProvisioningMode.PERMIT
+
+            def creates(self, context, record, attempt):
+                return [Create(PERMITS.resource, _permit(context, record))]
+
+            def answer(self, context, record, pods, *, chosen):
+                ...
+    """
+
+    name: ClassVar[str]
+    """Stands on the pods (`names.ANNOTATION_GRANTOR`)."""
+    asked: ClassVar[str]
+    """Who is asked, in words."""
+    gives: ClassVar[Grant]
+    chooses: ClassVar[bool] = False
+    """It chooses the place of every unit of a job, whether a slice is free or not: placement gives these none, and takes none from them."""
+    pods_follow: ClassVar[bool] = False
+    """The pods of a unit are created when it has granted, not when it is asked."""
+    reads_priority: ClassVar[bool] = False
+    """It reads the PriorityClass of the pods. With another one they have none: nothing has chosen a slice for them, so with a class that
+    pre-empts they would end the units of other jobs."""
+    missing_reason: ClassVar[PlacedReason] = PlacedReason.INSUFFICIENT_CAPACITY
+    """Of a job whose places it chooses, while it is not there."""
+    watches: ClassVar[Sequence[Watched[Any]]] = ()
+    evictions: ClassVar[Sequence[str]] = ()
+    """Types of the conditions by which it takes pods away."""
+
+    # --- whom it is for -----------------------------------------------------------------------------------------------
+    @abstractmethod
+    def grants(self, spec: Spec, pool: Pool) -> bool:
+        """Whether it is asked for units of the pool. The first in the registry that says so is."""
+
+    def missing(self, without: Mapping[Resource, str]) -> str:
+        """Why it cannot be asked, and what to do; "": it can. `without`: what cannot be read, and why."""
+        return ""
+
+    def tolerations(self, pool: Pool) -> list[Obj]:
+        """Of the taints by which it keeps the nodes that it made for a pool."""
+        return []
+
+    # --- what must be created -----------------------------------------------------------------------------------------
+    def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:
+        """A pod of an earlier attempt that must end before it may be asked for the unit; "": there is none."""
+        return ""
+
+    def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
+        """The places of the pods of an attempt, with what it needs on them."""
+        return places
+
+    def creates(self, context: ReconcileContext, record: UnitStatusRecord, attempt: Sequence[Create]) -> Sequence[Create]:
+        """What it is asked with for an attempt that begins. `attempt`: the pods, and what these need; they are the demand themselves."""
+        return attempt
+
+    # --- how its answer is read ---------------------------------------------------------------------------------------
+    def answer(self, context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, chosen: bool) -> Answer | None:
+        """To what was asked for a unit that waits, with `pods` those of its attempt; None: nothing was, or it has nothing more to say.
+        `chosen`: it is the one that is asked for units of this pool now."""
+        return None
+
+    def has_granted(self, context: ReconcileContext, record: UnitStatusRecord) -> bool:
+        """Whether the pods of a unit, where `pods_follow`, come in a moment."""
+        return False
+
+    def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
+        """What a pod waits for that has no node, of an attempt that began at `since`."""
+        began = between(since, pod.created, context.now, context.now)
+        return PodWait(self.gives.unit, f"asked {self.asked} for {self.gives.words} at {format_timestamp(began)}", began)
+
+    # --- its marks on pods --------------------------------------------------------------------------------------------
+    def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
+        """The pod group of a pod, by its metadata; None: it is in none of this grantor. Raises `MalformedField`."""
+        return None
+
+    def holds(self, pod: PodView) -> bool:
+        """Whether it counts the pod until the pod's status says that it has ended."""
+        return False
+
+    # --- what is patched and deleted ----------------------------------------------------------------------------------
+    def patches(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Patch]:
+        """What it must be told, given the records as they will be once this plan's status is written; none: the job is over."""
+        return ()
+
+    def deletes(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Delete]:
+        """What is not asked for any more, given the same."""
+        return ()
+
+    def orphan_patches(
+        self, pods: Sequence[PodView], unreachable: Callable[[str], bool], rejected: Callable[[WriteKey], bool]
+    ) -> Sequence[Patch]:
+        """What it must be told of the pods of a job that is gone. `unreachable`: whether a node does not answer; `rejected`: whether a
+        write must not be tried now."""
+        return ()

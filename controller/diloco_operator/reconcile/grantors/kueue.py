@@ -1,0 +1,261 @@
+"""Kueue gives quota to units: each is a pod group, which no scheduler may bind before it is admitted. Pure.
+
+Kueue counts a group until all of its pods have ended and one of them says that no other will follow. So an attempt that follows another in
+the same group keeps its quota, and a group that nothing follows must be released, or it holds its quota for ever.
+
+The operator sets the scheduling gate itself. Kueue's webhook would set it, too, but where Kueue does not manage pods, or not those of the
+namespace, nothing would hold the pods back, and they would run past every quota.
+
+See docs/decisions/0174-kueue.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from sys import intern
+
+from diloco_operator.api import names
+from diloco_operator.api.job import Pool, Spec, UnitState
+from diloco_operator.api.reasons import PlacedReason, UnitReason
+from diloco_operator.kube.client import Resource
+from diloco_operator.kube.fields import Fields, string
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.plan import Patch
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors.interface import NODES, QUOTA, Grantor, PodPlace, PodWait, Watched
+from diloco_operator.reconcile.grantors.workload_view import Workload, project_workload
+from diloco_operator.reconcile.observe.clocks import between
+from diloco_operator.reconcile.observe.pod_marks import PodGroup
+from diloco_operator.reconcile.observe.rejected_writes import WriteKey
+from diloco_operator.reconcile.observe.startup import PodStartup
+from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+WORKLOADS = Watched(
+    names.WORKLOADS,
+    project_workload,
+    verbs="",
+    purpose="jobs with `queueName`: what Kueue says of their quota",
+    without="no unit of a job with queueName starts, and the job says so.",
+    labelled=False,
+)
+_LABEL_LIMIT = 63
+_ROLE = "learner"
+"""All pods of a group have one role. Kueue would tell roles apart by affinity and ports, of which a unit's pods and attempts have different
+ones, and would take no pod in the place of one with another role."""
+_LEFT = frozenset(
+    {
+        UnitReason.SCALED_DOWN,
+        UnitReason.GAVE_WAY,
+        UnitReason.SUSPENDED,
+        UnitReason.TEMPLATE_CHANGED,
+        UnitReason.RETRIED,
+        UnitReason.NO_CAPACITY,
+        UnitReason.UNSCHEDULABLE,
+        UnitReason.NODE_TAKEN,
+        UnitReason.NOT_PROVISIONED,
+    }
+)
+"""Why a unit left its place: others may use the quota until it asks anew. After every other end it goes on with what it has."""
+
+
+class Kueue(Grantor):
+    """It holds pods back until their group has quota, chooses the flavor of the hardware, and takes the quota of one group for another."""
+
+    name, asked, gives = "Kueue", "Kueue", QUOTA
+    chooses = reads_priority = True
+    missing_reason = PlacedReason.KUEUE_MISSING
+    watches = (WORKLOADS,)
+    evictions = ("TerminationTarget",)
+
+    def grants(self, spec: Spec, pool: Pool) -> bool:
+        return bool(spec.queue_name)
+
+    def missing(self, without: Mapping[Resource, str]) -> str:
+        if (why := without.get(names.WORKLOADS)) is None:
+            return ""
+        return (
+            f"spec.queueName is set, but the operator finds no Kueue: {why}. Install Kueue 0.15 or newer with its integration for pods, or "
+            "give the operator the rights that docs/install.md lists; or suspend the job and remove queueName. No unit starts without quota"
+        )
+
+    def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:
+        """Kueue would take a pod beside one that may still run as one too many, and delete it."""
+        waiting = (pod.name for pod in context.learners.get(record.name, ()) if pod.group is not None and _may_run(context, pod))
+        return next(waiting, "")
+
+    def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
+        """In the attempt's group. A WorkloadPriorityClass is the job's, by its label."""
+        labels = {names.KUEUE_QUEUE: context.spec.queue_name, names.KUEUE_GROUP: _pod_group(context, record)}
+        if priority := context.observed.job.labels.get(names.KUEUE_PRIORITY):
+            labels[names.KUEUE_PRIORITY] = priority
+        annotations = {names.KUEUE_GROUP_COUNT: str(len(places)), names.KUEUE_ROLE: _ROLE}
+        gates = ({"name": names.KUEUE_GATE},)
+        return [place.with_annotations(annotations)._replace(labels=labels, gates=gates) for place in places]
+
+    def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
+        """For its quota as long as that takes, and then for a node, which may not exist yet."""
+        workload = _workload(context, pod)
+        admitted_at = workload.admitted_at if workload is not None else None
+        if startup.gated or admitted_at is None:
+            queue = pod.group.queue if pod.group is not None else context.spec.queue_name
+            return PodWait(QUOTA.unit, f"waits for quota in queue {queue}; {_said(workload)}", None)
+        began = between(since, admitted_at, context.now, context.now)
+        words = f"has its quota since {format_timestamp(began)} and waits for a node"
+        return PodWait(NODES.unit, words, began, speaker="the autoscaler")
+
+    def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
+        name = string(labels, names.KUEUE_GROUP, "metadata.labels", limit=_LABEL_LIMIT)
+        if not name:
+            return None
+        finalizers = meta.get("finalizers")
+        return PodGroup(
+            name=intern(name),
+            queue=intern(string(labels, names.KUEUE_QUEUE, "metadata.labels", limit=_LABEL_LIMIT)),
+            held=isinstance(finalizers, list) and names.KUEUE_FINALIZER in finalizers,
+            released=annotations.get(names.KUEUE_RETRIABLE) == "false",
+        )
+
+    def holds(self, pod: PodView) -> bool:
+        return _counts(pod)
+
+    def patches(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Patch]:
+        """The release of every group that no attempt runs in and none will follow in."""
+        unneeded = (
+            group
+            for unit, pods in context.learners.items()
+            for group in _groups(pods)
+            if not _is_needed(context, records.get(unit), group, pods)
+        )
+        pods = itertools.chain.from_iterable(context.learners.values())
+        return _tell(pods, context.unreachable, unneeded, lambda key: context.rejection(key) is not None)
+
+    def orphan_patches(
+        self, pods: Sequence[PodView], unreachable: Callable[[str], bool], rejected: Callable[[WriteKey], bool]
+    ) -> Sequence[Patch]:
+        """Their groups are released, and those of them on nodes that do not answer end."""
+        return _tell(pods, unreachable, _groups(pods), rejected)
+
+
+# --- the group of an attempt ------------------------------------------------------------------------------------------
+def _pod_group(context: ReconcileContext, record: UnitStatusRecord) -> str:
+    """The name of the group for the record's attempt: that of the attempts before it as long as it may follow them, or a new one."""
+    job = context.observed.job
+    pods = context.learners.get(record.name, ())
+    there = next((pod.group.name for pod in pods if pod.attempt == record.attempt and pod.group is not None), "")
+    if names.is_pod_group(there, job.name, job.uid, record.name):  # an operator died before it had made all pods of the attempt
+        return there
+    return _kept(context, record, pods) or names.pod_group_name(job.name, job.uid, record.name, record.attempt)
+
+
+def _kept(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> str:
+    """The group that the unit's next attempt may follow in, with its quota; "": there is none."""
+    grouped = [pod for pod in pods if pod.group is not None]
+    if not grouped:
+        return ""
+    last = max(grouped, key=lambda pod: pod.attempt)
+    assert last.group is not None
+    job, name, queue = context.observed.job, last.group.name, last.group.queue
+    group = [pod for pod in grouped if pod.group is not None and pod.group.name == name]
+    if queue != context.spec.queue_name or not context.is_known(record.pool, last.template_hash):
+        return ""  # other pods than the Workload has
+    if not names.is_pod_group(name, job.name, job.uid, record.name) or not all(map(_is_replaceable, group)):
+        return ""
+    return name if any(pod.held for pod in group) and not _is_released(group) else ""
+
+
+def _is_replaceable(pod: PodView) -> bool:
+    """Kueue takes a new pod in the place of this one. While it may still run, or has succeeded, Kueue deletes the new one as too many."""
+    return pod.phase == "Failed" or pod.never_runs
+
+
+# --- what Kueue is told -----------------------------------------------------------------------------------------------
+def _tell(
+    pods: Iterable[PodView], unreachable: Callable[[str], bool], unneeded: Iterable[list[PodView]], rejected: Callable[[WriteKey], bool]
+) -> list[Patch]:
+    """Marks of groups that nothing follows in, `unneeded`, and pods that are called Failed, as Kubernetes' garbage collector does it with
+    pods of nodes that are gone: those of `pods` that Kueue counts, that were asked to go, and whose node does not answer. Their kubelet
+    cannot, and until they are marked as ended, Kueue takes no successor in their place, and their group is not over. It is safe, since the
+    syncer refuses what an old attempt sends. What the API server rejects is tried again later, and nothing waits for it."""
+    ended = [_failed(pod) for pod in pods if pod.deletion is not None and _counts(pod) and unreachable(pod.node)]
+    told = {patch.name for patch in ended}
+    marks = (_mark(group) for group in unneeded if not _is_over(group))
+    patches = (*ended, *(mark for mark in marks if mark.name not in told))
+    return [patch for patch in patches if not rejected((patch.resource.kind, patch.name))]
+
+
+def _failed(pod: PodView) -> Patch:
+    message = f"node {pod.node} does not answer, and the unit goes on without it"
+    body = {"metadata": {"uid": pod.uid}, "status": {"phase": "Failed", "reason": UnitReason.NODE_LOST.value, "message": message}}
+    return Patch(names.PODS, pod.namespace, pod.name, body, subresource="status")
+
+
+def _mark(group: Sequence[PodView]) -> Patch:
+    """It stands on one pod of the group."""
+    pod = min(group, key=lambda pod: (pod.attempt, pod.host))
+    meta = {"uid": pod.uid, "annotations": {names.KUEUE_RETRIABLE: "false"}}
+    return Patch(names.PODS, pod.namespace, pod.name, {"metadata": meta})
+
+
+def _counts(pod: PodView) -> bool:
+    """Whether Kueue counts the pod until its status says that it has ended."""
+    return pod.held and not pod.ended and not pod.never_runs
+
+
+def _groups(pods: Iterable[PodView]) -> Iterator[list[PodView]]:
+    """The pods that Kueue counts, group by group."""
+    groups: dict[tuple[str, str], list[PodView]] = {}
+    for pod in pods:
+        if pod.group is not None:
+            groups.setdefault((pod.owner, pod.group.name), []).append(pod)
+    yield from (group for group in groups.values() if any(pod.held for pod in group))
+
+
+def _is_over(group: Sequence[PodView]) -> bool:
+    return _is_released(group) or all(pod.phase == "Succeeded" for pod in group)
+
+
+def _is_released(group: Sequence[PodView]) -> bool:
+    return any(pod.group.released for pod in group if pod.group)
+
+
+def _is_needed(context: ReconcileContext, record: UnitStatusRecord | None, group: Sequence[PodView], pods: Sequence[PodView]) -> bool:
+    """Whether an attempt of the unit runs in the group, or the next one will follow in it."""
+    if record is None or record.state in (UnitState.FAILED, UnitState.COMPLETED):
+        return False
+    if record.state in (UnitState.DRAINING, UnitState.PENDING) and record.reason in _LEFT:
+        return False
+    if record.running:
+        return _name(group) == _pod_group(context, record)
+    return any(_may_run(context, pod) for pod in group) or _name(group) == _kept(context, record, pods)
+
+
+def _name(group: Sequence[PodView]) -> str:
+    return next(pod.group.name for pod in group if pod.group is not None)
+
+
+def _may_run(context: ReconcileContext, pod: PodView) -> bool:
+    """Some process of it may still run, and its kubelet will report when it has ended; or the operator will say so."""
+    return not pod.ended and not pod.never_runs and (not context.unreachable(pod.node) or _awaits_end(context, pod))
+
+
+def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
+    """Whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no longer."""
+    return _counts(pod) and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
+
+
+# --- what there is to say ---------------------------------------------------------------------------------------------
+def _workload(context: ReconcileContext, pod: PodView) -> Workload | None:
+    return WORKLOADS.among(context.observed.children).get(pod.group.name) if pod.group is not None else None
+
+
+def _said(workload: Workload | None) -> str:
+    if workload is None:
+        return (
+            "Kueue has not taken it up yet; if this lasts, check that Kueue's integration for pods is on and manages this namespace "
+            "(managedJobsNamespaceSelector)"
+        )
+    if workload.admitted_at is not None:
+        return "Kueue has admitted it, and lets its pods go to nodes in a moment"
+    return f"Kueue says: {workload.words}" if workload.words else "Kueue has not come to it yet"
