@@ -1,6 +1,8 @@
-"""Where the time of the accelerators of a job goes: one list for the simulator and for reports on real jobs. Pure.
+"""Where the time of the accelerators of a job goes: one list for the simulator, the status of jobs, and the record of a run. Pure.
 
 The list follows what others measure (ML Goodput Measurement of Google), in the terms of this project.
+
+See docs/decisions/0227-goodput-in-the-status.md.
 """
 
 from __future__ import annotations
@@ -20,15 +22,17 @@ class Use(enum.StrEnum):
     COMPILE = "compile"
     """The program of a first start compiles, until its first step begins."""
     RECOVERY = "recovery"
-    """The unit starts again without what has failed, until it trains: start, compilation and the copy of the parameters."""
+    """The unit starts again, most often without what has failed, until it trains: pause, start, compilation, copy of the parameters."""
     RECONFIGURATION = "reconfiguration"
-    """The unit takes a slice that has come back."""
+    """The unit takes a slice that has come back, or hands back its state to leave its slice."""
     WAITING = "waiting"
     """The unit is ready and rests until others train too."""
+    PAUSE = "pause"
+    """Its program takes no steps for a while, as it announced: it evaluates, for example."""
     LOST_WORK = "lost work"
     """A step that a failure ended."""
     MISSING = "missing hardware"
-    """The slice itself is out, while its unit does anything."""
+    """The slice itself is out, while its unit does anything; or a unit that should train has none."""
 
 
 BADPUT = tuple(use for use in Use if use is not Use.TRAINING)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from diloco_operator.api.phases import Phase
 from diloco_operator.record.file import RecordWriter
 from diloco_operator.record.history import History, JobHistory
 from diloco_operator.record.lines import (
@@ -21,7 +22,6 @@ from diloco_operator.record.lines import (
     StepTaken,
     UnitFigures,
 )
-from diloco_operator.record.phases import Phase
 from diloco_operator.record.reading import history_of
 
 BEGAN = 1_700_000_000.0

@@ -14,6 +14,7 @@ from builders.local import Cluster, NodeFailure, condition, is_true, local_contr
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
 from diloco.contract import ENV_UNIT, Exit
 from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.local.control_plane import LocalTiming
 from diloco_operator.local.supervisor import descendants
 from diloco_operator.reconcile import OperatorConfig
@@ -82,6 +83,16 @@ async def test_a_killed_learner_comes_back_and_the_job_completes(tmp_path: Path)
         assert unit["recoverSeconds"] > 0
         job = await completed_soon(cluster)
         assert [unit_of(job, name)["attempt"] for name in ("v5p-0", "v5p-1", "h100-0")] == [1, 2, 1]
+        goodput = job["status"]["goodput"]
+        assert goodput["interruptions"] == 1
+        # Its process ended on a clock of whole seconds, and all that begins or ends with a report is as old as that.
+        assert goodput["unitSeconds"]["recovery"] == pytest.approx(unit["recoverSeconds"], abs=3.0)
+        # Three units from the first status to the end; a unit is known some moments after the job.
+        lasted = parse_timestamp(goodput["measuredAt"]) - parse_timestamp(job["metadata"]["creationTimestamp"])
+        assert 0.8 * 3 * lasted < sum(goodput["unitSeconds"].values()) <= 3 * lasted + 3
+        assert goodput["productiveShare"] == pytest.approx(
+            goodput["unitSeconds"]["training"] / sum(goodput["unitSeconds"].values()), abs=0.001
+        )
 
 
 async def test_a_killed_syncer_resumes_from_its_snapshot_and_the_learners_stay(tmp_path: Path) -> None:

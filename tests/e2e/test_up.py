@@ -110,6 +110,10 @@ def test_the_quickstart_trains_torch_and_jax_side_by_side_survives_a_kill_and_co
     assert sum(unit["tokens"] for unit in units.values()) == job["progress"]["tokens"] > 0
     assert units["h100-1"]["restarts"] == 1
     assert units["h100-1"]["recoverSeconds"] > 0
+    goodput = job["goodput"]
+    assert goodput["interruptions"] == 1
+    assert goodput["unitSeconds"]["recovery"] >= 0.5 * units["h100-1"]["recoverSeconds"]
+    assert goodput["productiveShare"] == pytest.approx(goodput["unitSeconds"]["training"] / sum(goodput["unitSeconds"].values()), abs=0.001)
     (effect,) = result["faults"]["effects"]
     assert (effect["unit"], effect["units"]) == ("h100-1", 4)
     assert effect["backSeconds"] == units["h100-1"]["recoverSeconds"]

@@ -12,11 +12,12 @@ import enum
 from typing import Annotated, Any, Literal
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Training
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import Field, StringConstraints, ValidationError
 
 from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
+from diloco_operator.api.base import ApiModel
 from diloco_operator.api.durations import Duration
+from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.losses import LossPoint, losses_field
 from diloco_operator.api.names import API_VERSION, KIND, MANAGER
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
@@ -37,19 +38,12 @@ MOST_TOKENS_PER_SECOND = 1e12
 """Of one unit."""
 
 
-class _Api(BaseModel):
-    # Unknown fields are ignored here: an operator must work with objects of a newer CRD. `diloco validate` refuses them.
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, regex_engine="rust-regex", allow_inf_nan=False
-    )
-
-
 def _without_default(schema: dict[str, Any]) -> None:
     """Keeps the API server from writing an empty field into objects that do not use it."""
     schema.pop("default", None)
 
 
-class ObjectMeta(_Api):
+class ObjectMeta(ApiModel):
     """What the operator reads of metadata."""
 
     name: str
@@ -65,14 +59,14 @@ class ObjectMeta(_Api):
 
 
 # --- spec -------------------------------------------------------------------------------------------------------------
-class Backoff(_Api):
+class Backoff(ApiModel):
     """Pause before a unit's next attempt: doubles from `initial` to `max` with every failure within the window."""
 
     initial: Duration = Field(5.0, description="Pause after the first failure.")
     max: Duration = Field(300.0, description="Longest pause; not less than initial.")
 
 
-class Restart(_Api):
+class Restart(ApiModel):
     """Restart budget of each unit. Disruptions (preemption, eviction, a lost node) do not count."""
 
     limit: int = Field(
@@ -85,7 +79,7 @@ class Restart(_Api):
     backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
 
 
-class Timeouts(_Api):
+class Timeouts(ApiModel):
     """How long each step of an attempt's start may take, from pods that were created to a unit that contributes."""
 
     schedule: Duration = Field(
@@ -111,7 +105,7 @@ class Timeouts(_Api):
     join: Duration = Field(600.0, description="From running pods until the syncer has seen the learner.")
 
 
-class Learners(_Api):
+class Learners(ApiModel):
     """How many learner units, and when the operator replaces one."""
 
     min: int = Field(
@@ -133,7 +127,7 @@ class Learners(_Api):
     )
 
 
-class PoolLearners(_Api):
+class PoolLearners(ApiModel):
     """How many units of this pool."""
 
     min: int = Field(0, ge=0, le=MAX_LEARNERS, description="Units that must come from this pool.")
@@ -168,7 +162,7 @@ class ProvisioningMode(enum.StrEnum):
     PROVISIONING_REQUEST = "ProvisioningRequest"
 
 
-class Provisioning(_Api):
+class Provisioning(ApiModel):
     """How units of a pool get nodes that do not exist yet."""
 
     mode: ProvisioningMode = Field(
@@ -197,14 +191,14 @@ class Provisioning(_Api):
     )
 
 
-class TemplateMetadata(_Api):
+class TemplateMetadata(ApiModel):
     """Labels and annotations for the pods; those of diloco.dev/ are the operator's own."""
 
     labels: dict[str, str] = Field(default_factory=dict, description="Labels of the pods.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the pods.")
 
 
-class PodTemplate(_Api):
+class PodTemplate(ApiModel):
     """A pod template. The operator adds environment, mounts, placement and the accelerators' resources."""
 
     metadata: TemplateMetadata = Field(default_factory=TemplateMetadata, description="Labels and annotations of the pods.")
@@ -213,7 +207,7 @@ class PodTemplate(_Api):
     )
 
 
-class Pool(_Api):
+class Pool(ApiModel):
     """One kind of hardware that a learner may run on."""
 
     name: str = Field(
@@ -303,7 +297,7 @@ class Retain(enum.StrEnum):
     KEEP = "Keep"
 
 
-class Storage(_Api):
+class Storage(ApiModel):
     """The syncer's volume."""
 
     size: str = Field("10Gi", max_length=16, description="Size of the volume claim, a Kubernetes quantity. Immutable.")
@@ -315,7 +309,7 @@ class Storage(_Api):
     )
 
 
-class Syncer(_Api):
+class Syncer(ApiModel):
     """The one logical syncer of the job."""
 
     shards: int = Field(1, ge=1, le=64, description="Processes that share the syncer's work; only 1 is supported. Immutable.")
@@ -332,7 +326,7 @@ class Objective(enum.StrEnum):
     PREFERENCE = "Preference"
 
 
-class PlacementPolicy(_Api):
+class PlacementPolicy(ApiModel):
     """Which pools units take slices of, and when one leaves its slice for a better one."""
 
     objective: Objective = Field(
@@ -355,7 +349,7 @@ class PlacementPolicy(_Api):
     )
 
 
-class Spec(_Api):
+class Spec(ApiModel):
     """Desired state."""
 
     suspend: bool = Field(False, description="Releases every learner and keeps the state. Set it to false to resume.")
@@ -407,7 +401,7 @@ class ConditionStatus(enum.StrEnum):
     UNKNOWN = "Unknown"
 
 
-class Condition(_Api):
+class Condition(ApiModel):
     """One statement about the job."""
 
     type: str = Field(max_length=316, description="Accepted, Placed, Training, Degraded, Suspended, Complete or Failed.")
@@ -439,7 +433,7 @@ class UnitState(enum.StrEnum):
     """Ended because the job is complete."""
 
 
-class UnitStatus(_Api):
+class UnitStatus(ApiModel):
     """One learner unit."""
 
     name: str = Field(max_length=63, description="`<pool>-<index>`.")
@@ -515,7 +509,7 @@ class UnitStatus(_Api):
     template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
 
 
-class UnschedulableNode(_Api):
+class UnschedulableNode(ApiModel):
     """A node that units gave up without a failure."""
 
     name: str = Field(max_length=253, description="The node's name.")
@@ -526,7 +520,7 @@ MAX_REMEDIES = 8
 """Remedies that a pool names."""
 
 
-class PoolStatus(_Api):
+class PoolStatus(ApiModel):
     """One pool."""
 
     name: str = Field(max_length=63, description="The pool's name.")
@@ -559,7 +553,7 @@ class PoolStatus(_Api):
     )
 
 
-class HostFailure(_Api):
+class HostFailure(ApiModel):
     """One attempt that failed on a host, or was slow there."""
 
     unit: str = Field(max_length=63, description="The unit.")
@@ -576,7 +570,7 @@ MAX_HOST_FAILURES = 3
 """Failures that status keeps of each."""
 
 
-class HostStatus(_Api):
+class HostStatus(ApiModel):
     """One host on which attempts of this job failed."""
 
     node: str = Field(max_length=253, description="Name of the node.")
@@ -594,7 +588,7 @@ class HostStatus(_Api):
     avoidances: int = Field(0, ge=0, description="How often it was avoided; each time lasts twice as long as the one before.")
 
 
-class Progress(_Api):
+class Progress(ApiModel):
     """Steps, speed and loss."""
 
     step: int = Field(0, ge=0, description="Outer steps done.")
@@ -620,7 +614,7 @@ SNAPSHOT_PATH_LIMIT = 253
 """Characters of the path of a snapshot within the syncer's volume."""
 
 
-class ModelStatus(_Api):
+class ModelStatus(ApiModel):
     """The newest durable snapshot: at the end of the job, the model."""
 
     step: int = Field(0, ge=0, description="Outer step whose parameters it holds.")
@@ -645,7 +639,7 @@ class ModelStatus(_Api):
     )
 
 
-class LearnersStatus(_Api):
+class LearnersStatus(ApiModel):
     """Numbers of learner units."""
 
     desired: int = Field(0, ge=0, description="Units that the operator wants now.")
@@ -655,7 +649,7 @@ class LearnersStatus(_Api):
     max: int = Field(0, ge=0, description="spec.learners.max.")
 
 
-class Status(_Api):
+class Status(ApiModel):
     """Observed state. Only the operator writes it."""
 
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
@@ -674,6 +668,9 @@ class Status(_Api):
     progress: Progress = Field(default_factory=Progress, description="Steps, speed and loss.")
     model: ModelStatus | None = Field(
         None, description="Where the newest snapshot is, and at the end the model; absent: there is none yet."
+    )
+    goodput: GoodputStatus | None = Field(
+        None, description="Where the time of the units went; frozen when the job ends; absent: nothing is measured yet."
     )
     learners: LearnersStatus = Field(
         default_factory=LearnersStatus, description="How many learner units are wanted, placed and contribute."
@@ -694,7 +691,7 @@ class Status(_Api):
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")
 
 
-class DiLoCoJob(_Api):
+class DiLoCoJob(ApiModel):
     """Trains one model by Decoupled DiLoCo: learner units on mixed hardware around one syncer."""
 
     api_version: Literal["diloco.dev/v1alpha1"] = API_VERSION  # type: ignore[assignment]

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from xml.etree.ElementTree import Element
 
+from diloco.wording import loss_text
+
+from diloco_operator.api.phases import Phase
 from diloco_operator.cli.svg import Scale, clock_text, element, polyline, thinned, ticks, time_ticks
 from diloco_operator.cli.view_text import count, duration
 from diloco_operator.record.effects import said_of
 from diloco_operator.record.history import JobHistory, Traffic, UnitHistory
-from diloco_operator.record.phases import Phase
 
 WIDTH = 860
 _LEFT, _RIGHT = 96, 20
@@ -27,8 +29,9 @@ PHASE_COLOURS = {
     Phase.TRAINING: "#3a9d6e",
     Phase.WAITING: "#8cc2dd",
     Phase.PAUSE: "#5f7fc4",
+    Phase.LOST_WORK: "#8f1d1d",
     Phase.RECOVERY: "#e2593c",
-    Phase.DRAIN: "#a3713a",
+    Phase.RECONFIGURATION: "#a3713a",
     Phase.FAILED: "#7b1e3a",
     Phase.OVER: "#d5d9dc",
 }
@@ -153,8 +156,8 @@ def loss(chart: Chart) -> Iterator[Element]:
     yield polyline(((chart.x(at), scale(value)) for at, value in thinned(points, chart.seconds, _POINTS, largest=False)), class_="main")
     if held_out is not None:
         x, y = chart.x(chart.seconds), scale(held_out)
-        yield element("circle", element("title", f"held-out loss {held_out:.4f}"), cx=x - 3, cy=y, r=4, class_="mark")
-        yield element("text", f"held-out {held_out:.3f}", x=x + 2, y=y + 17, text_anchor="end", class_="soft")
+        yield element("circle", element("title", f"held-out loss {loss_text(held_out, 5)}"), cx=x - 3, cy=y, r=4, class_="mark")
+        yield element("text", f"held-out {loss_text(held_out)}", x=x + 2, y=y + 17, text_anchor="end", class_="soft")
 
 
 _ROW = 26.0

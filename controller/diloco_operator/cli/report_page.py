@@ -12,12 +12,14 @@ from datetime import UTC, datetime
 from statistics import median
 from xml.etree.ElementTree import Element, tostring
 
+from diloco.wording import loss_text
+
+from diloco_operator.api.phases import Phase
 from diloco_operator.cli.report_charts import MOST_ROWS, Chart, Draw, chart_svg, contributions, loss, steps, traffic, units, units_height
 from diloco_operator.cli.svg import element
 from diloco_operator.cli.view_text import count, duration
 from diloco_operator.record.effects import effects_of, tokens_sentence
 from diloco_operator.record.history import History, JobHistory, UnitHistory
-from diloco_operator.record.phases import Phase
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d2329; --soft: #66707a; --line: #e3e6e9; --paper: #ffffff; --note: #fdf3d7; }
@@ -99,9 +101,9 @@ def _charts(job: JobHistory) -> list[tuple[str, float, Draw]]:
 
 
 def _facts(job: JobHistory) -> Iterator[tuple[str, str]]:
-    yield "loss", f"{job.loss:.4f}" if job.loss is not None else "-"
+    yield "loss", loss_text(job.loss, 5) if job.loss is not None else "-"
     if job.held_out_loss is not None:
-        yield "held-out loss", f"{job.held_out_loss:.4f}"
+        yield "held-out loss", loss_text(job.held_out_loss, 5)
     yield "tokens", f"{job.tokens:,}"
     yield "time", duration(job.end)
     merged = [len(merge.units) for merge in job.merges]
@@ -110,7 +112,7 @@ def _facts(job: JobHistory) -> Iterator[tuple[str, str]]:
     yield "goodput", f"{job.share(Phase.TRAINING):.1%} of unit time"
 
 
-_BADPUT = tuple(phase for phase in Phase if phase not in (Phase.TRAINING, Phase.OVER))
+_BADPUT = tuple(phase for phase in Phase if phase.use is not None and phase is not Phase.TRAINING)
 
 
 def _table(job: JobHistory) -> Element:

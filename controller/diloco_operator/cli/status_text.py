@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from diloco.wording import plural
+from diloco.wording import loss_text, plural
 
 from diloco_operator.api.job import Condition, HostStatus, ModelStatus, PoolStatus, Retain, UnitState, UnitStatus
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
-from diloco_operator.cli.view_text import count, duration, shortly, weight
+from diloco_operator.cli.view_text import count, duration, goodput_text, shortly, weight
 from diloco_operator.reconcile.status.remedies import with_remedies
 
 _GAP = "   "
@@ -70,8 +70,8 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
     learners, progress = status.learners, status.progress
     if progress.steps:
         figures = [f"step {progress.step} of {progress.steps} ({progress.step / progress.steps:.0%})"]
-        figures += [f"loss {progress.loss:.3f}"] if progress.loss is not None else []
-        figures += [f"held-out loss {progress.held_out_loss:.4f}"] if progress.held_out_loss is not None else []
+        figures += [f"loss {loss_text(progress.loss)}"] if progress.loss is not None else []
+        figures += [f"held-out loss {loss_text(progress.held_out_loss, 5)}"] if progress.held_out_loss is not None else []
         budget = f" of {count(progress.token_budget)}" if progress.token_budget is not None else ""
         figures += [f"{count(progress.tokens)}{budget} tokens"]
         if not view.over and not view.is_suspended:
@@ -84,6 +84,8 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
     elif status.model is not None:  # its message says where the model is
         what = "the model" if view.complete else "the parameters of the last snapshot"
         yield f"{what} as one file: kubectl diloco export {view.name} -n {view.namespace} -o model.safetensors"
+    if status.goodput is not None and status.goodput.unit_seconds.total:
+        yield goodput_text(status.goodput)
     if not learners.max:  # the operator has not begun to look after the job
         return
     yield (

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from diloco.wording import loss_text
+
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.names import learner_pod_name
@@ -204,7 +206,7 @@ def _progress(before: Status, new: JobView) -> Iterator[Line]:
         return
     stride = max(1, progress.steps // _PROGRESS_LINES)
     if progress.step // stride > before.progress.step // stride or (progress.step == progress.steps > before.progress.step):
-        loss = f", loss {progress.loss:.3f}" if progress.loss is not None else ""
+        loss = f", loss {loss_text(progress.loss)}" if progress.loss is not None else ""
         text = f"step {progress.step}/{progress.steps}{loss}, {progress.tokens_per_second:,.0f} tokens/s, {progress.tokens:,} tokens"
         yield Line("progress", new.name, text)
 
@@ -274,6 +276,7 @@ def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
             "reason": view.status.reason,
             "conditions": [condition.model_dump(mode="json", by_alias=True) for condition in view.status.conditions],
             "progress": view.status.progress.model_dump(mode="json", by_alias=True),
+            "goodput": view.status.goodput.model_dump(mode="json", by_alias=True) if view.status.goodput is not None else None,
             "model": view.status.model.model_dump(mode="json", by_alias=True) if view.status.model is not None else None,
             "units": [
                 unit.model_dump(

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from diloco.wording import loss_text, plural
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.job import UnitState, UnitStatus
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.view_model import JobView, Line, seconds_left
@@ -76,6 +78,13 @@ def shortly(why: str) -> str:
     return f"{first}; …" if more and len(why) > _HEADLINE else why
 
 
+def goodput_text(goodput: GoodputStatus) -> str:
+    """Say where the time of the units went: `goodput 93.1 % of 2h05m of unit time; recovery 4.0 %, start 2.9 %; 2 interruptions`."""
+    lost = ", ".join(f"{use.value} {100 * share:.1f} %" for use, share in goodput.badput.items() if round(100 * share, 1))
+    text = f"goodput {100 * goodput.productive_share:.1f} % of {duration(goodput.unit_seconds.total)} of unit time"
+    return f"{text}{'; ' if lost else ''}{lost}; {plural(goodput.interruptions, 'interruption')}"
+
+
 def title(view: JobView, why: str) -> Text:
     """Name, state, and `why` it is in this state."""
     if view.state is None:
@@ -93,7 +102,7 @@ def header(view: JobView, now: float) -> RenderableType:
     grid.add_column(ratio=1)
     grid.add_column(no_wrap=True, justify="right")
     steps = f"step {progress.step}/{progress.steps}" if progress.steps else "not started"
-    loss = "" if progress.loss is None else f"loss {progress.loss:.3f}  "
+    loss = "" if progress.loss is None else f"loss {loss_text(progress.loss)}  "
     remaining = "" if left is None else f"  {duration(left)} left"
     bar = ProgressBar(total=max(1, progress.steps), completed=progress.step)
     grid.add_row(steps, bar, f"{loss}{count(progress.tokens_per_second)} tokens/s{remaining}")
@@ -198,7 +207,9 @@ def summary(view: JobView) -> RenderableType:
         )
     figures = [f"step {progress.step} of {progress.steps}", f"{progress.tokens:,} tokens"]
     if progress.loss is not None:
-        figures.append(f"loss {progress.loss:.4f}")
+        figures.append(f"loss {loss_text(progress.loss, 5)}")
     if progress.held_out_loss is not None:
-        figures.append(f"held-out loss {progress.held_out_loss:.4f}")
-    return Group(title(view, view.why()), Text("  " + ", ".join(figures)), Text(), table)
+        figures.append(f"held-out loss {loss_text(progress.held_out_loss, 5)}")
+    goodput = view.status.goodput
+    lines = [", ".join(figures), *([goodput_text(goodput)] if goodput is not None and goodput.unit_seconds.total else [])]
+    return Group(title(view, view.why()), *(Text(f"  {line}") for line in lines), Text(), table)

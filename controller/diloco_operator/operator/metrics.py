@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from diloco.goodput import Use
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from diloco_operator.api.goodput import key_of
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.api.state import JobState, state_on_record
@@ -307,6 +309,10 @@ def _families() -> dict[str, CounterMetricFamily | GaugeMetricFamily]:
     families["condition"] = gauge("condition", "1 for the status (True, False, Unknown) that each condition has", "condition", "status")
     families["host_failures"] = gauge("host_failures", "Attempts that failed on a host lately, as far as status keeps them", "node")
     families["report_age_seconds"] = gauge("report_age_seconds", "Seconds since the job's syncer was heard by this operator")
+    families["unit_seconds"] = gauge("unit_seconds", "Seconds of all units by what they were used for, as far as status counts them", "use")
+    families["interruptions"] = CounterMetricFamily(
+        "diloco_job_interruptions", "Attempts that a failure or disruption ended, as far as status counts them", labels=_JOB
+    )
     families["tokens"] = CounterMetricFamily("diloco_job_tokens", "Tokens trained, as committed by the syncer", labels=_JOB)
     families["refused"] = CounterMetricFamily(
         "diloco_job_refused_contributions", "Contributions that the syncer refused, by reason", labels=(*_JOB, "reason")
@@ -332,6 +338,7 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
         families["snapshot_step"].add_metric(key, status["model"].get("step", 0))
     if job.spec is not None:
         families["snapshot_interval_steps"].add_metric(key, job.spec.training.checkpoint.every_steps)
+    _add_goodput(families, key, status.get("goodput"))
     if "loss" in progress:
         families["loss"].add_metric(key, progress["loss"])
     for state in UnitState:
@@ -349,3 +356,11 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
         families["refused"].add_metric((*key, reason), count)
     if report is not None:
         families["report_age_seconds"].add_metric(key, max(0.0, now - report.received_at))
+
+
+def _add_goodput(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, goodput: Mapping[str, Any] | None) -> None:
+    if goodput is None:
+        return
+    families["interruptions"].add_metric(key, goodput.get("interruptions", 0))
+    for use in Use:
+        families["unit_seconds"].add_metric((*key, use.value), (goodput.get("unitSeconds") or {}).get(key_of(use), 0.0))

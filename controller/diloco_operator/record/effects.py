@@ -13,8 +13,8 @@ from statistics import median
 from typing import Any
 
 from diloco_operator.api.names import COMPONENT_SYNCER
+from diloco_operator.api.phases import Phase
 from diloco_operator.record.history import Fault, JobHistory, UnitHistory
-from diloco_operator.record.phases import Phase
 
 _END_ROUNDING = 1.0
 """Seconds. Kubernetes tells when a container ended without fractions, so a recovery begins up to so much before the kill."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diloco_operator.record.phases import Phase
+from diloco_operator.api.phases import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,8 @@ class UnitHistory:
 
     @property
     def seconds(self) -> float:
-        """From its first appearance to the end of the job."""
-        return sum(span.seconds for span in self.spans if span.phase is not Phase.OVER)
+        """From its first appearance to the end of the job, or until it was given up."""
+        return sum(span.seconds for span in self.spans if span.phase.use is not None)
 
     def share(self, phase: Phase) -> float:
         """Of these seconds, 0..1."""

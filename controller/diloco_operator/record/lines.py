@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from diloco_operator.record.phases import Phase
+from diloco_operator.api.phases import Phase
 
 
 def _seconds(value: Any) -> Any:

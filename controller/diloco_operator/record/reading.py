@@ -5,8 +5,12 @@ See docs/decisions/0217-record-of-a-run.md.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from diloco_operator.api.phases import Phase
 from diloco_operator.api.state import JobState
 from diloco_operator.record.history import Fault, Gap, History, JobHistory, Merge, Recovery, Span, Traffic, UnitHistory
 from diloco_operator.record.lines import (
@@ -23,7 +27,6 @@ from diloco_operator.record.lines import (
     StepTaken,
     UnitLeft,
 )
-from diloco_operator.record.phases import Phase
 
 
 def history_of(lines: Iterable[Line]) -> History:
@@ -108,6 +111,8 @@ class _JobReader:
             self.job.end = at
         for unit in list(self._open):
             self._close(unit, at)
+        for history in self.job.units.values():
+            history.spans = list(_with_lost_work(history))
         self._last_steps.clear()
 
     def command_began(self, at: float) -> None:
@@ -166,4 +171,19 @@ class _JobReader:
         job.traffic.append(Traffic(at, received, sum(unit.sent_bytes for unit in job.units.values())))
 
 
+def _with_lost_work(unit: UnitHistory) -> Iterator[Span]:
+    """Its spans, where a loss ends the training with the step that was lost. Only now are all steps read: some come after the loss."""
+    steps = sorted([*unit.first_steps, *(gap.end for gap in unit.gaps)])
+    for span, after in itertools.pairwise([*unit.spans, None]):
+        assert span is not None, "only the end of the pairs is"
+        lost = span.phase is Phase.TRAINING and after is not None and after.phase in _AFTER_A_LOSS
+        last = steps[bisect.bisect_right(steps, span.end) - 1] if lost and steps else span.start
+        if lost and span.start < last < span.end:
+            yield replace(span, end=last)
+            yield replace(span, start=last, phase=Phase.LOST_WORK)
+        else:
+            yield span
+
+
+_AFTER_A_LOSS = (Phase.RECOVERY, Phase.MISSING, Phase.FAILED)
 ENDED = (JobState.COMPLETE, JobState.FAILED)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from diloco_operator.api.job import Status
+from diloco_operator.api.phases import Phase, phase_of
 from diloco_operator.record.lines import (
     FaultFired,
     Figures,
@@ -27,7 +28,6 @@ from diloco_operator.record.lines import (
     UnitFigures,
     UnitLeft,
 )
-from diloco_operator.record.phases import Phase, phase_of
 from diloco_operator.report import LocalStep, Report
 
 type JobKey = tuple[str, str]

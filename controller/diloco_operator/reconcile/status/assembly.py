@@ -156,7 +156,7 @@ def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, 
 
 
 def _known(**figures: float | None) -> dict[str, float]:
-    return {key: round(value, 6) for key, value in figures.items() if value is not None}
+    return {key: float(f"{value:.7g}") for key, value in figures.items() if value is not None}
 
 
 def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str]) -> list[dict[str, Any]]:

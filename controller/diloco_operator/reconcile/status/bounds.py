@@ -41,6 +41,8 @@ _POOL_FIGURES = 70
 """The same of a pool's."""
 _PROGRESS = 500
 """The same of the job's."""
+_GOODPUT = 500
+"""The same of `goodput`, with the time up to which it counts."""
 LOSSES = "losses"
 HELD_OUT_LOSSES = "heldOutLosses"
 
@@ -72,7 +74,7 @@ def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
     """The status, with texts no longer than the CRD allows, and shortened so that it has at most `budget` bytes."""
     status = _within_crd(status)
     units: Sequence[dict[str, Any]] = status.get("units") or ()
-    reserve = _PROGRESS + _FIGURES * len(units) + _POOL_FIGURES * len(status.get("pools") or ())
+    reserve = _PROGRESS + _GOODPUT + _FIGURES * len(units) + _POOL_FIGURES * len(status.get("pools") or ())
     if _at_most(status, units) <= budget or stored_bytes(status) + reserve <= budget:  # the exact sum takes twenty times as long
         return status
     # Before any text: the history changes with every step, and which texts are shortened must not depend on that.
@@ -207,8 +209,8 @@ class _Sizes:
         slices = tuple(_text_bytes(unit["slice"]) for unit in units)
         others = tuple(_text_bytes(each.get("message", "")) for each in texts)
         pools = [{key: value for key, value in pool.items() if key not in POOL_FIGURES} for pool in status.get("pools") or ()]
-        found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "pools": pools, "progress": {}})
-        found += _PROGRESS + _FIGURES * len(units) + _POOL_FIGURES * len(pools)
+        found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "pools": pools, "progress": {}, "goodput": {}})
+        found += _PROGRESS + _GOODPUT + _FIGURES * len(units) + _POOL_FIGURES * len(pools)
         last = sum(stored_bytes(_stable(unit)) - stored_bytes(_stable(_essential(unit))) for unit in units)
         names = sum(size for unit in units for text, size in _NAMES.items() if text in unit)
         remedies = sum(stored_bytes(pool["remedies"]) + _REMEDIES for pool in status.get("pools") or () if "remedies" in pool)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Exit, Result
 from diloco.error_line import error_line
-from diloco.wording import plural
+from diloco.wording import loss_text, plural
 from pydantic import ValidationError
 
 from diloco_operator.api import names
@@ -113,9 +113,9 @@ def _result(message: str) -> Result | None:
 def _summary(result: Result) -> str:
     text = f"{result.step} of {plural(result.steps, 'step')}, {plural(result.tokens, 'token')}"
     if result.loss is not None:
-        text += f", training loss {result.loss:.4f}"
+        text += f", training loss {loss_text(result.loss, 5)}"
     if result.held_out_loss is not None:
-        text += f", held-out loss {result.held_out_loss:.4f}"
+        text += f", held-out loss {loss_text(result.held_out_loss, 5)}"
     if result.end_reason:
         text += f"; ended by unit {clip(result.end_reason)}"
     return f"{text}. {clip(result.message)}" if result.message else text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from diloco_operator.api import names
@@ -17,7 +17,9 @@ from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
 from diloco_operator.reconcile.status.bounds import bounded
+from diloco_operator.reconcile.status.ending import recorded_end
 from diloco_operator.reconcile.status.events import condition_events, host_events, own_data_events, pool_events, unit_events
+from diloco_operator.reconcile.status.goodput import account
 
 _CAUSES = frozenset({ConditionType.ACCEPTED, ConditionType.PLACED})
 """Conditions that come before what units do."""
@@ -67,7 +69,19 @@ def write_units(
             *host_events(read_hosts(before), context.hosts),
         ]
 
-    return write_status(context.observed, status, context.now, may_wait=may_wait, of_units=of_units)
+    goodput = context.observed.job.status.get("goodput")
+    write = write_status(
+        context.observed,
+        status | ({"goodput": goodput} if goodput is not None else {}),
+        context.now,
+        may_wait=may_wait,
+        of_units=of_units,
+    )
+    if write.apply is None:
+        return write
+    over = recorded_end(context.observed.job.status) is not None
+    now = account(goodput, context.before, records, context.observed.report, context.now, counts=not over)
+    return replace(write, apply=replace(write.apply, status={**write.apply.status, "goodput": now}))
 
 
 def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:

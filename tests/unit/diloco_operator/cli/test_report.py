@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 from builders.records import ARecord, a_killed_unit
 from click.testing import CliRunner
+from diloco_operator.api.phases import Phase
 from diloco_operator.cli.main import main
 from diloco_operator.cli.report_charts import PHASE_COLOURS
 from diloco_operator.record.file import NAME
-from diloco_operator.record.phases import Phase
 
 CLAIM = (
     "u-2 killed at step 81, back after 4.5 s; meanwhile the others' longest step was 1.20x their median (1.00x in as long before), "

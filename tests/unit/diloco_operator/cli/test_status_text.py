@@ -23,6 +23,7 @@ def a_view(
     pools: list[Obj] | None = None,
     hosts: Sequence[Obj] = (),
     model: Obj | None = None,
+    goodput: Obj | None = None,
     **status: str,
 ) -> JobView:
     learners = {"contributing": 1, "placed": 2, "desired": 3, "min": 2, "max": 6}
@@ -35,6 +36,7 @@ def a_view(
         "pools": pools or [],
         "hosts": list(hosts),
         **({"model": model} if model else {}),
+        **({"goodput": goodput} if goodput else {}),
     }
     return JobView.of({"metadata": {"name": "bytes-lm", "namespace": "team"}, "spec": {"suspend": suspend}, "status": body})
 
@@ -73,6 +75,20 @@ def test_status_tells_how_far_who_and_why_not_more() -> None:
         "v5p    1            1        14.2k           1.20\n"
         "h100   0            0        -               1.00    NoFreeSlice: 2 of 2 slices are in use"
     )
+
+
+def test_status_tells_where_the_time_of_the_units_went_the_largest_loss_first() -> None:
+    used = {"training": 6750.0, "start": 150.0, "recovery": 600.0, "waiting": 0.1}
+    goodput = {"productiveShare": 0.9, "interruptions": 2, "unitSeconds": used, "measuredAt": "2026-11-20T21:00:00Z"}
+    line = "  goodput 90.0 % of 2h05m of unit time; recovery 8.0 %, start 2.0 %; 2 interruptions"
+    assert line in status_text(a_view(goodput=goodput, Training="True"), NOW).splitlines()
+    assert as_json(a_view(goodput=goodput, Training="True"))["goodput"]["unitSeconds"]["recovery"] == 600.0
+
+
+@pytest.mark.parametrize(("loss", "text"), [(2.31, "2.310"), (0.0123456, "0.01235"), (4e-5, "4.000e-05"), (1234.5, "1234"), (0.0, "0.000")])
+def test_a_small_loss_is_told_from_none(loss: float, text: str) -> None:
+    progress = {"step": 1, "steps": 2, "loss": loss}
+    assert f"(50%), loss {text}, " in status_text(a_view(progress=progress, Training="True"), NOW)
 
 
 def test_status_tells_which_slices_are_kept_beside_the_units() -> None:

@@ -15,6 +15,7 @@ from builders.jobs import a_manifest, cpu_pool, gpu_pool, tpu_pool
 from builders.local import WAIT_SECONDS
 from builders.nodes import a_fleet_node, a_fleet_tpu_node
 from click.testing import CliRunner
+from diloco_operator.api.phases import Phase
 from diloco_operator.cli.up import hints, up
 from diloco_operator.kube.client import Obj
 from diloco_operator.local.nodes import complete
@@ -22,7 +23,6 @@ from diloco_operator.local.state_dir import StateDir
 from diloco_operator.local.supervisor import processes
 from diloco_operator.record.file import RecordReader
 from diloco_operator.record.lines import PhaseBegan, RunEnded
-from diloco_operator.record.phases import Phase
 
 MAIN = "from diloco_operator.cli.main import main; main()"
 
@@ -293,4 +293,4 @@ async def test_a_run_leaves_its_record_and_a_report_of_it_unless_nobody_wants_on
     lines = list(RecordReader(state))
     assert [line.ending for line in lines if isinstance(line, RunEnded)] == ["Interrupted", "Interrupted"], "of both runs"
     phases = [line.phase for line in lines if isinstance(line, PhaseBegan)]
-    assert {Phase.START, Phase.DRAIN} <= set(phases)
+    assert {Phase.START, Phase.RECONFIGURATION} <= set(phases)

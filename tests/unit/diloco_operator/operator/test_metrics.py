@@ -16,7 +16,9 @@ from builders.nodes import a_node, a_tpu_slice
 from builders.operator_process import series
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
+from diloco.goodput import Use
 from diloco_operator.api import names
+from diloco_operator.api.goodput import key_of
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
 from diloco_operator.kube.memory import MemoryApi
@@ -164,6 +166,11 @@ def test_a_unit_that_crashes_and_comes_back() -> None:
         # 5 s of back-off, and then pods start and the syncer is heard; well below a minute.
         assert seen.of_job("recovery_seconds_bucket", le="5.0") == 0
         assert seen.of_job("recovery_seconds_bucket", le="60.0") == 1
+        assert seen.of_job("interruptions_total") == 1
+        status = (await world.api.get(names.DILOCO_JOBS, *KEY))["status"]
+        used = {use: seen.of_job("unit_seconds", use=use.value) for use in Use}
+        assert used == {use: status["goodput"]["unitSeconds"][key_of(use)] for use in Use}
+        assert 5.0 <= (used[Use.RECOVERY] or 0.0) <= 60.0
 
     play(scenario)
 

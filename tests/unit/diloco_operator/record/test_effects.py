@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from builders.records import TOKENS, ARecord, a_killed_unit
+from diloco_operator.api.phases import Phase
 from diloco_operator.record.effects import effects_of, tokens_sentence
-from diloco_operator.record.phases import Phase
 
 
 def sentence(record: ARecord) -> str:

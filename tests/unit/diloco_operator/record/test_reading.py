@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.records import ARecord, a_killed_unit
-from diloco_operator.record.phases import Phase
+from diloco_operator.api.phases import Phase
 
 
 def test_the_pause_between_two_runs_is_cut_out() -> None:
@@ -23,7 +23,8 @@ def test_a_command_that_was_killed_has_no_ending() -> None:
 def test_a_unit_is_in_one_phase_at_a_time_and_a_share_leaves_out_what_comes_after_the_job() -> None:
     unit = a_killed_unit().phase(21.5, "u-2", Phase.OVER, attempt=2).of_job().units["u-2"]
     assert [(round(span.start, 2), round(span.end, 2), span.phase) for span in unit.spans] == [
-        (0.0, 10.05, Phase.TRAINING),
+        (0.0, 10.0, Phase.TRAINING),
+        (10.0, 10.05, Phase.LOST_WORK),  # its last step ended at second 10
         (10.05, 14.0, Phase.RECOVERY),
         (14.0, 21.5, Phase.TRAINING),
         (21.5, 22.0, Phase.OVER),

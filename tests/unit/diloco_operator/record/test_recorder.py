@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from builders.reports import a_report, a_unit_report
 from diloco_operator.api.job import Status, UnitState, UnitStatus
+from diloco_operator.api.phases import Phase, phase_of
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.record.lines import Figures, Line, Merged, Missing, PhaseBegan, Recovered, StepTaken
-from diloco_operator.record.phases import Phase, phase_of
 from diloco_operator.record.recorder import Recorder
 from diloco_operator.report import Entry, LocalStep, Merge, Report
 
@@ -38,7 +38,9 @@ def a_unit(state: UnitState = UnitState.TRAINING, **fields: Any) -> UnitStatus:
     ("unit", "phase"),
     [
         (a_unit(UnitState.PENDING, attempt=0), Phase.MISSING),
-        (a_unit(UnitState.STARTING), Phase.START),
+        (a_unit(UnitState.PENDING, attempt=0, slice="n-0"), Phase.START),
+        (a_unit(UnitState.STARTING, slice="n-0"), Phase.START),
+        (a_unit(UnitState.STARTING), Phase.MISSING),
         (a_unit(UnitState.JOINING), Phase.START),
         (a_unit(UnitState.JOINING, reason=UnitReason.FIRST_STEP), Phase.COMPILE),
         (a_unit(UnitState.JOINING, reason=UnitReason.PAUSED), Phase.PAUSE),
@@ -46,10 +48,13 @@ def a_unit(state: UnitState = UnitState.TRAINING, **fields: Any) -> UnitStatus:
         (a_unit(reason=UnitReason.PAUSED), Phase.PAUSE),
         (a_unit(reason=UnitReason.WAITING_FOR_QUORUM), Phase.WAITING),
         (a_unit(UnitState.BACKING_OFF), Phase.RECOVERY),
-        (a_unit(UnitState.STARTING, attempt=2, ended_attempt=1), Phase.RECOVERY),
-        (a_unit(UnitState.JOINING, attempt=2, ended_attempt=1, reason=UnitReason.FIRST_STEP), Phase.RECOVERY),
+        (a_unit(UnitState.STARTING, attempt=2, restarts=1, slice="n-0"), Phase.RECOVERY),
+        (a_unit(UnitState.STARTING, attempt=2, ended_attempt=1, slice="n-0"), Phase.START),
+        (a_unit(UnitState.STARTING, attempt=2, steps=1, slice="n-0"), Phase.RECOVERY),
+        (a_unit(UnitState.STARTING, attempt=2, restarts=1), Phase.MISSING),
+        (a_unit(UnitState.JOINING, attempt=2, restarts=1, reason=UnitReason.FIRST_STEP), Phase.RECOVERY),
         (a_unit(attempt=2, ended_attempt=1), Phase.TRAINING),
-        (a_unit(UnitState.DRAINING), Phase.DRAIN),
+        (a_unit(UnitState.DRAINING), Phase.RECONFIGURATION),
         (a_unit(UnitState.FAILED), Phase.FAILED),
         (a_unit(UnitState.PENDING, attempt=0, ended_attempt=1, reason=UnitReason.SUSPENDED), Phase.OVER),
         (a_unit(UnitState.COMPLETED), Phase.OVER),
@@ -61,7 +66,7 @@ def test_a_state_is_a_phase(unit: UnitStatus, phase: Phase) -> None:
 
 def test_a_phase_is_written_once_and_figures_that_change_write_none() -> None:
     recording = Recording()
-    recording.units(a_unit(UnitState.STARTING))
+    recording.units(a_unit(UnitState.STARTING, slice="n-0"))
     recording.units(a_unit(tokens_per_second=5.0))
     recording.units(a_unit(tokens_per_second=6.0))
     assert [line.phase for line in recording.of(PhaseBegan)] == [Phase.START, Phase.TRAINING]

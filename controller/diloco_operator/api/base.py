@@ -1,0 +1,15 @@
+"""What all types of the API have in common."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+
+class ApiModel(BaseModel):
+    """camelCase in the API, snake_case here, and immutable."""
+
+    # Unknown fields are ignored here: an operator must work with objects of a newer CRD. `diloco validate` refuses them.
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="ignore", frozen=True, regex_engine="rust-regex", allow_inf_nan=False
+    )

@@ -1,0 +1,76 @@
+"""`status.goodput`: the time of a job's units by what it was used for.
+
+The classes are those of `diloco.goodput.Use`; tests/unit/diloco_operator/api/test_goodput.py compares the two lists.
+
+See docs/decisions/0227-goodput-in-the-status.md.
+"""
+
+from __future__ import annotations
+
+from diloco.goodput import BADPUT, Use
+from pydantic import Field
+from pydantic.alias_generators import to_camel
+
+from diloco_operator.api.base import ApiModel
+from diloco_operator.kube.timestamps import Timestamp
+
+_MOST = 1e15
+"""Seconds; 2,048 units need 15,000 years for as many."""
+
+
+class UnitSeconds(ApiModel):
+    """Seconds of all units together, by what they were used for. A unit of several hosts counts as one."""
+
+    training: float = Field(0.0, ge=0, le=_MOST, description="Local steps; all other classes are badput.")
+    start: float = Field(0.0, ge=0, le=_MOST, description="First starts, from the slice to the program: pods, images, the parameters.")
+    compile: float = Field(0.0, ge=0, le=_MOST, description="Compilation of first starts, up to the first step.")
+    recovery: float = Field(
+        0.0, ge=0, le=_MOST, description="Units that start again, most often after a failure, until they train: pause, start, compilation."
+    )
+    reconfiguration: float = Field(0.0, ge=0, le=_MOST, description="Units that hand back their state to leave their slices.")
+    waiting: float = Field(0.0, ge=0, le=_MOST, description="Units that are ready and rest until a quorum trains.")
+    pause: float = Field(0.0, ge=0, le=_MOST, description="Pauses that programs announced, to evaluate, for example.")
+    lost_work: float = Field(
+        0.0, ge=0, le=_MOST, description="Steps that a failure ended: from the unit's last sign of work until the failure."
+    )
+    missing: float = Field(
+        0.0, ge=0, le=_MOST, description="Units without hardware that the minima ask for, or that trained before and wait for a slice."
+    )
+
+    def of(self, use: Use) -> float:
+        """Seconds of this use."""
+        return float(getattr(self, field_of(use)))
+
+    @property
+    def total(self) -> float:
+        """Of all uses."""
+        return sum(self.of(use) for use in Use)
+
+
+class GoodputStatus(ApiModel):
+    """Where the time of the units went. It is written along with other changes, so it may be older than them by some seconds."""
+
+    productive_share: float = Field(0.0, ge=0, le=1, description="Training in all time of the units, 0 to 1.")
+    interruptions: int = Field(0, ge=0, description="Attempts that a failure or disruption ended.")
+    unit_seconds: UnitSeconds = Field(
+        default_factory=UnitSeconds,
+        description="Time of the units by use: from when a unit is wanted until the job ends, is suspended, or gives the unit up.",
+    )
+    measured_at: Timestamp = Field(description="Up to when time is counted.")
+
+    @property
+    def badput(self) -> dict[Use, float]:
+        """Shares of all time, 0..1, of the classes that are not 0, the largest first."""
+        seconds, total = self.unit_seconds, self.unit_seconds.total
+        found = {use: seconds.of(use) / total for use in BADPUT if seconds.of(use) > 0}
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+
+def field_of(use: Use) -> str:
+    """The name of the use in Python: `lost_work`."""
+    return use.name.lower()
+
+
+def key_of(use: Use) -> str:
+    """Its name in the API: `lostWork`."""
+    return to_camel(field_of(use))

@@ -1,0 +1,80 @@
+"""What the hardware of a unit does, by the unit's status: for `status.goodput`, and for the record of a run. Pure.
+
+It is the list of goodput (`diloco.goodput.Use`), and two things more in which a unit has no time that could be used.
+
+See docs/decisions/0227-goodput-in-the-status.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+from diloco.goodput import Use
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import UnitReason
+
+
+class Phase(enum.StrEnum):
+    """In the order in which a unit goes through them, as a rule."""
+
+    MISSING = Use.MISSING.value
+    START = Use.START.value
+    COMPILE = Use.COMPILE.value
+    TRAINING = Use.TRAINING.value
+    WAITING = Use.WAITING.value
+    PAUSE = Use.PAUSE.value
+    LOST_WORK = Use.LOST_WORK.value
+    """No state of a unit says so. It is known afterwards, when the step that it was in has been lost."""
+    RECOVERY = Use.RECOVERY.value
+    RECONFIGURATION = Use.RECONFIGURATION.value
+    FAILED = "failed"
+    """It will not start again."""
+    OVER = "over"
+    """Nothing of it is to run: the job is complete or suspended, or asks for fewer units."""
+
+    @property
+    def use(self) -> Use | None:
+        """Of its time; None: it has none."""
+        return None if self in (Phase.FAILED, Phase.OVER) else Use(self.value)
+
+
+class UnitFacts(Protocol):
+    """What the phase of a unit follows from: `api.job.UnitStatus`, or what reconcile reads of it."""
+
+    @property
+    def state(self) -> UnitState: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def slice(self) -> str: ...
+    @property
+    def restarts(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+
+
+def phase_of(unit: UnitFacts, *, trained: bool = False) -> Phase:
+    """Name what its hardware does. `trained`: it is known to have trained before, though it may have no committed step yet."""
+    match unit.state:
+        case UnitState.TRAINING | UnitState.JOINING if unit.reason == UnitReason.PAUSED:
+            return Phase.PAUSE
+        case UnitState.TRAINING:
+            return Phase.WAITING if unit.reason == UnitReason.WAITING_FOR_QUORUM else Phase.TRAINING
+        case UnitState.PENDING if unit.reason in (UnitReason.SUSPENDED, UnitReason.SCALED_DOWN):
+            return Phase.OVER
+        case UnitState.PENDING | UnitState.STARTING if not unit.slice:
+            return Phase.MISSING
+        case UnitState.PENDING | UnitState.STARTING | UnitState.JOINING:
+            if trained or unit.steps or unit.restarts:
+                return Phase.RECOVERY
+            return Phase.COMPILE if unit.reason == UnitReason.FIRST_STEP else Phase.START
+        case UnitState.BACKING_OFF:
+            return Phase.RECOVERY
+        case UnitState.DRAINING:
+            return Phase.RECONFIGURATION
+        case UnitState.FAILED:
+            return Phase.FAILED
+        case UnitState.COMPLETED:
+            return Phase.OVER

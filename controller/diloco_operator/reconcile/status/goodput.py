@@ -1,0 +1,110 @@
+"""`status.goodput`: where the time of the units went, added up from one status write to the next. Pure.
+
+What counts is the status on record and the one that replaces it: between the two each unit was in the old state, and from `since` on in the
+new one. An operator that dies loses nothing: the next one finds the same two. Nothing is written for it: it goes with writes that are due
+for another reason. A clock that was set back costs the time since the last write, and nothing counts twice.
+
+See docs/decisions/0227-goodput-in-the-status.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from diloco.goodput import Use
+
+from diloco_operator.api.goodput import key_of
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.phases import Phase, phase_of
+from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.report import Report
+
+_MOST_COUNT = 2**53
+
+
+def account(
+    old: Mapping[str, Any] | None,
+    before: Mapping[str, UnitStatusRecord],
+    after: Mapping[str, UnitStatusRecord],
+    report: Report | None,
+    now: float,
+    *,
+    counts: bool = True,
+) -> dict[str, Any]:
+    """The next `status.goodput`. `old`: the one on record, None if there is none. `report`: the syncer's last, however old. `counts`: False
+    if the job was over on record: then no unit had the time until now."""
+    found = old or {}
+    seconds: defaultdict[Use, float] = defaultdict(float)
+    seconds.update({use: float((found.get("unitSeconds") or {}).get(key_of(use), 0.0)) for use in Use})
+    interruptions = found.get("interruptions", 0)
+    if found and counts:
+        start = min(parse_timestamp(found["measuredAt"]), now)
+        for name in {**before, **after}:
+            unit, then = before.get(name), after.get(name)
+            for use, spent in _spent(unit, then, start, now):
+                seconds[use] += spent
+            lost = min(_lost(unit, then, report), seconds[Use.TRAINING])
+            seconds[Use.TRAINING] -= lost
+            seconds[Use.LOST_WORK] += lost
+    if counts:
+        interruptions += sum(_interrupted(before.get(name), record) for name, record in after.items())
+    seconds = defaultdict(float, {use: round(spent, 3) for use, spent in seconds.items()})
+    total = sum(seconds.values())
+    return {
+        "productiveShare": round(seconds[Use.TRAINING] / total, 4) if total else 0.0,
+        "interruptions": min(interruptions, _MOST_COUNT),
+        "unitSeconds": {key_of(use): seconds[use] for use in Use},
+        "measuredAt": format_timestamp(now),
+    }
+
+
+def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: float, now: float) -> Iterator[tuple[Use, float]]:
+    """What a unit did from `start` to `now`, by its record before and after."""
+    if then is None:  # it has left the status in this moment
+        yield from _in(unit, now - start)
+        return
+    came = min(max(then.since if then.since is not None else now, start), now)
+    if unit is None:
+        yield from _in(then, now - came)
+        return
+    if (unit.state, unit.attempt, unit.ended_attempt) == (then.state, then.attempt, then.ended_attempt):
+        came = now  # if it does something else now, that began with the report that says so
+    gone = came
+    if unit.state is UnitState.TRAINING:
+        if then.ended_at is not None and unit.ended_at is None:
+            gone = then.ended_at
+        elif then.state is UnitState.TRAINING and then.attempt > unit.attempt and then.recover_seconds is not None:
+            gone = came - then.recover_seconds  # lost and back, while no operator wrote it down
+    gone = min(max(gone, start), came)
+    yield from _in(unit, gone - start)
+    yield Use.RECOVERY, came - gone
+    yield from _in(then, now - came)
+
+
+def _in(unit: UnitStatusRecord | None, seconds: float) -> Iterator[tuple[Use, float]]:
+    use = phase_of(unit).use if unit is not None else None
+    if use is not None:
+        yield use, seconds
+
+
+def _lost(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, report: Report | None) -> float:
+    """Seconds of a step that was lost when the unit's attempt ended: since the syncer last heard of a step."""
+    if unit is None or then is None or report is None or phase_of(unit) is not Phase.TRAINING:
+        return 0.0
+    if then.ended_at is None or unit.ended_at is not None or unit.since is None:
+        return 0.0
+    seen = report.units.get(unit.name)
+    if seen is None or seen.attempt != unit.attempt:
+        return 0.0
+    heard = max(report.received_at - seen.seconds_since_heard, unit.since)
+    return max(0.0, then.ended_at - heard)
+
+
+def _interrupted(unit: UnitStatusRecord | None, then: UnitStatusRecord) -> int:
+    """How many of its attempts ended by a failure or disruption."""
+    restarts = then.restarts - (unit.restarts if unit is not None else 0)
+    given_up = then.state is UnitState.FAILED and (unit is None or unit.state is not UnitState.FAILED)
+    return max(0, restarts) + given_up
