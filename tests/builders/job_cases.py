@@ -81,6 +81,11 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.pools[0].acceleratorsPerHost",
         "cpu has none",
     ),
+    "shared memory that is no quantity": (
+        a_manifest(pools=[gpu_pool(sharedMemory="16GB")]),
+        "spec.pools[0].sharedMemory",
+        "such as 500Mi or 16Gi",
+    ),
     "processesPerHost with a TPU": (
         a_manifest(pools=[tpu_pool(processesPerHost=4)]),
         "spec.pools[0].processesPerHost",
@@ -384,6 +389,7 @@ ACCEPTED: dict[str, Obj] = {
     ),
     "a full v5p pod slice": a_manifest(pools=[tpu_pool(topology="16x16x24")]),
     "several GPU hosts": a_manifest(pools=[gpu_pool(hosts=4, acceleratorsPerHost=8)]),
+    "shared memory of a chosen size": a_manifest(pools=[gpu_pool(sharedMemory="64Gi"), cpu_pool(sharedMemory="0")]),
     "a process for each GPU of whole hosts": a_manifest(pools=[gpu_pool(hosts=2, processesPerHost=8)]),
     "two GPUs for each process": a_manifest(pools=[gpu_pool(acceleratorsPerHost=4, processesPerHost=2)]),
     "several processes without accelerators": a_manifest(pools=[cpu_pool(hosts=2, processesPerHost=3)]),

@@ -251,6 +251,13 @@ class Pool(ApiModel):
         description="Processes (ranks) that the program runs as on each host, as `torchrun` and `diloco-launch` start them. Default 1. "
         "Each gets the same number of the host's accelerators. Not for TPUs, of which one process has all chips of its host.",
     )
+    shared_memory: str | None = Field(
+        None,
+        max_length=16,
+        description="Size of /dev/shm in the container that trains, a Kubernetes quantity. 0: the 64 MiB that every container has. "
+        "Default: 1Gi for each accelerator of a host, and 0 for TPUs and cpu. It is in memory: requests and limits of memory that the "
+        "container sets grow by as much. A template that mounts /dev/shm itself keeps its own.",
+    )
     learners: PoolLearners = Field(description="How many units of this pool.")
     spares: int = Field(
         0,

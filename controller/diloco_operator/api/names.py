@@ -315,6 +315,7 @@ JOB_VOLUME = f"{VOLUME_PREFIX}job"
 TLS_VOLUME = f"{VOLUME_PREFIX}tls"
 STATE_VOLUME = f"{VOLUME_PREFIX}state"
 TMP_VOLUME = f"{VOLUME_PREFIX}tmp"
+SHARED_MEMORY_VOLUME = f"{VOLUME_PREFIX}shared-memory"
 
 
 def pod_dns_name(pod: str, job: str, namespace: str) -> str:

@@ -351,6 +351,12 @@ RULES: Mapping[str, list[ValidationRule]] = {
             "it; choose a shorter or simpler name",
         )
     ],
+    "spec.pools[].sharedMemory": [
+        ValidationRule(
+            f"self == '0' || self.matches({_text(_QUANTITY)})",
+            "sharedMemory must be 0 or a positive Kubernetes quantity such as 500Mi or 16Gi",
+        )
+    ],
     "spec.pools[].learners": [
         ValidationRule("self.min <= self.max", "min must not exceed max of the pool's learners; lower min or raise max", ".min"),
     ],

@@ -27,6 +27,8 @@ from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.grantors.interface import PodPlace
 from diloco_operator.reconcile.grantors.registry import grantor_of, tolerations
 from diloco_operator.reconcile.metadata import owner_reference
+from diloco_operator.reconcile.observe.shared_memory import PATH as SHARED_MEMORY_PATH
+from diloco_operator.reconcile.observe.shared_memory import counted, shared_memory, size_text
 from diloco_operator.reconcile.observe.state import Job
 
 _IDENTITY = (
@@ -73,12 +75,14 @@ def learner_template_base(
     job: Job, spec: Spec, pool: Pool, config: OperatorConfig, non_preempting: Collection[str] = ()
 ) -> PodTemplateBase:
     """The pool's template with all of the contract but the identity of the hosts. `non_preempting`: PriorityClasses that never pre-empt."""
-    template = pool.template.spec
+    template, memory = counted(pool), shared_memory(pool)
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
     learner = main_container(_with_contract(container, [_value(name, "") for name in _IDENTITY]))
     if kind.resource:
         learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
+    if memory:
+        learner["volumeMounts"] = [*learner["volumeMounts"], {"name": names.SHARED_MEMORY_VOLUME, "mountPath": SHARED_MEMORY_PATH}]
     env = learner.pop("env")
     first = next(index for index, each in enumerate(env) if each["name"] == _IDENTITY[0])
     selector = {**(template.get("nodeSelector") or {}), **kind.node_selector(pool.topology)}
@@ -102,7 +106,7 @@ def learner_template_base(
         learner=learner,
         env=(env[:first], env[first + len(_IDENTITY) :]),
         chosen=frozenset(each["name"] for each in container.get("env") or ()),
-        volumes=[*tmp_volumes(learner), *(template.get("volumes") or ())],
+        volumes=[*tmp_volumes(learner), *_shared_memory_volumes(memory), *(template.get("volumes") or ())],
         keep=names.KEEP_PODS if grantor_of(spec, pool) is not None else {},
         preempts=pod_spec.get("priorityClassName", "") not in ("", *non_preempting),
     )
@@ -159,6 +163,10 @@ def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Ob
         "requests": {**(resources.get("requests") or {}), resource: str(count)},
         "limits": {**(resources.get("limits") or {}), resource: str(count)},
     }
+
+
+def _shared_memory_volumes(size: int) -> list[Obj]:
+    return [{"name": names.SHARED_MEMORY_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": size_text(size)}}] if size else []
 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------

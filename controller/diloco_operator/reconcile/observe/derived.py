@@ -12,6 +12,7 @@ from diloco_operator.api.job import Pool, Spec
 from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape
+from diloco_operator.reconcile.observe.shared_memory import counted
 from diloco_operator.reconcile.observe.template import main_container
 from diloco_operator.reconcile.observe.template_hash import hashed_classes, job_file_digest, learner_hash, syncer_hash
 
@@ -52,9 +53,9 @@ def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
 
 
 def host_needs(pool: Pool) -> Resources:
-    """What the pod of each host of a unit requests: its template, and the accelerators that the operator adds to it."""
+    """What the pod of each host of a unit requests: its template, and the accelerators and the shared memory that the operator adds."""
     resource, count = pool.shape.resource, pool.shape.accelerators_per_host
-    needs = resources_of(pool.template.spec)
+    needs = resources_of(counted(pool))
     if not resource:
         return needs
     learner = main_container(pool.template.spec, names.LEARNER_CONTAINER)

@@ -47,6 +47,8 @@ def learner_hash(pool: Pool, priority_class: str = "") -> str:
     }
     if (pool.processes_per_host or 1) > 1:  # one is what a host has where nothing is written
         hardware["processesPerHost"] = pool.processes_per_host
+    if pool.shared_memory is not None:
+        hardware["sharedMemory"] = pool.shared_memory
     return _in_form({"template": _template(pool.template), "priorityClassName": priority_class, "hardware": hardware})
 
 

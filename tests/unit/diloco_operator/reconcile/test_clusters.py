@@ -158,3 +158,73 @@ def test_a_template_that_requests_an_incidental_resource_gets_nodes_that_have_en
 def test_a_node_with_unknown_accelerators_is_no_host_for_cpu_jobs_because_it_has_a_network() -> None:
     gpus = {"karpenter.k8s.aws/instance-gpu-name": "b999"}  # its device plugin has not started
     assert learners(on(an_example("cpu"), a_node("ip-10-0-0-1", labels=gpus, devices=EKS_DEVICES))) == []
+
+
+# --- shared memory ---------------------------------------------------------------------------------------------------------
+def h100s(index: int = 0) -> Obj:
+    return a_node(f"gpu-{index}", labels={GFD: "NVIDIA-H100-80GB-HBM3"}, devices=GPUS, resources={"memory": "100Gi"})
+
+
+def a_gpu_pod(pool: Obj | None = None, **template: Any) -> Obj:
+    job = a_gpu_job()
+    job["spec"]["pools"][0] |= pool or {}
+    spec = job["spec"]["pools"][0]["template"]["spec"]
+    spec["containers"][0] |= template.pop("container", {})
+    spec |= template
+    [pod] = learners(on(job, h100s()))
+    return pod
+
+
+def shared_memory(pod: Obj) -> list[Obj]:
+    """The volumes that are mounted at /dev/shm."""
+    mounted = [each["name"] for each in pod["spec"]["containers"][0]["volumeMounts"] if each["mountPath"] == "/dev/shm"]
+    return [{key: value for key, value in each.items() if key != "name"} for each in pod["spec"]["volumes"] if each["name"] in mounted]
+
+
+def in_memory(size: str) -> list[Obj]:
+    return [{"emptyDir": {"medium": "Memory", "sizeLimit": size}}]
+
+
+def test_a_host_of_eight_gpus_has_8_gib_of_shared_memory_for_nccl() -> None:
+    assert shared_memory(a_gpu_pod()) == in_memory("8Gi")
+    assert shared_memory(a_gpu_pod({"acceleratorsPerHost": 2})) == in_memory("2Gi")
+
+
+def test_a_pool_sets_the_size_or_does_without() -> None:
+    assert shared_memory(a_gpu_pod({"sharedMemory": "1536Mi"})) == in_memory("1536Mi")
+    assert shared_memory(a_gpu_pod({"sharedMemory": "0"})) == []
+
+
+def test_a_template_keeps_its_own_shared_memory() -> None:
+    own = {"name": "mine", "emptyDir": {"medium": "Memory"}}
+    pod = a_gpu_pod(container={"volumeMounts": [{"name": "mine", "mountPath": "/dev/shm/"}]}, volumes=[own])
+    assert [each["name"] for each in pod["spec"]["volumes"] if "shared" in each["name"]] == []
+    assert shared_memory(a_gpu_pod(hostIPC=True)) == []
+
+
+def test_shared_memory_counts_as_memory_of_the_container_where_it_sets_any() -> None:
+    pod = a_gpu_pod(container={"resources": {"requests": {"memory": "60Gi", "cpu": "8"}, "limits": {"memory": "64G"}}})
+    # 64e9 + 8 * 2^30 bytes is no whole number of Mi.
+    gpus = {"nvidia.com/gpu": "8"}
+    resources = {"requests": {"memory": "68Gi", "cpu": "8", **gpus}, "limits": {"memory": "72589934592", **gpus}}
+    assert pod["spec"]["containers"][0]["resources"] == resources
+    assert "memory" not in a_gpu_pod()["spec"]["containers"][0]["resources"]["limits"]
+
+
+def test_placement_counts_it_too() -> None:
+    job = a_gpu_job()
+    job["spec"]["pools"][0]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"memory": "93Gi"}}
+    stage = on(job, h100s())
+    assert learners(stage) == []
+    assert "needs 101Gi of memory, node gpu-0 has 100Gi" in why(stage)
+
+
+def test_tpus_and_cpu_hosts_have_shared_memory_only_where_a_pool_asks_for_it() -> None:
+    nodes = [a_node("n-0")]
+    [pod] = learners(on(an_example("cpu"), *nodes))
+    assert shared_memory(pod) == []
+    job = an_example("cpu")
+    job["spec"]["pools"][0]["sharedMemory"] = "2Gi"
+    [pod] = learners(on(job, *nodes))
+    assert shared_memory(pod) == in_memory("2Gi")
+    assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "4Gi"}

@@ -1,0 +1,78 @@
+"""The `/dev/shm` of a training program, through which the processes of one host exchange data. A container has 64 MiB of its own. Pure.
+
+It is a volume in memory, and what is written to it counts as memory of the container, so the container's memory grows by as much.
+
+See docs/decisions/0236-pods-on-real-nodes.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.api import names
+from diloco_operator.api.job import Pool
+from diloco_operator.kube.quantities import quantity
+from diloco_operator.reconcile.observe.template import main_container
+
+PATH = "/dev/shm"  # noqa: S108 - a path in the container, where a volume is mounted
+_PER_ACCELERATOR = 1 << 30
+"""Bytes. NCCL asks for 1 GiB of a container: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html."""
+
+
+def shared_memory(pool: Pool) -> int:
+    """Bytes of the volume that the operator adds to the pool's pods; 0: none, because the pool does without or the template has its own."""
+    template = pool.template.spec
+    container = main_container(template, names.LEARNER_CONTAINER)
+    if container is None or template.get("hostIPC") is True or _mounts_its_own(container):
+        return 0
+    if pool.shared_memory is not None:
+        return int(quantity(pool.shared_memory))
+    if CATALOGUE[pool.accelerator].family is not Family.HOST:
+        return 0
+    return pool.shape.accelerators_per_host * _PER_ACCELERATOR
+
+
+def counted(pool: Pool) -> Mapping[str, Any]:
+    """The pool's template, with the memory that its pods get."""
+    template, more = pool.template.spec, shared_memory(pool)
+    if not more:
+        return template
+    main = main_container(template, names.LEARNER_CONTAINER)
+    containers = [_with_memory(main, more) if main is not None and each is main else each for each in template["containers"]]
+    return {**_with_memory(template, more), "containers": containers}
+
+
+def _mounts_its_own(container: Mapping[str, Any]) -> bool:
+    mounts = container.get("volumeMounts")
+    paths = (each.get("mountPath") for each in (mounts if isinstance(mounts, list) else ()) if isinstance(each, dict))
+    return any(isinstance(path, str) and path.rstrip("/") == PATH for path in paths)
+
+
+def _with_memory(owner: Mapping[str, Any], more: int) -> Mapping[str, Any]:
+    """A container, or a pod, whose memory is larger by `more` bytes where it sets any. A malformed amount stays as it is."""
+    resources = owner.get("resources")
+    if not isinstance(resources, dict):
+        return owner
+    found = dict(resources)
+    for kind in ("requests", "limits"):
+        amounts = found.get(kind)
+        if isinstance(amounts, dict) and "memory" in amounts:
+            with contextlib.suppress(ValueError):
+                found[kind] = {**amounts, "memory": _text(quantity(amounts["memory"]) + more)}
+    return {**owner, "resources": found}
+
+
+def size_text(size: int) -> str:
+    """As a quantity."""
+    return _text(Fraction(size))
+
+
+def _text(size: Fraction) -> str:
+    for unit, width in (("Gi", 30), ("Mi", 20)):
+        if size % (1 << width) == 0:
+            return f"{int(size) >> width}{unit}"
+    return str(-(-size.numerator // size.denominator))
