@@ -5,15 +5,14 @@ See docs/decisions/0233-grantors-as-adapters.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
-from diloco_operator.kube.client import Obj
+from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors.interface import Watched
 from diloco_operator.reconcile.metadata import owner_reference
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
@@ -57,13 +56,15 @@ def attempt_object(context: ReconcileContext, record: UnitStatusRecord, labels: 
     }
 
 
-def outdated[T: AttemptObject](context: ReconcileContext, watched: Watched[T], records: Mapping[str, UnitStatusRecord]) -> list[Delete]:
+def outdated(
+    context: ReconcileContext, resource: Resource, found: Iterable[AttemptObject], records: Mapping[str, UnitStatusRecord]
+) -> list[Delete]:
     """Those of attempts that are over or drain, given the records as they will be once this plan's status is written. Those of an attempt
     that runs stay: its pods name them."""
-    job, found = context.observed.job, watched.among(context.observed.children).values()
+    job = context.observed.job
     why = "the nodes for attempt {} of {} are not asked for"
     return [
-        Delete(watched.resource, job.namespace, each.name, each.uid, why=why.format(each.attempt, each.unit))
+        Delete(resource, job.namespace, each.name, each.uid, why=why.format(each.attempt, each.unit))
         for each in found
         if each.owner == job.uid and not each.deleting and not _is_needed(each, records.get(each.unit))
     ]

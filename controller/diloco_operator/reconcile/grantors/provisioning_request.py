@@ -102,7 +102,11 @@ class ProvisioningRequests(Grantor):
         return request is not None and request.state is RequestState.PROVISIONED
 
     def deletes(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Delete]:
-        return [*outdated(context, REQUESTS, records), *outdated(context, TEMPLATES, records)]
+        there = context.observed.children
+        return [
+            *outdated(context, names.PROVISIONING_REQUESTS, REQUESTS.among(there).values(), records),
+            *outdated(context, names.POD_TEMPLATES, TEMPLATES.among(there).values(), records),
+        ]
 
 
 def _request(context: ReconcileContext, record: UnitStatusRecord) -> RequestView | None:

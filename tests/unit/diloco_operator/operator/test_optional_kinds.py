@@ -10,6 +10,7 @@ from builders.fake_cluster import FakeCluster
 from builders.provisioning import a_condition, a_request, provisioning_crd
 from builders.virtual_time import until
 from diloco_operator.api import names
+from diloco_operator.kube.client import Resource
 from diloco_operator.operator import caches as operator_caches
 from diloco_operator.reconcile.grantors.provisioning_request import REQUESTS
 from diloco_operator.reconcile.grantors.provisioning_view import RequestState
@@ -18,6 +19,12 @@ from .test_missing_rights import TEAMS, apply, play_teams, works
 
 NO_KUEUE = "the API server has no workloads in kueue.x-k8s.io/v1beta2"
 UNKNOWN = "the API server has no provisioningrequests in autoscaling.x-k8s.io/v1"
+
+
+def _without(caches: operator_caches.Caches, namespace: str) -> dict[Resource, str]:
+    """Which of these two kinds cannot be read, and why."""
+    found = caches.without(namespace)
+    return {each: found[each] for each in (names.PROVISIONING_REQUESTS, names.WORKLOADS) if each in found}
 
 
 def _states(caches: operator_caches.Caches, namespace: str) -> dict[str, RequestState]:
@@ -30,14 +37,14 @@ def test_cluster_without_provisioning_requests_trains_and_follows_them_once_they
         async with cluster.operating(TEAMS):
             await works(cluster, "team-a")
             caches = cluster.operator.caches
-            assert caches.without("team-a") == {names.PROVISIONING_REQUESTS: UNKNOWN, names.WORKLOADS: NO_KUEUE}
+            assert _without(caches, "team-a") == {names.PROVISIONING_REQUESTS: UNKNOWN, names.WORKLOADS: NO_KUEUE}
             assert caches.missing_rights == []
             await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
             obj = a_request(a_condition("Provisioned"))
             obj["metadata"] = {key: value for key, value in obj["metadata"].items() if key in ("name", "labels")} | {"namespace": "team-a"}
             await cluster.api.create(names.PROVISIONING_REQUESTS, {"metadata": obj["metadata"], "spec": obj["spec"]})
             await until(lambda: _states(caches, "team-a") == {"lm-v6e-0-a1": RequestState.WAITING}, within=120)
-            assert caches.without("team-a") == {names.WORKLOADS: NO_KUEUE}
+            assert _without(caches, "team-a") == {names.WORKLOADS: NO_KUEUE}
             assert _states(caches, "team-b") == {}
 
     with caplog.at_level(logging.INFO):
@@ -54,10 +61,10 @@ def test_right_on_requests_that_is_missing_in_one_namespace_is_named_there_and_s
         async with cluster.operating(TEAMS):
             await works(cluster, "team-b")
             caches = cluster.operator.caches
-            assert caches.without("team-a") == {names.WORKLOADS: NO_KUEUE}
-            assert "cannot list" in caches.without("team-b")[names.PROVISIONING_REQUESTS]
+            assert _without(caches, "team-a") == {names.WORKLOADS: NO_KUEUE}
+            assert "cannot list" in _without(caches, "team-b")[names.PROVISIONING_REQUESTS]
             cluster.client.forbidden.clear()
             await asyncio.sleep(60)
-            assert caches.without("team-b") == {names.WORKLOADS: NO_KUEUE}
+            assert _without(caches, "team-b") == {names.WORKLOADS: NO_KUEUE}
 
     play_teams(scenario)
