@@ -1,6 +1,6 @@
 """[decision-cost] What an outer step costs the syncer in decisions, by the number of units.
 
-The real coordinator, guards and sessions, without arrays and without a network, as the engine calls them: after each report and each answer
+The real driver, guards and sessions, without arrays and without a network, as the engine calls them: after each report and each answer
 it ends the sessions that are over, lets the coordinator decide, and asks both when to look again. In a round every unit reports a step and
 answers what it is asked, spread over a second of virtual time. P = H = 24, tau = 2, K = 1. The cases:
 
@@ -25,7 +25,9 @@ from statistics import median
 from builders.core import a_job
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.coordinator import Coordinator
-from diloco.algorithm.events import Close, Metadata, Offer, Order, Pull
+from diloco.algorithm.driver import Driver, NoArrays
+from diloco.algorithm.effects import Close, Decode, Effect, Pull
+from diloco.algorithm.events import Computed, Joined, Metadata, Offer, Offered, Reported, Seeded, Tick, Usable
 from diloco.algorithm.guards import ARMED_AFTER, Guard
 from diloco.contract import Grace
 from diloco.syncer.sessions import Accepted, JoinRequest, SessionRegistry
@@ -73,8 +75,8 @@ class Decisions:
         mute = case == "one is mute"
         grace = Grace(max_steps=16.0 if mute else 1.0, safety_factor=0.8)
         training = a_job(sync_interval=H, fragments=H, overlap_steps=2, grace=grace)
-        self._coordinator = Coordinator(training, Guard([1] * H))
-        self._coordinator.begin()
+        self._driver = Driver(Coordinator(training, Guard([1] * H)), NoArrays())
+        self._driver.take(Seeded(0.0, (1.0,) * H))
         self._sessions = SessionRegistry("job", {}, reconnect_window=5.0)
         self._units = [f"u-{number:04}" for number in range(units)]
         self._mute = self._units[-1] if mute else None
@@ -85,12 +87,12 @@ class Decisions:
         self._now = 0.0
         for stream, unit in enumerate(self._units):
             assert isinstance(self._sessions.join(JoinRequest("job", unit, 1, unit.encode()), stream), Accepted)
-            self._coordinator.join(unit, 0.0)
+            self._driver.take(Joined(0.0, unit))
 
     @property
     def t(self) -> int:
         """Outer steps taken."""
-        return self._coordinator.t
+        return self._driver.coordinator.t
 
     def round(self) -> float:
         """Seconds of processor time that the decisions took."""
@@ -111,20 +113,20 @@ class Decisions:
         return Metadata(self._rounds // rounds, steps, tuple(100 * n for n in steps), float(rounds))
 
     def _reports(self, unit: str, metadata: Metadata) -> None:
-        self._coordinator.progress(unit, metadata, self._now)
-        orders = self._decide()
-        while orders:
-            order = orders.pop()
-            match order:
+        self._driver.take(Reported(self._now, unit, metadata))
+        effects = self._decide()
+        while effects:
+            effect = effects.pop()
+            match effect:
                 case Pull():
-                    orders += self._answer(order)
+                    effects += self._answer(effect)
                 case Close():
-                    self._coordinator.applied(order.t, self._now, finite=True)
-                    self._adopted[order.fragment] = self._rounds
-                    orders += self._decide()
+                    self._driver.take(Computed(self._now, effect.t, finite=True))
+                    self._adopted[effect.fragment] = self._rounds
+                    effects += self._decide()
 
-    def _answer(self, pull: Pull) -> list[Order]:
-        orders: list[Order] = []
+    def _answer(self, pull: Pull) -> list[Effect]:
+        effects: list[Effect] = []
         n = max(1, self._rounds - self._adopted[pull.fragment])
         usual = Offer(pull.fragment, pull.t, Coding.FLOAT32, 0, n, 100 * n)
         of_one_step = Offer(pull.fragment, pull.t, Coding.FLOAT32, 0, 1, 100)
@@ -132,15 +134,16 @@ class Decisions:
             if unit == self._mute:
                 continue
             offer = of_one_step if unit == self._slow else usual
-            assert self._coordinator.admit(unit, offer, self._now) is None
-            assert self._coordinator.contributed(unit, offer, 1.0, self._now) is None
-            orders += self._decide()
-        return orders
+            (wanted,) = self._driver.take(Offered(self._now, unit, offer))
+            assert type(wanted) is Decode
+            assert not self._driver.take(Usable(self._now, unit, offer, 1.0))
+            effects += self._decide()
+        return effects
 
-    def _decide(self) -> list[Order]:
+    def _decide(self) -> list[Effect]:
         """What the engine does after each event."""
         assert not self._sessions.expire(self._now)
-        orders = self._coordinator.advance(self._now)
+        effects = self._driver.take(Tick(self._now))
         self._sessions.wake_at()
-        self._coordinator.wake_at(self._now)
-        return orders
+        self._driver.wake_at(self._now)
+        return effects

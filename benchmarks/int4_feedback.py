@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
+from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Merged, Pull
+from diloco.algorithm.effects import Broadcast, Effect, Merged, Pull
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.push_coding import push_chunks
 from diloco.learner.remainders import Remainders
@@ -93,7 +92,7 @@ class Learner(SimulatedLearner):
         noisy *= np.float32(1 - BACK)
         noisy += NOISE * self.rng.standard_normal(noisy.size, dtype=np.float32)
 
-    def payload(self, core: Core, t: int) -> bytes:
+    def payload(self, core: InlineCore, t: int) -> bytes:
         header = Chunk(kind=Chunk.PUSH, t=t, coding=Chunk.INT4_DELTA if core.coding is Coding.INT4_DELTA else Chunk.FLOAT32)
         remainders = self.remainders if self.feedback else Remainders()
         staged = self.store.stage(["w0"])
@@ -104,7 +103,7 @@ class Learner(SimulatedLearner):
 
 
 class _Run(Simulation[Learner]):
-    def __init__(self, core: Core, learners: Iterable[Learner]) -> None:
+    def __init__(self, core: InlineCore, learners: Iterable[Learner]) -> None:
         super().__init__(core, learners)
         self._merged: dict[str, int] = {}
 
@@ -113,7 +112,7 @@ class _Run(Simulation[Learner]):
         if steps:
             self._push(learner, a_push(self.core, pull, steps=steps, tokens=100 * steps, payload=learner.payload(self.core, pull.t)))
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Effect) -> None:
         if isinstance(action, Merged):
             self._merged |= dict.fromkeys(action.units, action.t)
         super()._carry_out(action)

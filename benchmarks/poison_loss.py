@@ -16,9 +16,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 import numpy as np
+from builders.core import Push
 from builders.healthy_runs import INTERVAL, UNITS, Uneven, a_training, trainees
 from builders.regression import BATCH, Answer, LockStep, Regression, Trainee
-from diloco.algorithm.events import Action, Marks, Merged, Push, Refusal, Skipped
+from diloco.algorithm.effects import Effect, Merged, Refusal, Skipped
+from diloco.algorithm.events import Marks
 from diloco.algorithm.fragments import unpack
 from diloco.algorithm.shard import Decoded
 from diloco.contract import Training
@@ -95,18 +97,18 @@ class Leased(LockStep):
     def _push(self, unit: str, push: Push) -> Refusal | None:
         """As the syncer's exchange does it."""
         offer, now = push.offer, float(self.now)
-        if refusal := self.core.coordinator.admit(unit, offer, now):
+        if refusal := self.core.admit(unit, offer, now):
             return refusal
-        decoded = self.core.decode(unit, push)
+        decoded = self.core.decode(unit, offer, push.payload)
         if not isinstance(decoded, Decoded):
-            self.core.coordinator.rejected(unit, offer, now)
+            self.core.reject(unit, offer, now)
             return decoded
-        if refusal := self.core.contributed(unit, offer, decoded, now, self._work.countable_tokens(offer)):
+        if refusal := self.core.contribute(unit, offer, decoded, now, self._work.countable_tokens(offer)):
             return refusal
         self._work.offered(offer)
         return None
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Effect) -> None:
         if isinstance(action, Merged):
             self._work.closed(action.fragment, action.t, {marks.session for marks in action.marks.values()})
         elif isinstance(action, Skipped):

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
+from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
 from diloco.algorithm import codec
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Merged, Pull
+from diloco.algorithm.effects import Effect, Merged, Pull
 from diloco.contract import Grace
 
 from benchmarks.figure import Figure
@@ -88,7 +87,7 @@ def _largest_error(seed: int, size: Size) -> float:
 
 
 class _Run(Simulation[Learner]):
-    def __init__(self, core: Core, learners: Iterable[Learner]) -> None:
+    def __init__(self, core: InlineCore, learners: Iterable[Learner]) -> None:
         super().__init__(core, learners)
         self.worst, self.compared = 0.0, 0
         self._expected: dict[tuple[int, str], float] = {}
@@ -104,7 +103,7 @@ class _Run(Simulation[Learner]):
         self._expected[pull.t, learner.unit] = len(batches) * (sum(batches) / len(batches)) ** 2
         self._push(learner, a_push(self.core, pull, steps=len(batches), tokens=sum(batches), payload=payload))
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Effect) -> None:
         if isinstance(action, Merged):
             self._compare(action)
         super()._carry_out(action)

@@ -14,7 +14,8 @@ from statistics import median
 
 import numpy as np
 from diloco.algorithm.codec import Coding, encode, payload_bytes
-from diloco.algorithm.events import Close, Offer
+from diloco.algorithm.effects import Close
+from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.shard import Decoded, Shard, Update
@@ -60,7 +61,9 @@ class Path:
         """Accept the contributions and order their merge."""
         units = tuple(f"u-{m}" for m in range(LEARNERS))
         for unit, contribution in zip(units, contributions, strict=True):
-            self.shard.accept(unit, Offer(p, t, self.shard.coding, 0, 24, 24_000), contribution.result())
+            offer = Offer(p, t, self.shard.coding, 0, 24, 24_000)
+            self.shard.hold(unit, offer, contribution.result())
+            self.shard.accept(unit, offer)
         return Close(t, p, self.shard.versions[p], units, tuple(float(m + 1) for m in range(LEARNERS)))
 
     def rate(self, exchanges: int) -> float:
@@ -84,7 +87,8 @@ class Path:
     def install(self, close: Close, update: Future[Update | None]) -> None:
         result = update.result()
         assert result is not None
-        self.shard.install(close, result)
+        self.shard.hold_update(close, result)
+        self.shard.install(close)
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""A `Core` with simulated learners on virtual time, and short ways to say what a test of it needs."""
+"""A core whose arithmetic is done at once, simulated learners on virtual time, and short ways to say what a test of them needs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,90 @@ import heapq
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Buffer, Callable, Iterable
+from collections.abc import Buffer, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from diloco.algorithm import codec
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Metadata, Offer, Pull, Push, Refusal, Rest
+from diloco.algorithm.effects import Broadcast, Close, Effect, Pull, Refusal, Refused, Rest
+from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Metadata, Offer, Offered, Paused, Reported, Seeded, Tick, Unusable
 from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.shard import Decoded
 from diloco.contract import Grace, Training
 from diloco.syncer.awake import AwakeClock
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A whole answer."""
+
+    offer: Offer
+    payload: Buffer = field(repr=False)
+    """In the offer's coding."""
+
+
+class InlineCore(Core):
+    """Does its arithmetic at once, as a syncer does it for small fragments. Says its events in short."""
+
+    def begin(self, values: Sequence[NDArray[np.float32]], now: float = 0.0) -> Refusal | None:
+        """Seed it."""
+        norms = self.seed(values)
+        if isinstance(norms, Refusal):
+            return norms
+        self.take(Seeded(now, norms))
+        return None
+
+    def join(self, unit: str, now: float) -> None:
+        self.take(Joined(now, unit))
+
+    def leave(self, unit: str, now: float) -> None:
+        self.take(Left(now, unit))
+
+    def progress(self, unit: str, metadata: Metadata, now: float) -> None:
+        self.take(Reported(now, unit, metadata))
+
+    def paused(self, unit: str, until: float, now: float) -> None:
+        self.take(Paused(now, unit, until))
+
+    def alive(self, unit: str, now: float) -> None:
+        self.take(Lives(now, unit))
+
+    def end(self, t: int, now: float = 0.0) -> None:
+        self.take(EndsAt(now, t))
+
+    def admit(self, unit: str, offer: Offer, now: float) -> Refusal | None:
+        return refusal_in(self.take(Offered(now, unit, offer)))
+
+    def contribute(self, unit: str, offer: Offer, decoded: Decoded, now: float, countable_tokens: float = math.inf) -> Refusal | None:
+        return refusal_in(self.use(unit, offer, decoded, now, countable_tokens))
+
+    def reject(self, unit: str, offer: Offer, now: float) -> None:
+        self.take(Unusable(now, unit, offer))
+
+    def push(self, unit: str, push: Push, now: float) -> Refusal | None:
+        """A whole answer, to its acceptance or refusal."""
+        if refusal := self.admit(unit, push.offer, now):
+            return refusal
+        decoded = self.decode(unit, push.offer, push.payload)
+        if isinstance(decoded, Refusal):
+            self.reject(unit, push.offer, now)
+            return decoded
+        return self.contribute(unit, push.offer, decoded, now)
+
+    def advance(self, now: float) -> list[Effect]:
+        """All that is due now; merges are done."""
+        done: list[Effect] = []
+        while effects := self.take(Tick(now)):
+            for effect in effects:
+                done += self.computed(effect, self.compute(effect), now) if isinstance(effect, Close) else [effect]
+        return done
+
+
+def refusal_in(effects: Iterable[Effect]) -> Refusal | None:
+    return next((effect.refusal for effect in effects if isinstance(effect, Refused)), None)
 
 
 def a_layout(tensors: int = 4, size: int = 5) -> Layout:
@@ -40,22 +113,24 @@ def a_job(**changes: Any) -> Training:
     return Training(**(values | changes))
 
 
-def a_seeded_core(training: Training | None = None, layout: Layout | None = None, units: Iterable[str] = (), value: float = 0.0) -> Core:
-    core = Core(layout or a_layout(), training or a_job())
-    refusal = core.seed([np.full(f.size, value, np.float32) for f in core.fragments])
+def a_seeded_core(
+    training: Training | None = None, layout: Layout | None = None, units: Iterable[str] = (), value: float = 0.0
+) -> InlineCore:
+    core = InlineCore(layout or a_layout(), training or a_job())
+    refusal = core.begin([np.full(f.size, value, np.float32) for f in core.fragments])
     assert refusal is None
     for unit in units:
         core.join(unit, 0.0)
     return core
 
 
-def metadata(core: Core, local_step: int, *, steps: int = 1, tokens: int = 100, seconds: float = 1.0) -> Metadata:
+def metadata(core: InlineCore, local_step: int, *, steps: int = 1, tokens: int = 100, seconds: float = 1.0) -> Metadata:
     """The same counters for every fragment."""
     count = len(core.fragments)
     return Metadata(local_step, (steps,) * count, (tokens,) * count, seconds)
 
 
-def a_push(core: Core, pull: Pull, value: float = 1.0, *, steps: int = 1, tokens: int = 100, **changes: Any) -> Push:
+def a_push(core: InlineCore, pull: Pull, value: float = 1.0, *, steps: int = 1, tokens: int = 100, **changes: Any) -> Push:
     """The answer of a learner whose parameters all are `value`."""
     p = pull.fragment
     theta = np.full(core.fragments[p].size, value, np.float32)
@@ -124,10 +199,10 @@ class Simulation[L: SimulatedLearner]:
 
     now = 0.0
 
-    def __init__(self, core: Core, learners: Iterable[L]) -> None:
+    def __init__(self, core: InlineCore, learners: Iterable[L]) -> None:
         self.core = core
         self.learners: dict[str, L] = {x.unit: x for x in learners}
-        self.actions: list[tuple[float, Action]] = []
+        self.actions: list[tuple[float, Effect]] = []
         self.refused: list[tuple[str, Refusal]] = []
         self.stepped: list[float] = []
         """When the outer steps were taken."""
@@ -206,7 +281,7 @@ class Simulation[L: SimulatedLearner]:
             self.actions.append((self.now, action))
             self._carry_out(action)
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Effect) -> None:
         match action:
             case Pull():
                 for unit in action.units:

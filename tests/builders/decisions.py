@@ -37,7 +37,8 @@ class Record:
         def recorded(coordinator: Coordinator, *arguments: Any, **keywords: Any) -> Any:
             answer = call(coordinator, *arguments, **keywords)
             if name != "advance" or answer:
-                self.lines.append(f"{name} {arguments} {sorted(keywords.items())}: {answer}")
+                given = arguments if name != "begin" else ()  # norms, which follow from the seed
+                self.lines.append(f"{name} {given} {sorted(keywords.items())}: {answer}")
                 self.kinds |= {name, *(type(one).__name__ for one in (answer if isinstance(answer, list) else [answer]))}
             return answer
 

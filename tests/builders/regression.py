@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
 
 import numpy as np
+from builders.core import InlineCore, Push
 from diloco.algorithm import codec
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Broadcast, Distrusted, Metadata, Offer, Pull, Push, Reason, Refusal
+from diloco.algorithm.effects import Broadcast, Distrusted, Effect, Pull, Reason, Refusal
+from diloco.algorithm.events import Metadata, Offer
 from diloco.algorithm.fragments import pack, unpack
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Training
@@ -132,8 +133,8 @@ class LockStep:
         initial: Callable[[], Parameters] = Regression.initial,
     ) -> None:
         """`change` is called with every answer. `layout` and `initial`: of the model and its first parameters."""
-        self.core = Core(layout, training)
-        assert self.core.seed([pack(f, initial()) for f in self.core.fragments]) is None
+        self.core = InlineCore(layout, training)
+        assert self.core.begin([pack(f, initial()) for f in self.core.fragments]) is None
         self.trainees: dict[str, Trainee] = {}
         self.change = change
         self.now = 0
@@ -180,7 +181,7 @@ class LockStep:
         metadata = Metadata(trainee.trainer.step, tuple(trainee.steps), tokens, float(trainee.every))
         self.core.progress(unit, metadata, float(self.now))
 
-    def _carry_out(self, action: Action) -> None:
+    def _carry_out(self, action: Effect) -> None:
         match action:
             case Pull():
                 for unit in action.units:

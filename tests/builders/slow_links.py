@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from builders.chunks import as_from_learner, data_chunk
-from builders.core import SimulatedLearner, Simulation, a_layout, a_seeded_core
+from builders.core import Push, SimulatedLearner, Simulation, a_layout, a_seeded_core
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.events import Broadcast, Marks, Merged, Metadata, Offer, Pull, Push
+from diloco.algorithm.effects import Broadcast, Merged, Pull
+from diloco.algorithm.events import Marks, Metadata, Offer
 from diloco.contract import Training
 from diloco.learner.outbox import Outbox
 from diloco.protocol.chunks import DataChunk

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders.core import a_job
-from diloco.algorithm.core import Core
+from builders.core import InlineCore, a_job
 from diloco.algorithm.fragments import pack
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.state import FORMAT as CORE_FORMAT
@@ -27,8 +26,8 @@ type Arrays = Mapping[str, NDArray[Any]]
 def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", uid: str = "uid", fragments: int = 1) -> Path:
     """The folder of a snapshot of step `t` below `root`, in which these are the parameters. None before it is removed."""
     training = a_job(fragments=fragments, sync_interval=max(2, fragments))
-    core = Core(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
-    assert core.seed([pack(fragment, arrays) for fragment in core.fragments]) is None
+    core = InlineCore(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
+    assert core.begin([pack(fragment, arrays) for fragment in core.fragments]) is None
     file = JobFile(name=job, namespace="default", uid=uid, training=training)
     data = snapshot_data(core, Ledger(), UnitStatsTable(), file, {}, {}, LossHistory())
     return SnapshotStore(root, keep=100).save(t, data.tensors, data.meta)

@@ -9,9 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Merged, Pull, Skipped
+from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core
+from diloco.algorithm.effects import Broadcast, Merged, Pull, Skipped
 from diloco.contract import HEARTBEAT, Training
 
 type Steps = Callable[[random.Random], Iterator[float]]
@@ -93,18 +92,18 @@ class UnevenLearner(SimulatedLearner):
 class UnevenSimulation(Simulation[UnevenLearner]):
     """All learners give the same: what is measured is when. Their processes say that they are alive, whatever their programs do."""
 
-    def __init__(self, core: Core, learners: Iterable[UnevenLearner]) -> None:
+    def __init__(self, core: InlineCore, learners: Iterable[UnevenLearner]) -> None:
         super().__init__(core, learners)
         for learner in self.learners.values():
             self.at(learner.start, functools.partial(self._beat, learner))
 
     def _beat(self, learner: UnevenLearner) -> None:
         if not learner.frozen:
-            self._at_syncer(lambda: self.core.coordinator.alive(learner.unit, self._core_now))
+            self._at_syncer(lambda: self.core.alive(learner.unit, self._core_now))
         self.at(self.now + HEARTBEAT, functools.partial(self._beat, learner))
 
     def _say_pause(self, learner: UnevenLearner, until: float) -> None:
-        self._at_syncer(lambda: self.core.coordinator.paused(learner.unit, until, self._core_now))
+        self._at_syncer(lambda: self.core.paused(learner.unit, until, self._core_now))
 
     def freeze(self, unit: str) -> Callable[[], None]:
         """To be called when the unit's process falls silent. Its step goes on."""
@@ -159,7 +158,7 @@ def a_job_of(interval: int, **changes: object) -> Training:
     return a_job(sync_interval=interval, fragments=interval, overlap_steps=2, **changes)
 
 
-def uneven(core: Core, steps: list[Steps], seed: int, announces: float = math.inf) -> UnevenSimulation:
+def uneven(core: InlineCore, steps: list[Steps], seed: int, announces: float = math.inf) -> UnevenSimulation:
     """One learner for each of `steps`; they begin at other times. They declare steps of `announces` seconds as pauses."""
     randoms = [random.Random(f"{seed} {i}") for i in range(len(steps))]
     learners = [

@@ -19,9 +19,10 @@ from typing import Any, Self, cast
 import numpy as np
 import pytest
 import torch
+from builders.core import InlineCore, Push
 from diloco.algorithm import codec
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Metadata, Offer, Pull, Push
+from diloco.algorithm.effects import Broadcast, Pull
+from diloco.algorithm.events import Metadata, Offer
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Grace, Merge, OuterOptimizer, Training
 from numpy.typing import NDArray
@@ -184,7 +185,7 @@ def flat(values: Values) -> NDArray[np.float32]:
     return np.concatenate([values[name].ravel() for name in sorted(values)])
 
 
-def report_step(core: Core, local_step: int, now: float) -> None:
+def report_step(core: InlineCore, local_step: int, now: float) -> None:
     """Every unit says that it took a step. The counters of a fragment are equal in all, so each contribution has the same weight."""
     counters = (1,) * len(core.fragments)
     for m in range(REPLICAS):
@@ -196,14 +197,14 @@ def report_step(core: Core, local_step: int, now: float) -> None:
     [(1, 4, 0, 0.7, 0.9), (3, 6, 0, 0.7, 0.9), (3, 6, 1, 0.7, 0.9), (2, 8, 3, 1.0, 0.6)],
 )
 def test_core_agrees_with_torchft_for_a_hundred_outer_updates(fragments: int, interval: int, delay: int, rate: float, mu: float) -> None:
-    core = Core(Layout(TensorSpec(name, shape) for name, shape in SHAPES.items()), a_training(fragments, interval, rate, mu))
+    core = InlineCore(Layout(TensorSpec(name, shape) for name, shape in SHAPES.items()), a_training(fragments, interval, rate, mu))
     # Here fragment 0 leaves at t = 0 mod H, so it is the last of a cycle; torchft's order is that of the steps.
     order = [*range(1, fragments), 0]
     cut = [[tensor.name for tensor in core.fragments[p].tensors] for p in order]
     worst, moved, merged = 0.0, 0.0, count()
     with Torchft(cut, interval, delay, rate, mu) as theirs:
         initial = [flat(theirs.global_values(order.index(p))) for p in range(fragments)]
-        assert core.seed(initial) is None
+        assert core.begin(initial) is None
         for m in range(REPLICAS):
             core.join(f"u{m}", 0.0)
         for step in range(1, core.training.steps + 1):

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.core import InlineCore, Push
 from builders.regression import BATCH, LAYOUT, Parameters, Regression
 from diloco.algorithm import codec
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Metadata, Offer, Pull, Push
+from diloco.algorithm.effects import Broadcast, Pull
+from diloco.algorithm.events import Metadata, Offer
 from diloco.algorithm.fragments import pack, unpack
 from diloco.contract import Grace, Merge, OuterOptimizer, Training
 
@@ -54,10 +55,10 @@ def a_training(replicas: int, rounds: int, interval: int, rate: float, mu: float
     return Training(**(values | changes))
 
 
-def in_lock_step(training: Training, replicas: int) -> tuple[Core, dict[str, Parameters]]:
+def in_lock_step(training: Training, replicas: int) -> tuple[InlineCore, dict[str, Parameters]]:
     """The core with real learners, all of which take their steps at the same times. Returns (core, learners' parameters)."""
-    core = Core(LAYOUT, training)
-    assert core.seed([pack(f, Regression.initial()) for f in core.fragments]) is None
+    core = InlineCore(LAYOUT, training)
+    assert core.begin([pack(f, Regression.initial()) for f in core.fragments]) is None
     learners = {f"u{m}": Regression(m) for m in range(replicas)}
     theta = {unit: Regression.initial() for unit in learners}
     steps = {unit: [0] * len(core.fragments) for unit in learners}
@@ -93,7 +94,7 @@ def in_lock_step(training: Training, replicas: int) -> tuple[Core, dict[str, Par
     return core, theta
 
 
-def parameters_of(core: Core) -> Parameters:
+def parameters_of(core: InlineCore) -> Parameters:
     return {name: x for f in core.fragments for name, x in unpack(f, core.value(f.index)).items()}
 
 

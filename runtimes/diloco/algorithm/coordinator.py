@@ -34,21 +34,8 @@ from typing import Final
 from diloco import contract
 from diloco.algorithm.clock import Clock, PullClock
 from diloco.algorithm.codec import Coding, coding_for
-from diloco.algorithm.events import (
-    Close,
-    Distrusted,
-    Finish,
-    Merged,
-    Metadata,
-    Offer,
-    Order,
-    Pull,
-    Reason,
-    Refusal,
-    Rest,
-    Skipped,
-    Snapshot,
-)
+from diloco.algorithm.effects import Close, Distrusted, Finish, Merged, Order, Pull, Reason, Refusal, Rest, Skipped, Snapshot
+from diloco.algorithm.events import Metadata, Offer
 from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
 from diloco.algorithm.guards import Guard, Measured
@@ -112,6 +99,8 @@ class Coordinator:
         """Whether the last call of `advance` found that the quorum is missing."""
         self._reported: dict[str, Member] = {}
         """Units that have reported since that call."""
+        self._answered_by_all = False
+        """Whether there may be open exchanges that wait for no one."""
         self._snapshot_due = False
         self._begun = versions is not None
         self._finished = False
@@ -176,8 +165,9 @@ class Coordinator:
 
     # --- events of units ----------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """The job has parameters: version 0 of every fragment."""
+    def begin(self, norms: Sequence[float]) -> None:
+        """The job has parameters: version 0 of every fragment. `norms`: per fragment, the Euclidean norm of its value."""
+        self._guard.begin(norms)
         self._begun = True
 
     def end(self, t: int) -> None:
@@ -307,8 +297,10 @@ class Coordinator:
     def _steps_and_merges(self, now: float) -> list[Order]:
         orders: list[Order] = []
         while True:
-            if self._close([e for e in self._open.values() if not e.waiting], now, orders):
-                return orders
+            if self._answered_by_all:
+                self._answered_by_all = False
+                if self._close([e for e in self._open.values() if not e.waiting], now, orders):
+                    return orders
             self._note_quorum(now)
             if self._t < self._last and not self._snapshot_due and not self._step_ready(now):
                 return orders  # most reports and answers change nothing yet
@@ -334,11 +326,13 @@ class Coordinator:
         """When to call `advance` if no event comes before; None: only an event changes anything. Later than `now`."""
         if not self._begun or self._finished:
             return None
-        waits: list[float] = []
-        if self._t < self._last and self._quorum_at is not None and self._clock.ready and not self._step_ready(now):
-            waits = [self._grace_over(self._quorum_at)]
-        elif self._t == self._last or self._step_ready(now):
-            waits = [self._closes_at(e, now) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
+        if self._t < self._last:
+            if self._quorum_at is None or not self._clock.ready:
+                return None
+            grace_over = self._grace_over(self._quorum_at)
+            if now < grace_over:
+                return grace_over
+        waits = [self._closes_at(e, now) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
         later = [at for at in waits if at > now]
         return min(later) if later else None
 
@@ -355,6 +349,8 @@ class Coordinator:
         """Who is to rest from now on, or to train again. A learner rests only while the quorum waits for others than itself, so that those
         that rest cannot be what it waits for."""
         waits = self._quorum_at is None and self._t < self._last
+        if waits is self._waited and not self._reported:
+            return []
         # Nothing else changes for a unit that has not reported since.
         looked_at = self._reported.values() if waits is self._waited else self._members
         changed = [m for m in looked_at if m.resting != (waits and m.fresh and self._clock.exhausted(m.unit))]
@@ -435,6 +431,7 @@ class Coordinator:
 
     def _answered(self, exchange: Exchange, unit: str, now: float) -> None:
         exchange.answered(unit, self.training.quorum, now, self._clock.worked)
+        self._answered_by_all |= not exchange.waiting
 
     def _judge(self, member: Member, offer: Offer) -> Refusal | None:
         """Check the head of an answer that was asked for."""
@@ -497,7 +494,7 @@ class Coordinator:
         verdicts = self._guard.judge(exchange.fragment, measured)
         accepted = [one for one in measured if one.unit not in verdicts]
         for unit, part in self._guard.lighter(exchange.fragment, accepted).items():
-            given[unit] = replace(given[unit], weight=part * given[unit].weight)
+            given[unit].weight *= part
         self._guard.merged(exchange.fragment, accepted)
         quarantined = self._quarantine.judged(verdicts, [unit for unit in given if unit not in verdicts])
         orders: list[Distrusted] = []

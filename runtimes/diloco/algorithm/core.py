@@ -1,6 +1,6 @@
-"""The coordinator and one shard with every fragment, joined in one process.
+"""The driver of a syncer: with the model's layout, and with the shard that holds every fragment.
 
-See docs/decisions/0148-coordinator-and-shard.md.
+See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0229-one-driver.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from diloco import contract
 from diloco.algorithm import codec
 from diloco.algorithm.coordinator import Coordinator, refuse
-from diloco.algorithm.events import Action, Broadcast, Close, Distrusted, Merged, Metadata, Offer, Push, Reason, Refusal, Skipped
+from diloco.algorithm.driver import Driver
+from diloco.algorithm.effects import Close, Effect, Reason, Refusal
+from diloco.algorithm.events import Computed, Offer, Usable
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.guards import Guard
 from diloco.algorithm.layout import Layout, LayoutError
@@ -26,9 +28,9 @@ from diloco.wording import plural
 Array = NDArray[np.float32]
 
 
-class Core:
-    """Every decision of the syncer, and every change of the parameters. Pure: `now` is in seconds on one monotonic clock, the same in every
-    call. Not thread-safe, except where said."""
+class Core(Driver):
+    """Takes events as every driver does. Arithmetic is done by its caller: `decode` and `compute` in any thread, then `use` and `computed`,
+    which give the result and its event to shard and driver at once. Not thread-safe, except where said."""
 
     def __init__(self, layout: Layout, training: contract.Training, state: CoreState | None = None) -> None:
         """Continue from `state`; without one the job has not begun.
@@ -42,17 +44,18 @@ class Core:
         self.shard = Shard(self.fragments, training)
         self.guard = Guard([fragment.size for fragment in self.fragments])
         if state is None:
-            self.coordinator = Coordinator(training, self.guard)
+            coordinator = Coordinator(training, self.guard)
         else:
             self._check(state)
-            self.coordinator = Coordinator(training, self.guard, state.t, state.versions, state.contributions)
+            coordinator = Coordinator(training, self.guard, state.t, state.versions, state.contributions)
             self.shard.restore(state.versions, state.values, state.momentum, state.residual)
             try:
                 self.guard.restore(state.guard)
             except (KeyError, TypeError, ValueError) as e:
                 raise StateError(f"the stored levels of the guards are malformed: {type(e).__name__}: {e}") from e
             self.guard.begin(self.shard.value_norms())
-        self.coding = self.coordinator.coding
+        super().__init__(coordinator, self.shard)
+        self.coding = coordinator.coding
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -120,87 +123,35 @@ class Core:
             self.guard.to_json(),
         )
 
-    # --- events -------------------------------------------------------------------------------------------------------
+    # --- arithmetic ---------------------------------------------------------------------------------------------------
 
-    def seed(self, values: Sequence[Array]) -> Refusal | None:
-        """Take the job's first parameters, see `Shard.seed`."""
+    def seed(self, values: Sequence[Array]) -> tuple[float, ...] | Refusal:
+        """Give the shard the job's first parameters, see `Shard.seed`. Their norms, for `Seeded`, which has to follow. In any thread."""
         refusal = self.shard.seed(values)
-        if refusal is None:
-            self.guard.begin(self.shard.value_norms())
-            self.coordinator.begin()
-        return refusal
+        return refusal if refusal is not None else tuple(self.shard.value_norms())
 
-    def end(self, t: int) -> None:
-        """As `Coordinator.end`."""
-        self.coordinator.end(t)
-
-    def join(self, unit: str, now: float) -> None:
-        """As `Coordinator.join`."""
-        self.coordinator.join(unit, now)
-
-    def leave(self, unit: str, now: float) -> None:
-        """As `Coordinator.leave`."""
-        self.coordinator.leave(unit, now)
-
-    def progress(self, unit: str, metadata: Metadata, now: float) -> None:
-        """As `Coordinator.progress`."""
-        self.coordinator.progress(unit, metadata, now)
-
-    def push(self, unit: str, push: Push, now: float) -> Refusal | None:
-        """Take a learner's answer to a pull, from `admit` to `contributed`. None: accepted; the merge will contain it."""
-        offer = push.offer
-        refusal = self.coordinator.admit(unit, offer, now)
-        if refusal is not None:
-            return refusal
-        decoded = self.decode(unit, push)
-        if isinstance(decoded, Refusal):
-            self.coordinator.rejected(unit, offer, now)
-            return decoded
-        return self.contributed(unit, offer, decoded, now)
-
-    def decode(self, unit: str, push: Push) -> Decoded | Refusal:
-        """The outer gradient of an admitted answer, or why it cannot be used. In any thread: changes nothing."""
-        return self._decoded(unit, push.offer, lambda: self.shard.decode(push.offer, push.payload))
+    def decode(self, unit: str, offer: Offer, payload: Buffer) -> Decoded | Refusal:
+        """The outer gradient of an answer that is to be decoded, or why it cannot be used. In any thread: changes nothing, keeps no
+        `payload`."""
+        return self._decoded(unit, offer, lambda: self.shard.decode(offer, payload))
 
     def decode_portions(self, unit: str, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Decoded | Refusal:
         """As `decode`, of an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
         return self._decoded(unit, offer, lambda: self.shard.decode_portions(offer, parts))
 
-    def contributed(self, unit: str, offer: Offer, decoded: Decoded, now: float, countable_tokens: float = math.inf) -> Refusal | None:
-        """As `Coordinator.contributed`; the shard keeps the outer gradient."""
-        refusal = self.coordinator.contributed(unit, offer, decoded.norm, now, countable_tokens)
-        if refusal is None:
-            self.shard.accept(unit, offer, decoded)
-        return refusal
+    def use(self, unit: str, offer: Offer, decoded: Decoded, at: float, countable_tokens: float = math.inf) -> list[Effect]:
+        """`Usable`: the outer gradient of an answer is known."""
+        self.shard.hold(unit, offer, decoded)
+        return self.take(Usable(at, unit, offer, decoded.norm, countable_tokens))
 
-    # --- decisions ----------------------------------------------------------------------------------------------------
+    def compute(self, close: Close) -> Update | None:
+        """As `Shard.compute`. In any thread."""
+        return self.shard.compute(close)
 
-    def advance(self, now: float) -> list[Action]:
-        """The actions that are due now, in order; merges are done. Call it after every event and at `wake_at`. Idempotent."""
-        actions: list[Action] = []
-        while orders := self.coordinator.advance(now):
-            for order in orders:
-                if isinstance(order, Close):
-                    actions += self._merge(order, now)
-                    continue
-                if isinstance(order, Distrusted):
-                    self.discard(order)
-                actions.append(order)
-        return actions
-
-    def wake_at(self, now: float) -> float | None:
-        """As `Coordinator.wake_at`."""
-        return self.coordinator.wake_at(now)
-
-    def discard(self, order: Distrusted) -> None:
-        """The shard forgets the contributions that are not to be merged."""
-        for t in (order.t, *order.withdrawn):
-            self.shard.discard(t, order.unit)
-
-    def installed(self, close: Close, update: Update | None, now: float) -> Merged | Skipped:
-        """Put the result of `Shard.compute` in place, in shard and coordinator at once."""
-        self.shard.install(close, update)
-        return self.coordinator.applied(close.t, now, finite=update is not None)
+    def computed(self, close: Close, update: Update | None, at: float) -> list[Effect]:
+        """`Computed`: what `compute` gives takes its place, in shard and coordinator at once."""
+        self.shard.hold_update(close, update)
+        return self.take(Computed(at, close.t, update is not None))
 
     def _decoded(self, unit: str, offer: Offer, decode: Callable[[], Decoded]) -> Decoded | Refusal:
         try:
@@ -209,13 +160,6 @@ class Core:
             return refuse(Reason.NON_FINITE, unit, offer, str(e))
         except codec.CodecError as e:
             return refuse(Reason.BAD_SIZE, unit, offer, str(e))
-
-    def _merge(self, close: Close, now: float) -> list[Action]:
-        update = self.shard.compute(close)
-        outcome = self.installed(close, update, now)
-        if update is None or isinstance(outcome, Skipped):
-            return [outcome]
-        return [outcome, Broadcast(update.t, update.fragment, update.base, self.coding, update.payload)]
 
     def _check(self, state: CoreState) -> None:
         if difference := self.layout.difference(state.layout):

@@ -17,7 +17,7 @@ _ROUNDING: Final = 1e-6
 """Mean local steps are sums of many small parts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Contribution:
     """One accepted answer; the shard holds its values."""
 

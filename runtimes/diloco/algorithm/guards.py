@@ -67,7 +67,7 @@ FORGET_AFTER: Final = 16
 """After so many merges in a row of which nothing was accepted, the job has changed, and its levels are learnt anew."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Measured:
     """What is judged of one contribution."""
 

@@ -149,8 +149,10 @@ class Members:
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
-        self._fresh = 0
-        self._counting = 0
+        self.fresh = 0
+        """How many have reported a new step since the last outer step. To read."""
+        self.counting = 0
+        """How many count. To read."""
         self._look_at = math.inf
         """No unit that counts is lost before."""
         self._speeds = 0.0
@@ -178,16 +180,6 @@ class Members:
         return self._members.get(unit)
 
     @property
-    def fresh(self) -> int:
-        """How many have reported a new step since the last outer step."""
-        return self._fresh
-
-    @property
-    def counting(self) -> int:
-        """How many count."""
-        return self._counting
-
-    @property
     def step_seconds(self) -> float:
         """The mean learner step, seconds: 1 / mean(speed), over the units that count and whose speed is known; 0 if none is."""
         return self._with_speed / self._speeds if self._speeds > 0 else 0.0
@@ -206,8 +198,8 @@ class Members:
         member = self._members.pop(unit, None)
         if member is None:
             return False
-        self._fresh -= member.fresh
-        self._counting -= member.counts
+        self.fresh -= member.fresh
+        self.counting -= member.counts
         self._sum_up()
         return True
 
@@ -215,16 +207,17 @@ class Members:
         """Take metadata and return the number of new local steps in it."""
         speed, fresh = member.speed if member.counts else 0.0, member.fresh
         new = member.report(metadata, now)
-        self._fresh += member.fresh - fresh
+        self.fresh += member.fresh - fresh
         if not member.counts:
             member.counts = True
-            self._counting += 1
+            self.counting += 1
             self._look_at = min(self._look_at, member.lost_at)
         self._note_untrained(member)
-        if member.speed != speed:
+        present = member.speed
+        if present != speed:
             self._with_speed += speed == 0.0
-            self._speeds += member.speed - speed
-            self._fastest = max(self._fastest, member.speed)
+            self._speeds += present - speed
+            self._fastest = max(self._fastest, present)
         return new
 
     def pauses(self, unit: str, until: float, now: float) -> None:
@@ -246,7 +239,7 @@ class Members:
         for member in self._members.values():
             if member.counts and member.lost_at <= now:
                 member.counts = False
-        self._counting = sum(m.counts for m in self._members.values())
+        self.counting = sum(m.counts for m in self._members.values())
         self._look_at = min((m.lost_at for m in self._members.values() if m.counts), default=math.inf)
         self._sum_up()
 
@@ -254,7 +247,7 @@ class Members:
         """An outer step was taken."""
         for member in self._members.values():
             member.fresh = False
-        self._fresh = 0
+        self.fresh = 0
         self._untrained_of = None
         self._sum_up()
 

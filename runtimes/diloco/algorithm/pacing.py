@@ -95,9 +95,12 @@ class OuterStepBudget:
 
     def add(self, unit: str, steps: int, counting: int) -> None:
         """The unit has reported `steps` new local steps while `counting` learners, at least this one, count."""
-        self._credit = min(self._most_saved, self._credit + steps / max(1, counting))
-        self.worked += steps / max(1, counting)
-        ahead = self._ahead.setdefault(unit, _Ahead(-self._lenience, -self._lenience, self._spent))
+        mean = steps / max(1, counting)
+        self._credit = min(self._most_saved, self._credit + mean)
+        self.worked += mean
+        ahead = self._ahead.get(unit)
+        if ahead is None:
+            ahead = self._ahead[unit] = _Ahead(-self._lenience, -self._lenience, self._spent)
         gap = self._spent - ahead.spent
         if self._spent - ahead.gap_ended > REMEMBERED_GAPS * ahead.gap:
             ahead.gap, ahead.gap_ended = gap, self._spent

@@ -1,6 +1,6 @@
 """The arrays of the job's parameters: value, momentum and remainder of every fragment, and what is done to them.
 
-No decisions are made here: `Coordinator` says what is merged, when, and with which weights. The same seed, contributions and `Close` orders
+No decisions are made here: a `Driver` says what is merged, when, and with which weights. The same seed, contributions and `Close` orders
 give the same bytes.
 
 Arrays are never written to once they are in place; a merge makes new ones. So `decode` and `compute` may run in any thread, and a snapshot
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from diloco import contract
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.events import Close, Offer, Reason, Refusal
+from diloco.algorithm.effects import Close, Reason, Refusal
+from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.merge import matrices, merge, norms
 from diloco.algorithm.outer import nesterov
@@ -89,6 +90,10 @@ class Shard:
         self._residual: list[Array | None] = []
         self._accepted: defaultdict[int, dict[str, Decoded]] = defaultdict(dict)
         """By outer step of the exchange and by unit: contributions that wait for their order."""
+        self._decoded: dict[tuple[str, int], Decoded] = {}
+        """By unit and outer step: answers that are neither accepted nor dropped."""
+        self._computed: dict[int, Update | None] = {}
+        """By outer step: updates that are not installed."""
         largest = max(fragment.size for fragment in self.fragments)
         self._array_bytes, self._payload_bytes = 4 * largest, codec.payload_bytes(self.coding, largest)
         self.memory = SpareMemory((self._array_bytes, self._payload_bytes))
@@ -186,11 +191,20 @@ class Shard:
             portion.place(codec.outer_gradient(offer.coding, payload, against), delta)
         return Decoded(delta, norms(fragment, delta), version)
 
-    def accept(self, unit: str, offer: Offer, decoded: Decoded) -> None:
-        """Keep a contribution for the order that merges it.
+    def hold(self, unit: str, offer: Offer, decoded: Decoded) -> None:
+        """Keep a decoded answer until it is accepted or dropped."""
+        self._decoded[unit, offer.t] = decoded
+
+    def drop(self, unit: str, offer: Offer) -> None:
+        """Forget a decoded answer that is not accepted. Idempotent."""
+        self._decoded.pop((unit, offer.t), None)
+
+    def accept(self, unit: str, offer: Offer) -> None:
+        """Keep a decoded answer, which is held, for the order that merges it.
 
         Raises ValueError if the fragment has changed since it was decoded, which the coordinator rules out.
         """
+        decoded = self._decoded.pop((unit, offer.t))
         if decoded.anchor != self._versions[offer.fragment]:
             raise ValueError(
                 f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} was decoded against version {decoded.anchor}; "
@@ -230,14 +244,22 @@ class Shard:
         momentum = stepped[1]
         return Update(close.t, p, close.base, payload, value, _frozen(momentum), residual)
 
-    def install(self, close: Close, update: Update | None) -> None:
-        """Put the result of `compute` in place, and forget the contributions. Instant."""
+    def hold_update(self, close: Close, update: Update | None) -> None:
+        """Keep the result of `compute` until it is installed."""
+        self._computed[close.t] = update
+
+    def install(self, close: Close) -> memoryview | None:
+        """Put the update in place, which is held, and forget the contributions. The update in the job's coding; None: there is none, it was
+        not finite. Instant."""
+        update = self._computed.pop(close.t)
         self._accepted.pop(close.t, None)
         self._keep_memory(len(close.units))
-        if update is not None:
-            p = update.fragment
-            self._seeded_values()[p], self._momentum[p], self._residual[p] = update.value, update.momentum, update.residual
-            self._versions[p] = update.t
+        if update is None:
+            return None
+        p = update.fragment
+        self._seeded_values()[p], self._momentum[p], self._residual[p] = update.value, update.momentum, update.residual
+        self._versions[p] = update.t
+        return update.payload
 
     def _code(self, p: int, stepped: Array) -> tuple[memoryview, Array, Array | None] | None:
         """(payload, new value, new residual) of fragment p; None if that is not finite. `stepped`: the new value for FLOAT32, else the

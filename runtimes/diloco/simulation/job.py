@@ -1,4 +1,4 @@
-"""A job on virtual time: the coordinator that runs in syncers, and simulated units.
+"""A job on virtual time: the driver that runs in syncers, without arrays, and simulated units.
 
 See docs/decisions/0209-simulator.md. See docs/decisions/0215-clocks-and-links-of-the-simulator.md.
 """
@@ -15,7 +15,9 @@ from numpy.random import Generator
 
 from diloco.algorithm.clock import Clock
 from diloco.algorithm.coordinator import Coordinator
-from diloco.algorithm.events import Close, Merged, Metadata, Offer, Order, Pull, Rest, Skipped
+from diloco.algorithm.driver import Driver, NoArrays
+from diloco.algorithm.effects import Broadcast, Close, Decode, Effect, Merged, Pull, Rest, Skipped
+from diloco.algorithm.events import Computed, Joined, Left, Metadata, Offer, Offered, Paused, Reported, Seeded, Tick, Usable
 from diloco.algorithm.guards import Guard
 from diloco.contract import Training
 from diloco.goodput import Accounts
@@ -76,10 +78,9 @@ class SimulatedJob:
         """Of all units."""
         self._training = training
         self._random = random
-        guard = Guard([1] * training.fragments)
-        guard.begin([_NORM] * training.fragments)
-        self._coordinator = Coordinator(training, guard, clock=clock)
-        self._coordinator.begin()
+        self._coordinator = Coordinator(training, Guard([1] * training.fragments), clock=clock)
+        self._driver = Driver(self._coordinator, NoArrays())
+        self._driver.take(Seeded(0.0, (_NORM,) * training.fragments))
         self._spares = {pool: Spares(free) for pool, free in (spares or {}).items()}
         self._network = Network(self.timeline, bandwidth) if bandwidth is not None else None
         self._given: dict[int, dict[str, int]] = {}
@@ -102,10 +103,10 @@ class SimulatedJob:
 
     def run(self, seconds: float = math.inf, tokens: float = math.inf) -> Outcome:
         """Simulate until that virtual time, or until so many tokens have come into merges. May go on afterwards."""
-        timeline, coordinator = self.timeline, self._coordinator
+        timeline, driver = self.timeline, self._driver
         self._advance()
         while self.merged_tokens < tokens:
-            wake = coordinator.wake_at(timeline.now)
+            wake = driver.wake_at(timeline.now)
             at = timeline.next_at if wake is None else min(wake, timeline.next_at)
             if at > seconds or math.isinf(at):
                 break
@@ -138,19 +139,19 @@ class SimulatedJob:
 
     def joined(self, unit: SimulatedUnit) -> None:
         self._joined.add(unit.name)
-        self._coordinator.join(unit.name, self.timeline.now)
+        self._driver.take(Joined(self.timeline.now, unit.name))
 
     def left(self, unit: SimulatedUnit) -> None:
         self._joined.discard(unit.name)
-        self._coordinator.leave(unit.name, self.timeline.now)
+        self._driver.take(Left(self.timeline.now, unit.name))
         if self._network is not None:
             self._network.left(unit.name)
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
-        self._coordinator.paused(unit.name, until, self.timeline.now)
+        self._driver.take(Paused(self.timeline.now, unit.name, until))
 
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
-        self._coordinator.progress(unit.name, metadata, self.timeline.now)
+        self._driver.take(Reported(self.timeline.now, unit.name, metadata))
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
         offer = Offer(pull.fragment, pull.t, self._coordinator.coding, base, steps, tokens)
@@ -160,38 +161,47 @@ class SimulatedJob:
             self._network.answer(unit.name, pull.t, partial(self._arrived, unit.name, offer))
 
     def _arrived(self, unit: str, offer: Offer) -> None:
-        coordinator, now = self._coordinator, self.timeline.now
-        if coordinator.admit(unit, offer, now) is None and coordinator.contributed(unit, offer, _NORM, now) is None:
-            self._given.setdefault(offer.t, {})[unit] = offer.tokens
+        for effect in self._driver.take(Offered(self.timeline.now, unit, offer)):
+            self._carry_out(effect)
 
-    # --- what the coordinator wants -----------------------------------------------------------------------------------
+    # --- what the driver wants -----------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        while orders := self._coordinator.advance(self.timeline.now):
-            for order in orders:
-                self._carry_out(order)
+        while effects := self._driver.take(Tick(self.timeline.now)):
+            for effect in effects:
+                self._carry_out(effect)
 
-    def _carry_out(self, order: Order) -> None:
-        match order:
+    def _carry_out(self, effect: Effect) -> None:
+        now = self.timeline.now
+        match effect:
             case Pull():
-                for name in order.units:
-                    self.units[name].pulled(order)
+                for name in effect.units:
+                    self.units[name].pulled(effect)
+            case Decode():
+                refused = self._driver.take(Usable(now, effect.unit, effect.offer, _NORM))
+                assert not refused, "nothing happens between an answer and its arithmetic"
+                self._given.setdefault(effect.offer.t, {})[effect.unit] = effect.offer.tokens
             case Close():
-                merged = self._coordinator.applied(order.t, self.timeline.now, finite=True)
-                assert isinstance(merged, Merged), "the update of a simulated merge is finite"
-                self._merged += 1
-                self._contributions += len(merged.units)
-                given = self._given.pop(order.t)
-                for name in merged.units:
-                    self.merged_of[name] += given[name] / self._training.fragments
-                    self.merged_tokens += given[name] / self._training.fragments
-                self._over(order.t)
-                self._broadcast(order.t, order.fragment)
+                for outcome in self._driver.take(Computed(now, effect.t, finite=True)):
+                    self._carry_out(outcome)
+            case Merged():
+                self._book(effect)
+                self._over(effect.t)
+            case Broadcast():
+                self._broadcast(effect.t, effect.fragment)
             case Skipped():
                 self._skipped += 1
-                self._over(order.t)
+                self._over(effect.t)
             case Rest():
-                self.units[order.unit].rest(order.rests)
+                self.units[effect.unit].rest(effect.rests)
+
+    def _book(self, merged: Merged) -> None:
+        self._merged += 1
+        self._contributions += len(merged.units)
+        given = self._given.pop(merged.t)
+        for name in merged.units:
+            self.merged_of[name] += given[name] / self._training.fragments
+            self.merged_tokens += given[name] / self._training.fragments
 
     def _over(self, t: int) -> None:
         if self._network is not None:

@@ -8,7 +8,8 @@ from typing import Final, Protocol
 
 from numpy.random import Generator
 
-from diloco.algorithm.events import Metadata, Pull
+from diloco.algorithm.effects import Pull
+from diloco.algorithm.events import Metadata
 from diloco.contract import HEARTBEAT
 from diloco.goodput import Accounts, Use
 from diloco.simulation.failures import ReturnDelay

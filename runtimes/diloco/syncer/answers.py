@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from diloco.algorithm.events import Refusal
+from diloco.algorithm.effects import Refusal
 from diloco.algorithm.shard import Decoded
 from diloco.protocol.framing import Transfer
 from diloco.syncer.exchange import Exchanges

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Distrusted, Finish, Snapshot
+from diloco.algorithm.effects import Distrusted, Finish, Snapshot
 from diloco.contract import Result
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, FromLearner, Refused, Report, ToLearner, Work
@@ -415,29 +415,29 @@ class Engine:
     def _advance(self) -> None:
         now = self._clock()
         before = self.exchanges.t
-        self._end_early()
-        orders = self.exchanges.advance(now)
-        if self._ending.ending is None and self._end_early():  # what was merged now has reached the budget
-            orders += self.exchanges.advance(now)
+        self._end_early(now)
+        effects = self.exchanges.advance(now)
+        if self._ending.ending is None and self._end_early(now):  # what was merged now has reached the budget
+            effects += self.exchanges.advance(now)
         core = self.exchanges.core
         if core is None:
             return
         if core.t > before:
             self._history.step(core, now)  # before the snapshot: one of this step holds its loss
-        for order in orders:
-            match order:
+        for effect in effects:
+            match effect:
                 case Snapshot():
                     self._snapshot_due = True
                 case Distrusted():
-                    self._membership.distrust(order, now)
+                    self._membership.distrust(effect, now)
                 case Finish():
                     self._finish(core)
         self._write_snapshot(core)
 
-    def _end_early(self) -> bool:
+    def _end_early(self, now: float) -> bool:
         t = self._ending.end_at(self.exchanges.t, self.work.ledger.tokens)
         if t is not None:
-            self.exchanges.end(t)
+            self.exchanges.end(t, now)
         return t is not None
 
     def _write_snapshot(self, core: Core) -> None:

@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from diloco.algorithm.codec import Coding, payload_bytes
 from diloco.algorithm.coordinator import refuse
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import Close, Distrusted, Marks, Metadata, Offer, Order, Pull, Push, Reason, Refusal, Rest, Skipped
+from diloco.algorithm.effects import Broadcast, Close, Effect, Merged, Pull, Reason, Refusal, Refused, Rest, Skipped
+from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Marks, Metadata, Offer, Offered, Paused, Reported, Seeded, Tick, Unusable
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Portion
 from diloco.algorithm.shard import Decoded, Update
 from diloco.contract import Training
-from diloco.protocol.diloco_pb2 import Chunk, Progress, Refused, ToLearner
+from diloco.protocol.diloco_pb2 import Chunk, Progress, ToLearner
+from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.diloco_pb2 import Rest as RestMessage
 from diloco.protocol.framing import OPEN_TRANSFERS, FramingError, Transfer
 from diloco.syncer.arithmetic import Arithmetic
@@ -120,10 +122,10 @@ class Exchanges:
             self.core = Core(layout, self._training)
         return self.core.layout
 
-    def end(self, t: int) -> None:
-        """As `Coordinator.end`."""
+    def end(self, t: int, now: float) -> None:
+        """The job ends at outer step t, see `EndsAt`."""
         if self.core is not None:
-            self.core.end(t)
+            self.core.take(EndsAt(self._at(now), t))
 
     def lacks(self, held: Mapping[int, int], portions: Sequence[Portion] | None = None) -> float:
         """What a stream that holds these versions is sent whole when it joins, of these portions or (None) of all: in parts of the model.
@@ -147,12 +149,12 @@ class Exchanges:
             else:
                 peer.outgoing.broadcast(self._whole(core, p), self._work.merged_at(session, p))
         if peer.leader is peer:
-            core.join(session.unit, self.awake.of(now))
+            core.take(Joined(self._at(now), session.unit))
 
     def leave(self, unit: str, now: float) -> None:
         """The unit is not waited for any more."""
         if self.core is not None:
-            self.core.leave(unit, self.awake.of(now))
+            self.core.take(Left(self._at(now), unit))
 
     # --- what learners send -------------------------------------------------------------------------------------------
 
@@ -184,28 +186,27 @@ class Exchanges:
         """A learner has taken a local step. Not None: it must be refused."""
         metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
         try:
-            self._core().progress(session.unit, metadata, self.awake.of(now))
+            self._core().take(Reported(self._at(now), session.unit, metadata))
         except ValueError as error:
-            return Rejected(Refused.PROTOCOL, str(error))
+            return Rejected(Code.PROTOCOL, str(error))
         return None
 
     def paused(self, unit: str, until: float, now: float) -> None:
         """The unit's program takes no steps until then, on purpose; a time that is past: it goes on."""
         if self.core is not None:
-            self.core.coordinator.paused(unit, self.awake.of(until), self.awake.of(now))
+            self.core.take(Paused(self._at(now), unit, self._at(until)))
 
     def alive(self, unit: str, now: float) -> None:
         """The unit's process is alive, whatever its program does."""
         if self.core is not None:
-            self.core.coordinator.alive(unit, self.awake.of(now))
+            self.core.take(Lives(self._at(now), unit))
 
     def offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
         """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
         offer = self._offer(session, header)
         if isinstance(offer, Rejected):
             return offer
-        refusal = self._core().coordinator.admit(session.unit, offer, self.awake.of(now))
-        return offer if refusal is None else self._refused(session, refusal)
+        return self._admit(session, offer, now)
 
     def portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
         """Put one rank's portion of an answer aside. The answer if it is whole now: it is admitted, and is to be decoded. None: it is not
@@ -219,18 +220,18 @@ class Exchanges:
             return offer
         coordinator, gathering, unit = self._core().coordinator, peer.leader.gathering, session.unit
         if why := gathering.disagreement(peer.rank, offer):
-            return Rejected(Refused.PROTOCOL, f"unit {unit}: {why}")
+            return Rejected(Code.PROTOCOL, f"unit {unit}: {why}")
         if gathering.has(peer.rank, offer):
-            return self._refused(session, refuse(Reason.DUPLICATE, unit, offer, f"rank {peer.rank} has sent its portion before"))
+            return self._refuse(session, refuse(Reason.DUPLICATE, unit, offer, f"rank {peer.rank} has sent its portion before"))
         if not coordinator.awaits(unit, offer):
             if gathering.refused_before(peer.rank, offer):
                 return None
-            refusal = coordinator.admit(unit, offer, self.awake.of(now))
-            assert refusal is not None
-            return self._refused(session, refusal)
+            refused = self._admit(session, offer, now)
+            assert not isinstance(refused, Offer), "the coordinator does not await it"
+            return refused
         whole = gathering.add(peer.rank, offer, portion, transfer.payload)
         if whole is not None:
-            coordinator.admit(unit, offer, self.awake.of(now))
+            self._admit(session, offer, now)
         return whole
 
     def decode_answer(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
@@ -245,28 +246,29 @@ class Exchanges:
     async def decode(self, session: UnitSession, offer: Offer, payload: Buffer) -> Decoded | Refusal:
         """Decode an answer that was admitted, for any task. Changes nothing."""
         core = self._core()
-        return await self._run(core, offer.fragment, lambda: core.decode(session.unit, Push(offer, payload)))
+        return await self._run(core, offer.fragment, lambda: core.decode(session.unit, offer, payload))
 
     def decoded(self, session: UnitSession, offer: Offer, decoded: Decoded | Refusal | None, now: float) -> Rejected | None:
         """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
         core = self._core()
         if not isinstance(decoded, Decoded):
-            core.coordinator.rejected(session.unit, offer, self.awake.of(now))
-            return self._refused(session, decoded) if decoded is not None else None
+            core.take(Unusable(self._at(now), session.unit, offer))
+            return self._refuse(session, decoded) if decoded is not None else None
         # Again: another answer of the unit may have been accepted since this one was admitted.
         if why := self._work.contradiction_of(offer):
-            core.coordinator.rejected(session.unit, offer, self.awake.of(now))
-            return Rejected(Refused.PROTOCOL, why)
+            core.take(Unusable(self._at(now), session.unit, offer))
+            return Rejected(Code.PROTOCOL, why)
         tokens = self._work.countable_tokens(offer)
-        if refusal := core.contributed(session.unit, offer, decoded, self.awake.of(now), tokens):
-            return self._refused(session, refusal)
+        for effect in core.use(session.unit, offer, decoded, self._at(now), tokens):
+            assert isinstance(effect, Refused), "nothing else follows from an answer that can be used"
+            return self._refuse(session, effect.refusal)
         self._work.offered(offer)
         self._unit_stats.of(session.unit).contributed(now)
         return None
 
     def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
         if why := self._work.contradiction(session, header):
-            return Rejected(Refused.PROTOCOL, why)
+            return Rejected(Code.PROTOCOL, why)
         marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
         return Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
 
@@ -283,9 +285,14 @@ class Exchanges:
                 f"{plural(transfers, 'fragment')} as large as the largest"
             )
 
-    def _refused(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
+    def _admit(self, session: UnitSession, offer: Offer, now: float) -> Offer | Rejected | None:
+        """Let the core judge an answer before it is decoded. None: it is not to be decoded, and was counted."""
+        (effect,) = self._core().take(Offered(self._at(now), session.unit, offer))
+        return self._refuse(session, effect.refusal) if isinstance(effect, Refused) else offer
+
+    def _refuse(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
         if refusal.reason is Reason.NON_FINITE:
-            return Rejected(Refused.NONFINITE, refusal.message)
+            return Rejected(Code.NONFINITE, refusal.message)
         self._unit_stats.of(session.unit).refuse(refusal.reason.value)
         _log.info("%s", refusal.message)
         return None
@@ -299,9 +306,10 @@ class Exchanges:
         seed = self.seeding.take(core.fragments, p, peer.rank, None if peer.portions is None else peer.portions[p], transfer.payload)
         if seed is None:
             return False
-        refusal = await self._run(core, None, lambda: core.seed(seed()))
-        if refusal is not None:
-            return Rejected(Refused.NONFINITE if refusal.reason is Reason.NON_FINITE else Refused.PROTOCOL, refusal.message)
+        norms = await self._run(core, None, lambda: core.seed(seed()))
+        if isinstance(norms, Refusal):
+            return Rejected(Code.NONFINITE if norms.reason is Reason.NON_FINITE else Code.PROTOCOL, norms.message)
+        core.take(Seeded(self._at(now), norms))
         _log.info("unit %s has seeded the job", session.unit)
         self.seeding.stop()
         for other, joined in self._peers.streams():
@@ -312,16 +320,16 @@ class Exchanges:
 
     # --- what the core decides ----------------------------------------------------------------------------------------
 
-    def advance(self, now: float) -> list[Order]:
-        """Let the core decide and carry its orders out. Returns them: snapshots, distrusted units and the end are the caller's."""
+    def advance(self, now: float) -> list[Effect]:
+        """Let the core decide and carry its effects out. Returns them: snapshots, distrusted units and the end are the caller's."""
         core = self.core
-        carried_out: list[Order] = []
-        while core is not None and (orders := core.coordinator.advance(self.awake.of(now))):
-            for order in orders:
-                self._carry_out(core, order, now)
-            if rests := {order.unit: order.rests for order in orders if isinstance(order, Rest)}:
+        carried_out: list[Effect] = []
+        while core is not None and (effects := core.take(Tick(self._at(now)))):
+            for effect in effects:
+                self._carry_out(core, effect, now)
+            if rests := {effect.unit: effect.rests for effect in effects if isinstance(effect, Rest)}:
                 self._tell_rests(rests, now)
-            carried_out += orders
+            carried_out += effects
         return carried_out
 
     def merged(self, event: MergeComputed, now: float) -> None:
@@ -330,30 +338,32 @@ class Exchanges:
 
     def wake_at(self, now: float) -> float | None:
         """When to call `advance` if no event comes before; None: only an event changes anything."""
-        at = self.core.wake_at(self.awake.of(now)) if self.core is not None else None
+        at = self.core.wake_at(self._at(now)) if self.core is not None else None
         return None if at is None else self.awake.back(at)
 
-    def _carry_out(self, core: Core, order: Order, now: float) -> None:
-        if isinstance(order, Close | Skipped):
+    def _carry_out(self, core: Core, effect: Effect, now: float) -> None:
+        if isinstance(effect, Close | Skipped):
             for peer, _ in self._peers.joined():
-                peer.gathering.closed(order.fragment, order.t)
-        match order:
+                peer.gathering.closed(effect.fragment, effect.t)
+        match effect:
             case Pull():
-                asked = set(order.units)
+                asked = set(effect.units)
                 for peer, session in self._peers.joined():
                     if session.unit in asked:
-                        peer.outgoing.pull(order.fragment, order.t, self._training.overlap_steps)
-            case Close() if core.fragments[order.fragment].size <= INLINE_ELEMENTS:
-                self._install(core, order, core.shard.compute(order), now)
+                        peer.outgoing.pull(effect.fragment, effect.t, self._training.overlap_steps)
+            case Close() if core.fragments[effect.fragment].size <= INLINE_ELEMENTS:
+                self._install(core, effect, core.compute(effect), now)
             case Close():
-                merge = asyncio.create_task(self._arithmetic.merge(lambda: core.shard.compute(order)), name=f"merge-{order.t}")
+                merge = asyncio.create_task(self._arithmetic.merge(lambda: core.compute(effect)), name=f"merge-{effect.t}")
                 self._tasks.add(merge)  # an event loop holds its tasks weakly
                 merge.add_done_callback(self._tasks.discard)
-                merge.add_done_callback(lambda computed: self._submit(MergeComputed(order, computed)))
-            case Distrusted():
-                core.discard(order)
+                merge.add_done_callback(lambda computed: self._submit(MergeComputed(effect, computed)))
+            case Merged():
+                self._merged(effect, now)
+            case Broadcast():
+                self._broadcast(core, effect)
             case Skipped():
-                self._skipped(order, now)
+                self._skipped(effect, now)
 
     def _tell_rests(self, rests: dict[str, bool], now: float) -> None:
         """Tell the units whether they rest from now on."""
@@ -365,19 +375,19 @@ class Exchanges:
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
-        outcome = core.installed(close, update, self.awake.of(now))
-        if isinstance(outcome, Skipped):
-            self._skipped(outcome, now)
-            return
-        assert update is not None
-        self._work.closed(outcome.fragment, outcome.t, {marks.session for marks in outcome.marks.values()})
-        _log.debug("outer step %d merged fragment %d of %s", outcome.t, outcome.fragment, ", ".join(outcome.units))
-        self._recent.merged(outcome.t, outcome.fragment, outcome.units, self._unit_stats.loss(), now)
-        self._tokens[update.fragment] = tokens = self._work.ledger.tokens
-        whole = core.shard.whole(update.fragment)
-        version = Version(update.fragment, update.t, update.base, core.coding, update.payload, whole, tokens)
+        for effect in core.computed(close, update, self._at(now)):
+            self._carry_out(core, effect, now)
+
+    def _merged(self, merged: Merged, now: float) -> None:
+        self._work.closed(merged.fragment, merged.t, {marks.session for marks in merged.marks.values()})
+        _log.debug("outer step %d merged fragment %d of %s", merged.t, merged.fragment, ", ".join(merged.units))
+        self._recent.merged(merged.t, merged.fragment, merged.units, self._unit_stats.loss(), now)
+
+    def _broadcast(self, core: Core, new: Broadcast) -> None:
+        self._tokens[new.fragment] = tokens = self._work.ledger.tokens
+        version = Version(new.fragment, new.t, new.base, new.coding, new.payload, core.shard.whole(new.fragment), tokens)
         for peer, session in self._peers.streams():
-            peer.outgoing.broadcast(version, self._work.merged_at(session, update.fragment))
+            peer.outgoing.broadcast(version, self._work.merged_at(session, new.fragment))
 
     def _skipped(self, skipped: Skipped, now: float) -> None:
         self._recent.merged(skipped.t, skipped.fragment, (), self._unit_stats.loss(), now)
@@ -392,6 +402,10 @@ class Exchanges:
     def _whole(self, core: Core, p: int) -> Version:
         """The current version of fragment p in FLOAT32."""
         return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self._tokens[p])
+
+    def _at(self, now: float) -> float:
+        """The core's time."""
+        return self.awake.of(now)
 
     def _core(self) -> Core:
         assert self.core is not None  # the first learner's layout makes it, and it stays while a learner is joined

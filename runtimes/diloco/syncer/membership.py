@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from diloco.algorithm.events import Distrusted
+from diloco.algorithm.effects import Distrusted
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
 from diloco.protocol.diloco_pb2 import Bye, Done, Hello, Refused, ToLearner

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from diloco.algorithm.events import Close, Offer, Refusal
+from diloco.algorithm.effects import Close, Refusal
+from diloco.algorithm.events import Offer
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError, Portion
 from diloco.algorithm.shard import Decoded, Update

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diloco.algorithm.core import Core
-from diloco.algorithm.events import LOST_WORK
+from diloco.algorithm.effects import LOST_WORK
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Result, UnitResult
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage

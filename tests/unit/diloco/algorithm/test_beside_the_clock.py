@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core, metadata
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Close, Marks, Merged, Offer, Pull, Reason, Refusal
+from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core, metadata
+from diloco.algorithm.effects import Close, Merged, Pull, Reason, Refusal
+from diloco.algorithm.events import Marks, Offer, Tick
 from diloco.algorithm.shard import Decoded, Shard, Update
 from diloco.contract import Training
 from hypothesis import given, settings
@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 class SlowSimulation(Simulation[SimulatedLearner]):
     """As a real syncer: answers are decoded and merges computed in the background, each for its own time."""
 
-    def __init__(self, core: Core, learners: Sequence[SimulatedLearner], durations: Sequence[float]) -> None:
+    def __init__(self, core: InlineCore, learners: Sequence[SimulatedLearner], durations: Sequence[float]) -> None:
         """`durations`: seconds of one decode or merge after the other, again and again."""
         super().__init__(core, learners)
         self.tape: list[Close] = []
@@ -34,22 +34,22 @@ class SlowSimulation(Simulation[SimulatedLearner]):
         return self._durations[self._taken % len(self._durations)]
 
     def _advance(self) -> None:
-        while orders := self.core.coordinator.advance(self.now):
-            for order in orders:
-                self.actions.append((self.now, order))  # type: ignore[arg-type]
-                if isinstance(order, Close):
-                    self.tape.append(order)
-                    update = self.core.shard.compute(order)
-                    self.at(self.now + self._duration(), functools.partial(self._computed, order, update))
-                if isinstance(order, Pull):
-                    assert [e.fragment for e in self.core.coordinator._open.values()].count(order.fragment) == 1
-                    for unit in order.units:
-                        self._pulled(self.learners[unit], order)
+        while effects := self.core.take(Tick(self.now)):
+            for effect in effects:
+                self.actions.append((self.now, effect))
+                if isinstance(effect, Close):
+                    self.tape.append(effect)
+                    update = self.core.compute(effect)
+                    self.at(self.now + self._duration(), functools.partial(self._computed, effect, update))
+                if isinstance(effect, Pull):
+                    assert [e.fragment for e in self.core.coordinator._open.values()].count(effect.fragment) == 1
+                    for unit in effect.units:
+                        self._pulled(self.learners[unit], effect)
 
     def _answer(self, learner: SimulatedLearner, pull: Pull, steps: int | None = None) -> None:
         taken = learner.steps[pull.fragment]
         push = a_push(self.core, pull, float(learner.local_step), steps=taken, tokens=taken * learner.tokens)
-        refusal = self.core.coordinator.admit(learner.unit, push.offer, self.now)
+        refusal = self.core.admit(learner.unit, push.offer, self.now)
         if refusal is not None:
             self.refused.append((learner.unit, refusal))
             return
@@ -58,12 +58,12 @@ class SlowSimulation(Simulation[SimulatedLearner]):
 
     def _decoded(self, unit: str, offer: Offer, decoded: Decoded) -> None:
         # `accept` raises if the fragment has changed since it was decoded
-        if self.core.contributed(unit, offer, decoded, self.now) is None:
+        if self.core.contribute(unit, offer, decoded, self.now) is None:
             # a copy: the shard uses the memory again once the contribution is merged
             self.accepted.append((unit, offer, replace(decoded, delta=decoded.delta.copy())))
 
     def _computed(self, close: Close, update: Update | None) -> None:
-        outcome = self.core.installed(close, update, self.now)
+        outcome, *_ = self.core.computed(close, update, self.now)
         self.actions.append((self.now, outcome))
         for learner in self.learners.values():
             learner.adopt(close.fragment)
@@ -103,8 +103,10 @@ def test_same_contributions_and_close_orders_give_the_same_bytes(durations: list
     for order in sorted((order for order in sim.tape if order.t in applied), key=lambda order: order.t):
         for unit, offer, decoded in sim.accepted:
             if offer.t == order.t:
-                replay.accept(unit, offer, decoded)
-        replay.install(order, replay.compute(order))
+                replay.hold(unit, offer, decoded)
+                replay.accept(unit, offer)
+        replay.hold_update(order, replay.compute(order))
+        replay.install(order)
     assert len(applied) > 20
     for mine, other in ((replay.values, sim.core.shard.values), (replay.momentum, sim.core.shard.momentum)):
         assert [x.tobytes() for x in mine] == [x.tobytes() for x in other]
@@ -116,14 +118,14 @@ def test_clock_goes_on_beside_a_merge_for_tau_steps() -> None:
     assert slow.core.t >= sim.core.t - 1
 
 
-def an_answer_on_its_way(core: Core) -> tuple[Pull, Offer, Decoded]:
+def an_answer_on_its_way(core: InlineCore) -> tuple[Pull, Offer, Decoded]:
     """a and b are asked; a's answer is admitted and decoded, and not yet contributed."""
     for unit in core.units:
         core.progress(unit, metadata(core, 1), 1.0)
     (pull,) = core.advance(1.0)
     assert isinstance(pull, Pull)
     push = a_push(core, pull, 2.0)
-    assert core.coordinator.admit("a", push.offer, 1.1) is None
+    assert core.admit("a", push.offer, 1.1) is None
     return pull, push.offer, core.shard.decode(push.offer, push.payload)
 
 
@@ -141,7 +143,7 @@ def test_exchange_stays_open_while_an_answer_that_came_in_time_is_decoded() -> N
     for late in (2.0, 10.0, 100.0):
         assert core.advance(late) == []
         assert core.wake_at(late) is None
-    assert core.contributed("a", offer, decoded, 100.0) is None
+    assert core.contribute("a", offer, decoded, 100.0) is None
     merged = core.advance(100.0)[0]
     assert isinstance(merged, Merged)
     assert merged.units == ("a", "b")
@@ -150,16 +152,16 @@ def test_exchange_stays_open_while_an_answer_that_came_in_time_is_decoded() -> N
 def test_second_answer_is_refused_while_the_first_is_decoded() -> None:
     core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
     _, offer, decoded = an_answer_on_its_way(core)
-    assert reason_of(core.coordinator.admit("a", offer, 1.2)) is Reason.DUPLICATE
-    assert core.contributed("a", offer, decoded, 1.3) is None
-    assert reason_of(core.contributed("a", offer, decoded, 1.4)) is Reason.NOT_ASKED
+    assert reason_of(core.admit("a", offer, 1.2)) is Reason.DUPLICATE
+    assert core.contribute("a", offer, decoded, 1.3) is None
+    assert reason_of(core.contribute("a", offer, decoded, 1.4)) is Reason.NOT_ASKED
 
 
 def test_answer_of_a_unit_that_left_while_it_was_decoded_is_not_merged() -> None:
     core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
     pull, offer, decoded = an_answer_on_its_way(core)
     core.join("a", 1.2)  # another process of the unit
-    assert reason_of(core.contributed("a", offer, decoded, 1.3)) is Reason.NOT_ASKED
+    assert reason_of(core.contribute("a", offer, decoded, 1.3)) is Reason.NOT_ASKED
     assert core.push("b", a_push(core, pull, 4.0), 1.4) is None
     merged = core.advance(1.4)[0]
     assert isinstance(merged, Merged)
@@ -169,8 +171,8 @@ def test_answer_of_a_unit_that_left_while_it_was_decoded_is_not_merged() -> None
 def test_what_is_rejected_after_decoding_leaves_no_trace_and_holds_up_nothing() -> None:
     core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
     pull, offer, _ = an_answer_on_its_way(core)
-    core.coordinator.rejected("a", offer, 1.2)
-    core.coordinator.rejected("a", offer, 1.2)
+    core.reject("a", offer, 1.2)
+    core.reject("a", offer, 1.2)
     assert core.push("b", a_push(core, pull, 4.0), 1.3) is None
     merged = core.advance(1.3)[0]
     assert isinstance(merged, Merged)
@@ -196,7 +198,7 @@ def test_contribution_decoded_against_another_version_is_an_error() -> None:
     core = a_seeded_core(a_job(overlap_steps=0), units=["a", "b"])
     _, offer, decoded = an_answer_on_its_way(core)
     with pytest.raises(ValueError, match="was decoded against version 3; the fragment is at version 0 now"):
-        core.shard.accept("a", offer, replace(decoded, anchor=3))
+        core.use("a", offer, replace(decoded, anchor=3), 1.2)
 
 
 def test_order_about_another_version_is_an_error() -> None:

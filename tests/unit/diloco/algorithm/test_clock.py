@@ -2,7 +2,9 @@
 
 from diloco.algorithm.clock import Clock, PullClock, ReportClock
 from diloco.algorithm.coordinator import Coordinator
-from diloco.algorithm.events import Metadata, Order, Pull, Rest
+from diloco.algorithm.driver import Driver, NoArrays
+from diloco.algorithm.effects import Effect, Pull, Rest
+from diloco.algorithm.events import Joined, Metadata, Reported, Seeded, Tick
 from diloco.algorithm.guards import Guard
 from diloco.contract import Grace, Training
 
@@ -14,34 +16,33 @@ class Job:
 
     def __init__(self, *units: str, clock: Clock, quorum: int = 1, grace: float = 0.0) -> None:
         training = Training(steps=100, sync_interval=H, fragments=H, quorum=quorum, grace=Grace(max_steps=grace))
-        guard = Guard([1] * H)
-        guard.begin([1.0] * H)
-        self.coordinator = Coordinator(training, guard, clock=clock)
-        self.coordinator.begin()
+        self.coordinator = Coordinator(training, Guard([1] * H), clock=clock)
+        self._driver = Driver(self.coordinator, NoArrays())
+        self._driver.take(Seeded(0.0, (1.0,) * H))
         self.steps = dict.fromkeys(units, 0)
         for unit in units:
-            self.coordinator.join(unit, 0.0)
+            self._driver.take(Joined(0.0, unit))
 
-    def reports(self, unit: str, now: float) -> list[Order]:
+    def reports(self, unit: str, now: float) -> list[Effect]:
         """What follows from one more step of the unit, of 1 s."""
         self.steps[unit] += 1
         steps = self.steps[unit]
-        self.coordinator.progress(unit, Metadata(steps, (steps,) * H, (10 * steps,) * H, 1.0), now)
+        self._driver.take(Reported(now, unit, Metadata(steps, (steps,) * H, (10 * steps,) * H, 1.0)))
         return self.advance(now)
 
-    def advance(self, now: float) -> list[Order]:
-        found: list[Order] = []
-        while orders := self.coordinator.advance(now):
-            found += orders
+    def advance(self, now: float) -> list[Effect]:
+        found: list[Effect] = []
+        while effects := self._driver.take(Tick(now)):
+            found += effects
         return found
 
 
-def pulled(orders: list[Order]) -> list[tuple[str, ...]]:
-    return [order.units for order in orders if isinstance(order, Pull)]
+def pulled(effects: list[Effect]) -> list[tuple[str, ...]]:
+    return [effect.units for effect in effects if isinstance(effect, Pull)]
 
 
-def rests(orders: list[Order]) -> dict[str, bool]:
-    return {order.unit: order.rests for order in orders if isinstance(order, Rest)}
+def rests(effects: list[Effect]) -> dict[str, bool]:
+    return {effect.unit: effect.rests for effect in effects if isinstance(effect, Rest)}
 
 
 def test_by_reports_one_report_is_an_outer_step_of_its_own_with_a_quorum_of_one() -> None:
@@ -85,9 +86,9 @@ def test_by_reports_nobody_is_waited_for_once_all_have_reported() -> None:
 def test_by_reports_a_quorum_of_all_is_a_barrier() -> None:
     job = Job("a", "b", clock=ReportClock(), quorum=2)
     assert rests(job.reports("a", 1.0)) == {"a": True}
-    orders = job.reports("b", 1.4)
-    assert pulled(orders) == [("a", "b")]
-    assert rests(orders) == {"a": False}
+    effects = job.reports("b", 1.4)
+    assert pulled(effects) == [("a", "b")]
+    assert rests(effects) == {"a": False}
 
 
 def test_by_mean_steps_a_quorum_of_all_lets_the_faster_train_on() -> None:

@@ -6,36 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.core import a_job, a_layout, a_push, a_seeded_core, metadata
+from builders.core import InlineCore, Push, a_job, a_layout, a_push, a_seeded_core, metadata
 from diloco.algorithm import codec
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import (
-    Action,
-    Broadcast,
-    Finish,
-    Marks,
-    Merged,
-    Metadata,
-    Offer,
-    Pull,
-    Push,
-    Reason,
-    Refusal,
-    Rest,
-    Skipped,
-    Snapshot,
-)
+from diloco.algorithm.effects import Broadcast, Effect, Finish, Merged, Pull, Reason, Refusal, Rest, Skipped, Snapshot
+from diloco.algorithm.events import Marks, Metadata, Offer
 from diloco.algorithm.layout import Layout, LayoutError, TensorSpec
 from diloco.contract import Grace
 
 
-def pull_of(actions: Iterable[Action]) -> Pull:
+def pull_of(actions: Iterable[Effect]) -> Pull:
     (pull,) = [a for a in actions if isinstance(a, Pull)]
     return pull
 
 
-def merge_of(actions: Iterable[Action]) -> Merged:
+def merge_of(actions: Iterable[Effect]) -> Merged:
     (merged,) = [a for a in actions if isinstance(a, Merged)]
     return merged
 
@@ -45,7 +30,7 @@ def reason_of(refusal: Refusal | None) -> Reason:
     return refusal.reason
 
 
-def step_all(core: Core, now: float, *, local_step: int | None = None, **counters: Any) -> list[Action]:
+def step_all(core: InlineCore, now: float, *, local_step: int | None = None, **counters: Any) -> list[Effect]:
     """Every joined learner takes a step at `now`; what the core does about it."""
     for unit in core.units:
         core.progress(unit, metadata(core, local_step or int(now), **counters), now)
@@ -56,7 +41,7 @@ def step_all(core: Core, now: float, *, local_step: int | None = None, **counter
 
 
 def test_nothing_happens_before_the_seed() -> None:
-    core = Core(a_layout(), a_job())
+    core = InlineCore(a_layout(), a_job())
     core.join("a", 0.0)
     assert step_all(core, 1.0) == []
     assert (core.seeded, core.t, core.wake_at(1.0)) == (False, 0, None)
@@ -75,20 +60,20 @@ def test_seed_is_version_zero_of_every_fragment() -> None:
 
 def test_a_job_is_seeded_once() -> None:
     core = a_seeded_core(value=3.0)
-    refusal = core.seed([np.zeros(f.size, np.float32) for f in core.fragments])
+    refusal = core.begin([np.zeros(f.size, np.float32) for f in core.fragments])
     assert refusal is not None
     assert refusal.reason is Reason.STALE
     assert core.value(0)[0] == 3.0
 
 
 def test_bad_seeds_are_refused_and_the_tensor_is_named() -> None:
-    core = Core(a_layout(tensors=2, size=3), a_job(fragments=2))
+    core = InlineCore(a_layout(tensors=2, size=3), a_job(fragments=2))
     good = [np.zeros(3, np.float32)] * 2
-    refusal = core.seed([good[0], np.array([0, np.nan, 0], np.float32)])
+    refusal = core.begin([good[0], np.array([0, np.nan, 0], np.float32)])
     assert refusal is not None
     assert (refusal.reason, "w1" in refusal.message) == (Reason.NON_FINITE, True)
     for wrong in ([good[0]], [good[0], np.zeros(4, np.float32)]):
-        refusal = core.seed(wrong)
+        refusal = core.begin(wrong)
         assert refusal is not None
         assert refusal.reason is Reason.BAD_SIZE
     assert not core.seeded
@@ -195,7 +180,7 @@ def test_learner_without_a_report_since_a_broadcast_is_not_asked_for_the_fragmen
     assert pull_of(core.advance(2.0)).units == ("a",)
 
 
-def waiting_in_its_grace() -> Core:
+def waiting_in_its_grace() -> InlineCore:
     """At 4.0, where fragment 0 is due, a has trained it and b has not since it adopted it; both step once a second."""
     job = a_job(sync_interval=4, fragments=1, overlap_steps=3, grace=Grace(max_steps=2, safety_factor=0.8))
     core = a_seeded_core(job, a_layout(1), units=["a", "b"])
@@ -569,15 +554,15 @@ def test_unit_that_answers_in_time_again_is_waited_for_again() -> None:
 
 def test_job_that_does_not_fit_the_model_is_refused() -> None:
     with pytest.raises(LayoutError, match=r"set training\.fragments to at most 4"):
-        Core(a_layout(4), a_job(fragments=5, sync_interval=5))
+        InlineCore(a_layout(4), a_job(fragments=5, sync_interval=5))
     with pytest.raises(ValueError, match="overlapSteps is 4"):
-        Core(a_layout(4), a_job(overlap_steps=4))
+        InlineCore(a_layout(4), a_job(overlap_steps=4))
 
 
 def test_state_of_another_model_is_refused_with_the_difference() -> None:
     state = a_seeded_core().state()
     with pytest.raises(LayoutError, match=r"tensor w3: shape \(6\) here, \(5\) in the job"):
-        Core(Layout([*(TensorSpec(f"w{i}", (5,)) for i in range(3)), TensorSpec("w3", (6,))]), a_job(), state)
+        InlineCore(Layout([*(TensorSpec(f"w{i}", (5,)) for i in range(3)), TensorSpec("w3", (6,))]), a_job(), state)
 
 
 # --- an early end -----------------------------------------------------------------------------------------------------

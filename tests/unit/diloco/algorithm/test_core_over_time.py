@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Broadcast, Merged, Pull, Rest, Skipped
+from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
+from diloco.algorithm.effects import Broadcast, Merged, Pull, Rest, Skipped
 from diloco.algorithm.pacing import MOST_LOCAL_STEPS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -335,7 +334,7 @@ def test_restored_core_goes_on_at_the_same_step_and_pulls_anew() -> None:
     training = a_job(overlap_steps=2)
     core = a_seeded_core(training)
     sim = Simulation(core, [SimulatedLearner("a", 1.0, answer_seconds=0.9)]).run(until=50.5)
-    again = Core(core.layout, training, core.state())
+    again = InlineCore(core.layout, training, core.state())
     assert again.t == core.t
     after = Simulation(again, [SimulatedLearner("a", 1.0)]).run(until=3.5)
     assert after.all(Pull)[0].t == core.t + 1

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders.core import a_job, a_push, a_seeded_core, metadata
-from diloco.algorithm.core import Core
-from diloco.algorithm.events import Action, Distrusted, Marks, Merged, Pull, Push, Reason, Skipped
+from builders.core import InlineCore, Push, a_job, a_push, a_seeded_core, metadata
+from diloco.algorithm.effects import Distrusted, Effect, Merged, Pull, Reason, Skipped
+from diloco.algorithm.events import Marks
 from diloco.algorithm.guards import ARMED_AFTER
 from diloco.algorithm.quarantine import REFUSALS
 
@@ -15,22 +15,22 @@ UNITS = ("a", "b", "sick")
 ROUNDS = 4 * (ARMED_AFTER + 2)
 """Outer steps: with four fragments, as many rounds as arm the guards, and two more."""
 
-type Answer = Callable[[Core, Pull], Push]
+type Answer = Callable[[InlineCore, Pull], Push]
 
 
-def well(core: Core, pull: Pull) -> Push:
+def well(core: InlineCore, pull: Pull) -> Push:
     return a_push(core, pull, float(core.value(pull.fragment)[0]) + 0.1)
 
 
-def of[T: Action](kind: type[T], actions: Iterable[Action]) -> list[T]:
+def of[T: Effect](kind: type[T], actions: Iterable[Effect]) -> list[T]:
     return [action for action in actions if isinstance(action, kind)]
 
 
-def a_core(units: Iterable[str] = UNITS) -> Core:
+def a_core(units: Iterable[str] = UNITS) -> InlineCore:
     return a_seeded_core(a_job(overlap_steps=0), units=units, value=1.0)
 
 
-def outer_step(core: Core, now: float, answers: Mapping[str, Answer]) -> list[Action]:
+def outer_step(core: InlineCore, now: float, answers: Mapping[str, Answer]) -> list[Effect]:
     """Every member takes a step and answers; the actions of that outer step."""
     for unit in core.units:
         core.progress(unit, metadata(core, int(now)), now)
@@ -41,9 +41,9 @@ def outer_step(core: Core, now: float, answers: Mapping[str, Answer]) -> list[Ac
     return actions + core.advance(now)
 
 
-def run(core: Core, answers: Mapping[str, Answer], sick_from: int, rejoin: bool = True) -> list[Action]:
+def run(core: InlineCore, answers: Mapping[str, Answer], sick_from: int, rejoin: bool = True) -> list[Effect]:
     """ROUNDS outer steps; a distrusted unit joins again at once."""
-    actions: list[Action] = []
+    actions: list[Effect] = []
     for step in range(1, ROUNDS + 1):
         sick = step > sick_from
         done = outer_step(core, float(step), answers if sick else {})
@@ -54,11 +54,11 @@ def run(core: Core, answers: Mapping[str, Answer], sick_from: int, rejoin: bool 
     return actions
 
 
-def huge(core: Core, pull: Pull) -> Push:
+def huge(core: InlineCore, pull: Pull) -> Push:
     return a_push(core, pull, 1e30)
 
 
-def greedy(core: Core, pull: Pull) -> Push:
+def greedy(core: InlineCore, pull: Pull) -> Push:
     return a_push(core, pull, float(core.value(pull.fragment)[0]) + 0.1, tokens=100 * 10**9 // 30)
 
 
@@ -162,7 +162,7 @@ def test_counters_that_cannot_be_true_are_refused_before_anything_is_decoded() -
 def test_a_restored_core_judges_as_before() -> None:
     core = a_core()
     run(core, {}, ROUNDS)
-    restored = Core(core.layout, core.training, core.state())
+    restored = InlineCore(core.layout, core.training, core.state())
     for unit in UNITS:
         restored.join(unit, 0.0)
     # 100 times the level of 0.1 * sqrt(5) and not 1000 times the parameters, as in a new job
@@ -176,7 +176,7 @@ def test_what_is_long_and_not_refused_counts_less_in_the_merge() -> None:
     core = a_core()
     run(core, {}, sick_from=ROUNDS)
 
-    def far(core: Core, pull: Pull) -> Push:
+    def far(core: InlineCore, pull: Pull) -> Push:
         return a_push(core, pull, float(core.value(pull.fragment)[0]) + 2.0)
 
     merged = of(Merged, outer_step(core, ROUNDS + 1.0, {"sick": far}))

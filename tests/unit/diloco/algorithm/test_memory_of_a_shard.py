@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from builders.core import a_job, a_layout
 from diloco.algorithm import codec, spare
-from diloco.algorithm.events import Close, Offer
+from diloco.algorithm.effects import Close
+from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.shard import Array, Shard
 from diloco.algorithm.spare import SpareMemory
@@ -68,12 +69,14 @@ def exchange(shard: Shard, t: int, reader: Reader) -> list[bytes]:
             transfer = assembler.add(chunk)
         assert transfer is not None
         offer = Offer(p, t, coding, shard.versions[p], 1, 1)
-        shard.accept(unit, offer, shard.decode(offer, transfer.payload))
+        shard.hold(unit, offer, shard.decode(offer, transfer.payload))
+        shard.accept(unit, offer)
     shard.discard(t, "discarded")
     close = Close(t, p, shard.versions[p], UNITS, (1.0, 2.0, 3.0))
     update = shard.compute(close)
     assert update is not None
-    shard.install(close, update)
+    shard.hold_update(close, update)
+    shard.install(close)
     arrays: list[Array] = [x for x in (shard.value(p), shard.momentum[p], shard.residual[p]) if x is not None]
     buffers = [update.payload, shard.whole(p), *(memoryview(x) for x in arrays)]
     reader.take(*buffers)

@@ -8,7 +8,7 @@ import pytest
 from builders.core import a_job, a_push, a_seeded_core, metadata
 from diloco.algorithm import codec
 from diloco.algorithm import merge as merging
-from diloco.algorithm.events import Pull
+from diloco.algorithm.effects import Pull
 from diloco.algorithm.fragments import Fragment, make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.merge import norm, norms

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders.core import SimulatedLearner, Simulation, a_job, a_seeded_core
-from diloco.algorithm.core import Core
+from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_seeded_core
 from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
 from diloco.algorithm.state import CoreState, StateError
 from numpy.typing import NDArray
@@ -23,7 +22,7 @@ def during_exchanges() -> Simulation[SimulatedLearner]:
     return Simulation(core, [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.5, answer_seconds=0.9)]).run(until=30.2)
 
 
-def a_core_during_exchanges() -> Core:
+def a_core_during_exchanges() -> InlineCore:
     return during_exchanges().core
 
 
@@ -31,7 +30,7 @@ def arrays_of(state: CoreState) -> Tensors:
     return {name: array for part in state.parts() for name, array in part.items()}
 
 
-def stored(core: Core) -> tuple[Tensors, dict[str, Any]]:
+def stored(core: InlineCore) -> tuple[Tensors, dict[str, Any]]:
     """As a snapshot keeps it."""
     state = core.state()
     return {name: array.copy() for name, array in arrays_of(state).items()}, json.loads(json.dumps(state.meta()))
@@ -47,7 +46,7 @@ def restored(tensors: Tensors, meta: dict[str, Any]) -> CoreState:
 
 def test_round_trip_during_exchanges_loses_nothing() -> None:
     core = a_core_during_exchanges()
-    again = Core(LAYOUT, TRAINING, restored(*stored(core)))
+    again = InlineCore(LAYOUT, TRAINING, restored(*stored(core)))
     assert (again.t, again.seeded) == (core.t, True)
     for p in range(4):
         assert again.version(p) == core.version(p)
@@ -71,7 +70,7 @@ def test_restored_core_makes_the_same_bytes_as_one_that_went_on() -> None:
     first = a_core_during_exchanges()
     results = []
     for state in (first.state(), restored(*stored(first))):
-        core = Core(LAYOUT, TRAINING, state)
+        core = InlineCore(LAYOUT, TRAINING, state)
         Simulation(core, [SimulatedLearner("a", 1.0), SimulatedLearner("b", 1.5)]).run(until=20)
         results.append([core.value(p).tobytes() for p in range(4)])
     assert results[0] == results[1]
@@ -128,4 +127,4 @@ def test_state_that_cannot_be_used_is_refused_with_the_reason(spoil: Callable[[T
 
 def test_other_number_of_fragments_is_refused() -> None:
     with pytest.raises(StateError, match=r"4 fragments, the job into 2: training.fragments cannot change"):
-        Core(LAYOUT, a_job(fragments=2), a_core_during_exchanges().state())
+        InlineCore(LAYOUT, a_job(fragments=2), a_core_during_exchanges().state())

@@ -11,7 +11,7 @@ import pytest
 from builders.core import a_layout, a_seeded_core
 from builders.engine_simulation import share_of_one_slow_unit
 from builders.uneven_steps import PATTERNS, Pace, Steps, UnevenSimulation, a_job_of, measure, one_other, pace, uneven
-from diloco.algorithm.events import Merged, Skipped
+from diloco.algorithm.effects import Merged, Skipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -138,7 +138,7 @@ def test_a_process_that_does_not_even_say_that_it_is_alive_is_lost_after_a_minut
 def test_a_declared_pause_is_no_silence_even_of_a_process_that_does_not_say_that_it_is_alive() -> None:
     sim = seven_beside(1200.0)
     sim.at(110.0, sim.freeze("u0"))
-    sim.at(110.0, lambda: sim.core.coordinator.paused("u0", 1400.0, 110.0))
+    sim.at(110.0, lambda: sim.core.paused("u0", 1400.0, 110.0))
     assert outer_steps(sim, 130.0, 1130.0) == pytest.approx(1000 * 7 / 8, abs=3)
 
 

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from diloco.algorithm.events import Metadata, Pull
+from diloco.algorithm.effects import Pull
+from diloco.algorithm.events import Metadata
 from diloco.goodput import Use
 from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.timeline import Timeline

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
-from diloco.algorithm.events import Distrusted, Reason, Refusal
+from diloco.algorithm.effects import Distrusted, Reason, Refusal
 from diloco.algorithm.guards import ARMED_AFTER
 from diloco.algorithm.quarantine import REFUSALS
 from diloco.contract import Exit

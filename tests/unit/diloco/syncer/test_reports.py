@@ -1,7 +1,6 @@
 import pytest
-from builders.core import SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
+from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
 from builders.exchange import training
-from diloco.algorithm.core import Core
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Result
 from diloco.data.ledger import Ledger, UnitWork
@@ -27,8 +26,8 @@ def facts(**changes: object) -> Facts:
     return Facts(**(usual | changes))  # type: ignore[arg-type]
 
 
-def core() -> Core:
-    return Core(Layout([TensorSpec("a", (2,)), TensorSpec("b", (2,))]), training())
+def core() -> InlineCore:
+    return InlineCore(Layout([TensorSpec("a", (2,)), TensorSpec("b", (2,))]), training())
 
 
 def test_held_out_loss_is_weighted_by_the_tokens_it_was_measured_on() -> None:
