@@ -163,13 +163,13 @@ async def watching(client: Client, namespace: str) -> AsyncIterator[PodWatch]:
 
 
 @asynccontextmanager
-async def rig() -> AsyncIterator[Rig]:
+async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
     """A control plane that knows DiLoCoJobs; gone with everything in it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="diloco-bench-"))
     try:
         # New nodes get the taint not-ready, which a controller takes away; none runs here.
         untainted = ("--disable-admission-plugins=TaintNodesByCondition",)
-        with start(folder, controllers=False, scheduler=False, api_server_args=untainted) as plane:
+        with start(folder, controllers=False, scheduler=False, api_server_args=(*untainted, *api_server_args)) as plane:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
             plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=240s")
             async with RestClient.connect(load_config(str(plane.kubeconfig))) as client:

@@ -5,6 +5,10 @@ without a right to it and 230 connections that say nothing, then 10,000 jobs tha
 fail, one after the other, and each waits for its successor. The value is the largest median wait of a stage against that before; the
 operator may not lose its lease.
 
+What a tenant's requests cost the API server is not the operator's: 64 creates at once, from a user without limits, make every other
+request wait for a second on two cores. So the tenant creates its jobs as fast as it gets answers, from a process of its own, with a token
+of its namespace, and the API server serves it one request at a time (API priority and fairness).
+
 [loop-lag-operator] The longest time for which the operator's event loop stood still in all of that, from its start.
 """
 
@@ -19,27 +23,29 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from builders.child_processes import die_with_parent
-from builders.jobs import JobBuilder
 from builders.operator_process import DEFAULT, OperatorReplica
 from diloco.contract import TLS_IDENTITY_FILE, TLS_ROOTS_FILE
 from diloco_operator.api import names
 from diloco_operator.api.names import OPERATOR_LEASE
-from diloco_operator.kube.client import Obj
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.operator.write_limit import PER_SECOND
 
 from benchmarks import ROOT
 from benchmarks.figure import Figure, percentile, rounded
 from benchmarks.kube.noisy_neighbour import Neighbour
-from benchmarks.kube.rig import Rig, job, rig, running, side_by_side, watching
+from benchmarks.kube.rig import Rig, job, rig, running, watching
+from benchmarks.kube.tenant import tenant
 
 LIMIT = 2.0
 LAG_LIMIT = 250.0
 """Milliseconds."""
+CROWD = "many"
+"""Namespace of the jobs that wait for hardware."""
+FEW_SEATS = ("--max-requests-inflight=100", "--max-mutating-requests-inflight=50")
+"""Of the API server: 150 requests at once in all. A tenant with one of 246 shares then has one seat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,24 @@ class Flood:
     """Seconds."""
     held: dict[str, float] = field(default_factory=dict)
     """Seconds by the function that held the loop."""
+    jobs_seconds: float = 0.0
+    """In which the jobs that wait for hardware were made."""
+    left: float = 0.0
+    """Of them, how many the operator had not looked at yet in the end."""
+
+
+async def jobs_made(kubeconfig: Path, count: int) -> float:
+    """Seconds that the tenant needs for so many jobs that wait for hardware."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.kube.job_flood", str(kubeconfig), CROWD, str(count)),
+        cwd=ROOT,
+        stdout=asyncio.subprocess.PIPE,
+        preexec_fn=die_with_parent,
+    )
+    out, _ = await process.communicate()
+    if process.returncode != 0:
+        raise RuntimeError("the process that makes jobs failed")
+    return float(out)
 
 
 @asynccontextmanager
@@ -123,12 +147,6 @@ def address(number: int) -> str:
     return f"127.78.0.{number + 1}"
 
 
-def waiting_job(number: int) -> Obj:
-    """A job for hardware that is not there."""
-    made = JobBuilder(f"flood-{number}").in_namespace("many").with_learners(1, 1)
-    return made.with_pool("v5p", accelerator="tpu-v5p", topology="2x2x1", max=1).build()
-
-
 async def watch_lease(bench: Rig, flood: Flood) -> None:
     """Note how late the lease is renewed, until cancelled."""
     seen, since = None, time.monotonic()
@@ -142,9 +160,9 @@ async def watch_lease(bench: Rig, flood: Flood) -> None:
 
 
 async def flooded(size: Size) -> Flood:
-    async with rig() as bench:
+    async with rig(*FEW_SEATS) as bench:
         await bench.add_slices(size.victim_units + max(size.syncers))
-        for namespace in ("victim", "many"):
+        for namespace in ("victim", CROWD):
             await bench.namespace(namespace)
         with bench.operator(lead=DEFAULT) as operator:
             await asyncio.to_thread(operator.wait_leads)
@@ -179,17 +197,17 @@ async def stages(bench: Rig, operator: OperatorReplica, neighbour: Neighbour, si
         at = operator.address("/metrics")
         await stack.enter_async_context(processes("benchmarks.kube.scrapers", at, str(size.scrapers), str(size.silent)))
         flood.stages["scrapers"] = await waits()
-        creates = [partial(bench.client.create, names.DILOCO_JOBS, waiting_job(number)) for number in range(size.jobs)]
-        flooding = asyncio.create_task(side_by_side(creates))
+        flooding = asyncio.create_task(jobs_made(await tenant(bench, CROWD), size.jobs))
         flood.stages["jobs_come"] = []
         while not flooding.done():
             flood.stages["jobs_come"].append(await wait())
-        await flooding
+        flood.jobs_seconds = await flooding
         flood.stages["jobs"] = await waits()
     lease.cancel()
     if lease.done():
         lease.result()
     flood.longest_hold = await asyncio.to_thread(operator.total, "diloco_operator_event_loop_longest_hold_seconds")
+    flood.left = await asyncio.to_thread(operator.total, "workqueue_depth")
     flood.held = await asyncio.to_thread(operator.by_label, "diloco_operator_event_loop_held_seconds_total", "function")
     return flood
 
@@ -208,6 +226,8 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         "longest_ms": rounded([max(waits) for waits in flood.stages.values()], 1),
         "renewal_gap_s": flood.renewal_gap,
         "leases_lost": flood.transitions,
+        "jobs_seconds": flood.jobs_seconds,
+        "jobs_left": flood.left,
     }
     yield Figure("tenant-flood", value, "ratio", LIMIT, value <= LIMIT and flood.transitions == 0, 1, details)
     lag = 1e3 * flood.longest_hold

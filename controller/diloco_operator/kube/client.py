@@ -44,6 +44,8 @@ class WatchEvent:
     type: EventType
     object: Obj
     """For BOOKMARK only kind, apiVersion and metadata.resourceVersion are set."""
+    size: int = 0
+    """Bytes of the event as it came; 0: it did not come as bytes."""
 
 
 @dataclass(frozen=True, slots=True)

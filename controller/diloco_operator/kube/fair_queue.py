@@ -40,5 +40,9 @@ class FairQueue[K]:
         self._size -= 1
         return key
 
+    def waiting(self, lane: Hashable) -> int:
+        """How many keys wait in this lane."""
+        return len(self._lanes.get(lane, ()))
+
     def __len__(self) -> int:
         return self._size

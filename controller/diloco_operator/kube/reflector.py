@@ -10,7 +10,7 @@ One object can harm only itself: one that its projection or a handler cannot tak
 named by `MalformedObjects`. A later good version is taken as a new object.
 
 See docs/decisions/0030-controller-loop.md. See docs/decisions/0133-hostile-objects.md. See docs/decisions/0173-provisioning-requests.md.
-See docs/decisions/0204-start-with-many-jobs.md.
+See docs/decisions/0204-start-with-many-jobs.md. See docs/decisions/0222-turns-for-watch-events.md.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from diloco_operator.kube.client import (
     Unavailable,
     WatchEvent,
 )
+from diloco_operator.kube.event_turns import EventTurns
 from diloco_operator.kube.fields import MalformedField, an_object, clip, needed_string, string
 from diloco_operator.kube.malformed import MalformedObject, MalformedObjects
 from diloco_operator.timeouts import REQUESTS, WatchTimeouts
@@ -102,6 +103,7 @@ class Reflector[T]:
         self._handlers: list[Handler[T]] = []
         self._rights_handlers: list[Callable[[], None]] = []
         self._failure_handlers: list[Callable[[], None]] = []
+        self._turns = EventTurns(self._apply)
         self._synced = asyncio.Event()
         self._answered = asyncio.Event()
         self._again = False
@@ -161,6 +163,12 @@ class Reflector[T]:
 
     async def run(self) -> None:
         """Follow the server until cancelled."""
+        try:
+            await self._follow()
+        finally:
+            await self._turns.close()
+
+    async def _follow(self) -> None:
         failures = 0
         while True:
             heard = False
@@ -267,12 +275,14 @@ class Reflector[T]:
         async for page in self._pages(self._namespace, self._label_selector):
             self._hear()
             for obj in page.items:
+                await self._turns.pause()
                 held = self._hold(obj)
                 if isinstance(held, MalformedObject):
                     malformed[held.key] = held
                 else:
                     listed[held.key] = held
             version = page.resource_version
+        self._turns.clear()  # all that the watch said was before
         for old in self.cache:
             if old.key not in listed and self._namespace in ("", old.namespace):
                 self._end(old.key, old)
@@ -280,10 +290,9 @@ class Reflector[T]:
             self._mended(key)
         for found in malformed.values():
             self._name(found)
-        for taken, held in enumerate(listed.values(), start=1):
+        for held in listed.values():
+            await self._turns.pause()
             self._take_in(held)
-            if taken % PAGE_SIZE == 0:
-                await asyncio.sleep(0)
         self._version = version
         self._fail("")
         was_missing, self.missing = bool(self.missing), ""
@@ -332,8 +341,12 @@ class Reflector[T]:
                 async for event in stream:
                     if not self._again:
                         silence.reschedule(self._hear() + self._timeouts.read)
-                    self._apply(event)
+                    # Without a version the watch goes on from the last one that is known.
+                    self._version = _text(_metadata(event.object), "resourceVersion") or self._version
+                    if event.type is not EventType.BOOKMARK:
+                        self._turns.add(event)
                     heard = True
+                    await self._turns.pause()
         except TimeoutError:  # no failure: if nothing changes, a server may have nothing to send, not even a bookmark
             log.debug("%s: silent for %.0f s, asking again", self.what, self._timeouts.read)
         finally:
@@ -343,17 +356,14 @@ class Reflector[T]:
         return heard or self._again or loop.time() - started >= self._timeouts.short
 
     def _apply(self, event: WatchEvent) -> None:
-        if event.type is not EventType.BOOKMARK:
-            held = self._hold(event.object)
-            if event.type is EventType.DELETED:
-                self._mended(held.key)
-                self._end(held.key, held if isinstance(held, CachedObject) else None)
-            elif isinstance(held, MalformedObject):
-                self._leave_out(held)
-            else:
-                self._take_in(held)
-        # Without a version the watch goes on from the last one that is known.
-        self._version = _text(_metadata(event.object), "resourceVersion") or self._version
+        held = self._hold(event.object)
+        if event.type is EventType.DELETED:
+            self._mended(held.key)
+            self._end(held.key, held if isinstance(held, CachedObject) else None)
+        elif isinstance(held, MalformedObject):
+            self._leave_out(held)
+        else:
+            self._take_in(held)
 
     def _hold(self, obj: Obj) -> CachedObject[T] | MalformedObject:
         """What the cache is to hold of `obj`. The only place in which an object is read."""

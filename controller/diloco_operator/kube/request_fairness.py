@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
+from diloco_operator.kube.flows import Flows
+
 CONTENTION_SECONDS = 1.0
 """A light flow counts as present for so long after it used a slot."""
-HEAVY_SECONDS = 5.0
-"""A flow counts as heavy for so long after it wanted many slots at once."""
 LONGEST_COOL_DOWN = 1.0
 """Upper bound of a cool-down: a request that took longer was not slow because of other requests."""
 
@@ -25,7 +25,7 @@ class FairSlots[K: Hashable]:
     usually waits for none.
 
     The server behind the slots is shared too: a request that gets a slot at once still waits there for the requests sent before it. So
-    keys are flows of two kinds. A flow is heavy for `HEAVY_SECONDS` after it wanted more than `light` slots at once. While a light flow
+    keys are flows of two kinds, see `Flows`: heavy ones want more than `light` slots at once. While a light flow
     uses slots, or did within the last `CONTENTION_SECONDS`, there is contention: a heavy flow gets only `most_in_contention` slots, and
     each of them cools down after a request for as long as the request took. Without a light flow the heavy flows share all slots. For one
     event loop.
@@ -33,7 +33,6 @@ class FairSlots[K: Hashable]:
 
     def __init__(self, slots: int, *, most: int | None = None, light: int = 1, most_in_contention: int | None = None) -> None:
         self._most = most if most is not None else slots
-        self._light_limit = light
         self._most_in_contention = most_in_contention if most_in_contention is not None else self._most
         if min(slots, self._most, self._most_in_contention) < 1:
             raise ValueError(
@@ -41,10 +40,7 @@ class FairSlots[K: Hashable]:
             )
         self._free = slots
         self._held: dict[K, int] = {}
-        self._light: dict[K, float] = {}
-        """When each light flow last took or gave back a slot, the earliest first; old entries are dropped."""
-        self._heavy: dict[K, float] = {}
-        """When each heavy flow last wanted more slots than a light one may; likewise."""
+        self._flows: Flows[K] = Flows(light, CONTENTION_SECONDS)
         self._waiting: dict[K, deque[asyncio.Future[None]]] = {}
         """In the order of their turns: a key that was served goes to the end."""
 
@@ -118,30 +114,15 @@ class FairSlots[K: Hashable]:
         return self._held.get(key, 0) < (self._most_in_contention if self._is_contended(key) else self._most)
 
     def _is_contended(self, key: K) -> bool:
-        now = asyncio.get_running_loop().time()
-        _forget(self._light, now - CONTENTION_SECONDS)
-        _forget(self._heavy, now - HEAVY_SECONDS)
         if self._most_in_contention == self._most:
             return False
-        return key in self._heavy and (bool(self._light) or any(other not in self._heavy for other in self._held))
+        return self._flows.is_contended(key, self._held, asyncio.get_running_loop().time())
 
     def _note_use(self, key: K) -> None:
-        now = asyncio.get_running_loop().time()
-        if self._held.get(key, 0) + len(self._waiting.get(key, ())) > self._light_limit:
-            self._light.pop(key, None)
-            self._heavy.pop(key, None)
-            self._heavy[key] = now
-        elif key not in self._heavy:
-            self._light.pop(key, None)
-            self._light[key] = now
+        wanted = self._held.get(key, 0) + len(self._waiting.get(key, ()))
+        self._flows.note(key, wanted, asyncio.get_running_loop().time())
 
     def _grant(self, key: K) -> None:
         self._free -= 1
         self._held[key] = self._held.get(key, 0) + 1
         self._note_use(key)
-
-
-def _forget[K](moments: dict[K, float], before: float) -> None:
-    """Drop what is earlier; the earliest come first."""
-    while moments and (first := next(iter(moments.items())))[1] < before:
-        del moments[first[0]]

@@ -1,39 +1,56 @@
 """How many workers the keys of one lane may hold. Pure.
 
-See docs/decisions/0203-fair-queue.md.
+See docs/decisions/0203-fair-queue.md. See docs/decisions/0221-crowds-make-room.md.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable
 from typing import Final
+
+from diloco_operator.kube.flows import Flows
 
 ALPHA: Final = 4
 """A lane may hold so many times the workers that are free: alone ALPHA / (ALPHA + 1) of all, and of n lanes each ALPHA / (n ALPHA + 1) as
 soon as those that hold more have given some back. So some are free for a lane that holds none. These are the dynamic thresholds of shared
 switch buffers (Choudhury and Hahne, 1998)."""
+PRESENT_SECONDS: Final = 5.0
+"""A lane without a crowd counts as present for so long after it held a worker: what happens to its jobs comes in a row of reconciles."""
+IN_CONTENTION: Final = 1
+"""Workers of a crowd meanwhile."""
 
 
 class WorkerShares:
-    """Counts who holds workers. A lane that holds none may always have a free one."""
+    """Counts who holds workers. A lane that holds none may always have a free one.
+
+    A lane is a crowd for a while after it wanted more workers than it would get alone. While a lane that is none is present, a crowd has
+    `IN_CONTENTION` workers: each decision and each write of the others would wait for those of the crowd, on the event loop and on the API
+    server.
+    """
 
     def __init__(self, workers: int) -> None:
         """`workers`: how many there are."""
         self._free = workers
         self._held: Counter[Hashable] = Counter()
+        self._flows: Flows[Hashable] = Flows(math.ceil(workers * ALPHA / (ALPHA + 1)), PRESENT_SECONDS)
 
-    def may_have_one(self, lane: Hashable) -> bool:
+    def may_have_one(self, lane: Hashable, now: float) -> bool:
         """Whether a key of this lane may have a worker now. One is free: it asks."""
-        return self._held[lane] < ALPHA * self._free
+        if self._held[lane] >= ALPHA * self._free:
+            return False
+        return self._held[lane] < IN_CONTENTION or not self._flows.is_contended(lane, self._held, now)
 
-    def took(self, lane: Hashable) -> None:
-        """A worker has a key of this lane."""
+    def took(self, lane: Hashable, waiting: int, now: float) -> None:
+        """A worker has a key of this lane, in which so many others wait for one."""
         self._held[lane] += 1
         self._free -= 1
+        self._flows.note(lane, self._held[lane] + waiting, now)
 
-    def gave_back(self, lane: Hashable) -> None:
+    def gave_back(self, lane: Hashable, waiting: int, now: float) -> None:
         """The worker is free again."""
+        self._flows.note(lane, self._held[lane] + waiting, now)
         self._free += 1
         self._held[lane] -= 1
         if not self._held[lane]:

@@ -121,6 +121,10 @@ class KeyQueue[K: Hashable]:
         """Number of keys that a worker could take now, delayed ones not counted."""
         return len(self._ready)
 
+    def waiting(self, lane: Hashable) -> int:
+        """Number of keys of one lane that a worker could take now."""
+        return self._ready.waiting(lane)
+
     @property
     def processing(self) -> int:
         """Number of keys that workers hold."""
@@ -255,7 +259,7 @@ class WorkQueue[K: Hashable]:
         while True:
             for released in self._keys.release_due(self._time()):
                 self._note_added(released)
-            key = self._keys.take(self._time(), self._shares.may_have_one) if self._shares is not None else self._keys.take(self._time())
+            key = self._take(self._time())
             if key is not None:
                 self._note_taken(key)
                 self._arm()
@@ -276,12 +280,17 @@ class WorkQueue[K: Hashable]:
                     self._waiters.remove(waiter)
                 raise
 
+    def _take(self, now: float) -> K | None:
+        shares = self._shares
+        return self._keys.take(now, lambda lane: shares.may_have_one(lane, now)) if shares is not None else self._keys.take(now)
+
     def done(self, key: K, *, cool_down: float = 0.0) -> None:
         """The work on `key` ended. If the key was added meanwhile, or is added within `cool_down` seconds from now, it becomes ready after
         the cool-down."""
         taken = self._taken.pop(key, None)
         if taken is not None and self._shares is not None:
-            self._shares.gave_back(self._lane(key))
+            lane = self._lane(key)
+            self._shares.gave_back(lane, self._keys.waiting(lane), self._time())
         if taken is not None and self._observer is not None:
             self._observer.finished(self._time() - taken)
         if cool_down > 0 and not self._closed:
@@ -330,7 +339,8 @@ class WorkQueue[K: Hashable]:
     def _note_taken(self, key: K) -> None:
         now = self._taken[key] = self._time()
         if self._shares is not None:
-            self._shares.took(self._lane(key))
+            lane = self._lane(key)
+            self._shares.took(lane, self._keys.waiting(lane), now)
         waited = now - self._added.pop(key, now)
         if self._observer is not None:
             self._observer.taken(waited)

@@ -266,7 +266,7 @@ def _event(line: bytes, resource: Resource) -> WatchEvent | None:
         meta = obj.get("metadata") if isinstance(obj, dict) else None
         version = meta.get("resourceVersion") if isinstance(meta, dict) else None
         obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {"resourceVersion": version}}
-    return WatchEvent(EventType(kind), obj)  # type: ignore[arg-type]  # the reader checks what it is
+    return WatchEvent(EventType(kind), obj, len(line))  # type: ignore[arg-type]  # the reader checks what it is
 
 
 _EVENT_TYPES = tuple(each.value for each in EventType)

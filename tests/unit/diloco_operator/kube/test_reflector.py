@@ -357,6 +357,24 @@ def test_everything_can_be_listed_and_projected_again_without_waiting_for_the_wa
     assert asked[0].changes == [("a", None, "Pending"), ("a", "Pending", "Running")]
 
 
+def test_what_one_namespace_changes_does_not_hold_up_what_another_one_does() -> None:
+    crowd = [added(an_object(f"crowd-{number}", number, phase="Pending")) for number in range(20, 520)]
+    mine = an_object("mine", 520, phase="Running")
+    mine["metadata"]["namespace"] = "quiet"
+    followed = Followed(ScriptedApi(pages(), [[*crowd, added(mine)]]))
+    follow(lambda: followed, lambda it: len(it.changes) == 501)
+    # A turn of the loop reads 100 and applies 20, so the sixth reads it: then 5 x 20 are applied, and at most 20 in the same turn.
+    assert [name for name, _, _ in followed.changes].index("mine") <= 140
+    assert [name for name, _, _ in followed.changes if name != "mine"] == [f"crowd-{number}" for number in range(20, 520)]
+
+
+def test_what_a_watch_said_before_a_list_is_not_applied_after_it() -> None:
+    crowd = [added(an_object(f"crowd-{number}", number, phase="Pending")) for number in range(20, 520)]
+    followed = Followed(ScriptedApi([*pages(), *pages("b", version=600)], [[*crowd, GONE]]))
+    follow(lambda: followed, lambda it: it.names == ["b"])
+    assert followed.names == ["b"]
+
+
 def test_timeouts_in_the_wrong_order_are_an_error() -> None:
     with pytest.raises(ValueError, match=r"a watch: read \(400 s\) must be shorter than watch \(300 s\)"):
         WatchTimeouts(read=400, watch=300)

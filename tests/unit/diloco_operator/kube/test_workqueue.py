@@ -152,6 +152,40 @@ def test_a_lane_whose_work_takes_long_leaves_workers_to_others() -> None:
     assert len(quiet) == 8, "the others are served meanwhile"
 
 
+def test_a_crowd_has_one_worker_while_another_lane_comes_now_and_then() -> None:
+    """Twenty workers; each key takes a second, and a quiet lane has one every three seconds for a while."""
+
+    async def scenario() -> dict[float, int]:
+        queue: WorkQueue[str] = WorkQueue(
+            ExponentialBackoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0, lane=lambda key: key.split("/")[0], workers=20
+        )
+        held: dict[float, int] = {}
+
+        async def work() -> None:
+            while True:
+                key = await queue.get()
+                await asyncio.sleep(1)
+                queue.done(key)
+
+        workers = [asyncio.create_task(work()) for _ in range(20)]
+        for number in range(1000):
+            queue.add(f"crowd/{number}")
+        for second in range(30):
+            await asyncio.sleep(0.5)
+            if second in (3, 6, 9):
+                queue.add(f"quiet/{second}")
+            held[second] = len(queue.running)
+            await asyncio.sleep(0.5)
+        for worker in workers:
+            worker.cancel()
+        return held
+
+    held = run_virtual(scenario())
+    assert held[2] == 16, "alone it has four fifths"
+    assert all(held[second] <= 2 for second in range(5, 14)), "one of the crowd, and one of the other lane now and then"
+    assert held[29] == 16, "the other lane is gone"
+
+
 def test_a_lane_alone_gets_a_worker_back_as_soon_as_one_of_its_keys_is_done() -> None:
     async def scenario() -> int:
         queue: WorkQueue[str] = WorkQueue(

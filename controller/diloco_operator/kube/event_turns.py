@@ -1,0 +1,119 @@
+"""Applies the events of a watch without holding the event loop: in short turns, in which namespaces take turns.
+
+A watch has one stream for all namespaces. So what one of them changes would come before each event of another that came later, and what
+came at once would be one turn of the loop.
+
+See docs/decisions/0222-turns-for-watch-events.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from diloco_operator.kube.client import WatchEvent
+from diloco_operator.kube.fair_queue import FairQueue
+
+TURN_EVENTS: Final = 20
+TURN_SECONDS: Final = 0.002
+"""A turn of the loop applies at most so many events of one watch, and for about so many seconds. Then others have as long."""
+TURN_READ: Final = 100
+TURN_READ_SECONDS: Final = 0.004
+"""A turn reads at most so many events, and for about so many seconds with what it applies. So it reads on, to what came for others, when it
+applies no more."""
+MOST_EVENTS: Final = 2000
+MOST_BYTES: Final = 4 << 20
+"""So many events wait at most, and so many bytes of them, as they came. More are read later: as objects they take several times that."""
+
+
+class EventTurns:
+    """Calls `apply` with each event that is added: at once as long as the turn of the loop has time for it, else later. The events of one
+    namespace keep their order. For one event loop."""
+
+    def __init__(self, apply: Callable[[WatchEvent], None]) -> None:
+        self._apply = apply
+        self._waiting: FairQueue[WatchEvent] = FairQueue(_namespace)
+        self._bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        """Applies what waits."""
+        self._room = asyncio.Event()
+        self._room.set()
+        self._began: float | None = None
+        """When the current turn of the loop had its first event; None: it had none yet."""
+        self._in_turn = 0
+
+    def add(self, event: WatchEvent) -> None:
+        """Raises what `apply` raised for this event, or for an earlier one that waited."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+        if self._task is None and not self._used_up(TURN_EVENTS, TURN_SECONDS):
+            self._apply(event)
+            return
+        self._waiting.append(event)
+        self._bytes += event.size
+        if len(self._waiting) >= MOST_EVENTS or self._bytes >= MOST_BYTES:
+            self._room.clear()
+        if self._task is None:
+            self._task = asyncio.create_task(self._work(), name="watch events")
+
+    async def pause(self) -> None:
+        """To be called for each event: lets others go on once this turn of the loop is used up, and waits while too many events wait."""
+        if not self._room.is_set():
+            await self._room.wait()
+        elif self._used_up(TURN_READ, TURN_READ_SECONDS):
+            await asyncio.sleep(0)
+        else:
+            self._in_turn += 1
+
+    def clear(self) -> None:
+        """Forget what waits: all is known from elsewhere."""
+        while self._waiting.pop() is not None:
+            pass
+        self._bytes = 0
+        self._room.set()
+
+    async def close(self) -> None:
+        """Apply nothing more."""
+        self.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    def _used_up(self, events: int, seconds: float) -> bool:
+        """Whether the current turn of the loop has had so many events, or lasts for so long since the first of them."""
+        loop = asyncio.get_running_loop()
+        if self._began is None:
+            self._began, self._in_turn = loop.time(), 0
+            loop.call_soon(self._end_turn)
+        return self._in_turn >= events or loop.time() - self._began >= seconds
+
+    def _end_turn(self) -> None:
+        self._began = None
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = loop.time() - self._began if self._began is not None else 0.0
+        try:
+            while len(self._waiting):
+                await asyncio.sleep(pause)
+                begun = loop.time()
+                for _ in range(TURN_EVENTS):
+                    if loop.time() - begun >= TURN_SECONDS or (event := self._waiting.pop()) is None:
+                        break
+                    self._bytes -= event.size
+                    self._apply(event)
+                if len(self._waiting) < MOST_EVENTS and self._bytes < MOST_BYTES:
+                    self._room.set()
+                pause = loop.time() - begun
+        finally:
+            self._room.set()
+        self._task = None
+
+
+def _namespace(event: WatchEvent) -> str:
+    """Of the event's object, which may be malformed."""
+    meta = event.object.get("metadata") if isinstance(event.object, dict) else None
+    found = meta.get("namespace") if isinstance(meta, dict) else None
+    return found if isinstance(found, str) else ""

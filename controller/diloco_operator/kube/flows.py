@@ -1,0 +1,47 @@
+"""Which of the flows that share something are heavy, and when they harm a light one. Pure.
+
+See docs/decisions/0091-fairness-between-jobs.md. See docs/decisions/0221-crowds-make-room.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Final
+
+HEAVY_SECONDS: Final = 5.0
+"""A flow counts as heavy for so long after it wanted much at once."""
+
+
+class Flows[K: Hashable]:
+    """A flow is heavy for `HEAVY_SECONDS` after it wanted more than `light` at once. Another one counts as present for `present` seconds
+    after it last used something. `now`: seconds of a clock that does not go back."""
+
+    def __init__(self, light: int, present: float) -> None:
+        self._limit = light
+        self._present = present
+        self._light: dict[K, float] = {}
+        """When each light flow last used something, the earliest first; old entries are dropped."""
+        self._heavy: dict[K, float] = {}
+        """When each heavy flow last wanted more than a light one may; likewise."""
+
+    def note(self, flow: K, wanted: int, now: float) -> None:
+        """`flow` uses something now, and wants so much at once, with what it has."""
+        if wanted > self._limit:
+            self._light.pop(flow, None)
+            self._heavy.pop(flow, None)
+            self._heavy[flow] = now
+        elif flow not in self._heavy:
+            self._light.pop(flow, None)
+            self._light[flow] = now
+
+    def is_contended(self, flow: K, holders: Iterable[K], now: float) -> bool:
+        """Whether `flow` is heavy while a light one is present, or is one of `holders`, which use something now."""
+        _forget(self._light, now - self._present)
+        _forget(self._heavy, now - HEAVY_SECONDS)
+        return flow in self._heavy and (bool(self._light) or any(other not in self._heavy for other in holders))
+
+
+def _forget[K](moments: dict[K, float], before: float) -> None:
+    """Drop what is earlier; the earliest come first."""
+    while moments and (first := next(iter(moments.items())))[1] < before:
+        del moments[first[0]]
