@@ -24,7 +24,7 @@ from diloco_operator.allotment.stocks import Stocks
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
 from diloco_operator.fleet.inventory import Inventory, Location
-from diloco_operator.fleet.slices import Slice, is_divisible
+from diloco_operator.fleet.slices import Slice, group_name, is_divisible
 
 type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
 """Each step is short. One that yields a problem goes on when it is sent the answer; others are sent None."""
@@ -130,6 +130,19 @@ class Allotment:
     def of(self, job: str) -> Allotted:
         """What the job gets and gives, as of the last refresh."""
         return self._results.get(job, NOTHING)
+
+    def spares(self, job: str) -> dict[str, list[str]]:
+        """Pool -> the names of the free slices that are kept for it beside its units, once these have what they want."""
+        request, granted = self._request(job), {shape: list(slices) for shape, slices in self.of(job).granted.items()}
+        found: dict[str, list[str]] = {}
+        for pool in request.pools if request is not None else ():
+            shape = pool.requirements.shape
+            if pool.for_spares and (left := granted.get(shape)):
+                found[pool.name] = [group_name(left[index : index + shape.slots]) for index in range(0, len(left), shape.slots)][
+                    : pool.wanted
+                ]
+                del left[: shape.slots * pool.wanted]
+        return found
 
     def view(self, job: str) -> AllottedFleet:
         """The fleet as this job may use it. Slices that the job's request names already, but that it has not reserved yet, are its own."""

@@ -142,6 +142,7 @@ def _as_json(found: Preview, page: Page, fits: bool) -> dict[str, object]:
         "next": asdict(difference(found.now, found.planned)),
         "changes": list(page.changes),
         "changed": None if changed is None else [asdict(job) for job in changed],
+        "sparesCost": None if found.spares_cost is None else asdict(found.spares_cost),
         "difference": None if changed is None else asdict(difference(found.planned, changed)),
     }
 

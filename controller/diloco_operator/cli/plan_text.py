@@ -53,9 +53,11 @@ class Page:
 
 def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: int = 0) -> str:
     """`lacking`: jobs whose minimum does not fit in the end. `width`: columns of the terminal; 0: lines are not wrapped."""
-    lines = _stage(found.now, found.planned, page.keys, width)
+    cost = found.spares_cost
+    lines = _stage(found.now, found.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
     if found.changed is not None:
         lines += ["", *_wrapped(f"AFTER {', '.join(page.changes)}", "", width), "", *_stage(found.planned, found.changed, (), width)]
+        lines += _cost_of_spares(cost.changed if cost else None, width)
     lines += _footnotes([*found.planned, *(found.changed or ())], width)
     if not found.settled:
         lines += ["", *_wrapped("Note: units still came and went after a virtual hour; this is how it was then.", "", width)]
@@ -74,6 +76,7 @@ def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Coll
     change = difference(before, after)
     changed = {(each.namespace, each.job) for each in change.jobs} | {(each.namespace, each.job) for each in change.moves}
     old = {job.key: job for job in before}
+    changed |= {job.key for job in after if job.key in old and _spares_of(job) != _spares_of(old[job.key])}
     shown = [job for job in after if job.key in keys or job.key in changed]
     blocks = [_job(job, old.get(job.key), change, width) for job in shown]
     if left := len(after) - len(shown):
@@ -95,8 +98,33 @@ def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: 
         speed = "TOKENS/S" if job.tokens_per_second is not None else "SPEED"
         header = ("UNIT", "RUNS ON", *(("BEFORE",) if told else ()), speed, "SHARE", "WHY")
         lines += [f"  {line}" for line in table(header, [*rows, *ended])]
+    lines += _spares(job, width)
     lines += _waiting(job, width)
     return lines
+
+
+def _spares_of(job: JobOutlook) -> list[int]:
+    """How many slices each pool keeps free."""
+    return [pool.spares.kept for pool in job.pools]
+
+
+def _spares(job: JobOutlook, width: int) -> Iterator[str]:
+    """`pool v6e keeps 1 of 2 spares free: v6e-b`."""
+    for pool in job.pools:
+        spares = pool.spares
+        if spares.asked and job.verdict not in (Verdict.IDLE, Verdict.REFUSED):
+            less = f"{spares.kept} of " if spares.kept < spares.asked else ""
+            which = f": {', '.join(spares.slices)}" if spares.slices else ""
+            yield from _wrapped(f"pool {pool.name} keeps {less}{plural(spares.asked, 'spare')} free{which}", "  ", width)
+
+
+def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
+    """Which units run only if nothing is kept free; None: nothing is."""
+    if units is None:
+        return []
+    more = f" and {len(units) - _NAMED} more" if len(units) > _NAMED else ""
+    named = f": {', '.join(units[:_NAMED])}{more}" if units else ""
+    return ["", *_wrapped(f"Without spares {plural(len(units), 'more unit')} would run{named}", "", width)]
 
 
 def _headline(job: JobOutlook, before: JobOutlook | None) -> str:

@@ -311,6 +311,10 @@ class Reconciler:
         if not self._restoring:
             self._refresh.soon()
 
+    def spares(self, key: JobKey) -> dict[str, list[str]]:
+        """Pool -> the names of the slices that are kept free for it."""
+        return self._allotment.spares(self._registered.get(key, ""))
+
     @property
     def idle(self) -> bool:
         """Whether no allotment is being made."""

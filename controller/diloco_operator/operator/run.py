@@ -171,6 +171,10 @@ class Operator:
         """Whether every change that the operator has seen so far is handled."""
         return self._started and self._queue.idle and self._reconciler.idle
 
+    def spares(self, key: JobKey) -> dict[str, list[str]]:
+        """Pool -> the names of the slices that are kept free for it."""
+        return self._reconciler.spares(key)
+
     async def run(self, *, lead: Callable[[], Awaitable[None]] | None = None) -> None:
         """Work until cancelled, then end the reconciles that run, and return. Any other end is an error after which the process should
         exit: a new one starts from what the API server has.

@@ -86,6 +86,10 @@ class VirtualCluster:
         """As they are now, by namespace and name."""
         return (await self.api.list(names.DILOCO_JOBS)).items
 
+    def spares(self, key: JobKey) -> dict[str, list[str]]:
+        """Pool -> the names of the slices that are kept free for it."""
+        return self._operator.spares(key)
+
     async def apply(self, job: Obj) -> None:
         """As `kubectl apply` does. Raises `ApiError` for a change that is not allowed."""
         meta = job["metadata"]
@@ -165,5 +169,5 @@ def _essence(job: Obj) -> tuple[Any, ...]:
     units = [
         (unit["name"], unit.get("slice"), unit["state"], unit.get("reason"), unit.get("attempt")) for unit in status.get("units") or ()
     ]
-    pools = [(pool["name"], pool.get("placed"), pool.get("reason")) for pool in status.get("pools") or ()]
+    pools = [(pool["name"], pool.get("placed"), pool.get("spares"), pool.get("reason")) for pool in status.get("pools") or ()]
     return job["metadata"].get("generation"), status.get("state"), status.get("reason"), units, pools

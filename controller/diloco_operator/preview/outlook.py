@@ -14,6 +14,8 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.preview.speeds import Basis, Measured, Speed, shares_of, speeds_of
 
 _RUNNING = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING})
+type SparesByPool = Mapping[str, Sequence[str]]
+"""Pool -> the names of the slices that are kept free for it, if they are known."""
 _UNKNOWN = Speed(Basis.PEAK, None, None)
 
 
@@ -71,6 +73,16 @@ class WaitingUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class SparesOutlook:
+    """Slices that a pool keeps free beside its units."""
+
+    asked: int = 0
+    kept: int = 0
+    slices: tuple[str, ...] = ()
+    """Those that it keeps, by the names of status.units[].slice; of a cluster as it is now they are not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolOutlook:
     """A pool of a job."""
 
@@ -84,6 +96,7 @@ class PoolOutlook:
     reason: str
     message: str
     remedies: tuple[str, ...]
+    spares: SparesOutlook
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +128,11 @@ class JobOutlook:
         return self.namespace, self.name
 
 
-def outlook(job: Obj, measured: Measured) -> JobOutlook:
-    """`measured`: of this job. Raises `InvalidJob`."""
+def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
+    """`measured`, `spares`: of this job. Raises `InvalidJob`."""
     spec, status = load(job).spec, Status.model_validate(job.get("status") or {})
     running = [unit for unit in status.units if unit.slice and unit.state in _RUNNING]
-    pools = _pools(spec, status, running)
+    pools = _pools(spec, status, running, spares)
     speeds = speeds_of(job, measured)
     units = _units(running, pools, speeds)
     waiting = [_waiting(unit) for unit in status.units if _waits(unit)]
@@ -150,7 +163,7 @@ def _sum(values: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(values) else None
 
 
-def _pools(spec: Spec, status: Status, running: Iterable[UnitStatus]) -> tuple[PoolOutlook, ...]:
+def _pools(spec: Spec, status: Status, running: Iterable[UnitStatus], spares: SparesByPool) -> tuple[PoolOutlook, ...]:
     said = {pool.name: pool for pool in status.pools}
     names = [unit.pool for unit in running]
     found = []
@@ -161,6 +174,7 @@ def _pools(spec: Spec, status: Status, running: Iterable[UnitStatus]) -> tuple[P
             PoolOutlook(
                 pool.name, hardware, pool.learners.min, pool.learners.max, names.count(pool.name), told.reason in SHORT_OF_SLICES,
                 told.reason, told.message, told.remedies or (),
+                SparesOutlook(pool.spares, told.spares or 0, tuple(spares.get(pool.name, ()))),
             )
         )  # fmt: skip
     return tuple(found)

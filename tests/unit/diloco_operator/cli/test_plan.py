@@ -121,6 +121,33 @@ def test_a_job_that_would_not_train_though_it_has_hardware_says_why(tmp_path: Pa
     assert why.startswith("  the syncer does not serve yet: its pod is Pending: 0/1 nodes are available: 1 node(s) had untolerated taint")
 
 
+def two_jobs_one_of_which_keeps_spares(path: Path, spares: int) -> str:
+    """On two slices of v6e and three hosts of h100; the first job has one unit and wants no more."""
+    keeper = a_job("keeper", {**gpu_pool(max=1), "spares": spares}, min=1, max=1)
+    return a_file(path, keeper, a_job("other", gpu_pool(max=3), min=1, max=3))
+
+
+def test_spares_are_shown_with_their_slices_and_the_units_that_would_run_without_them(tmp_path: Path) -> None:
+    result = run(two_jobs_one_of_which_keeps_spares(tmp_path / "jobs.yaml", 1), "--fleet", FLEET)
+    assert result.exit_code == 0, result.output
+    # Of three hosts each job has one, and one is a spare; without it the other job would have two.
+    assert [line for line in shown(result) if "spare" in line] == [
+        "  pool h100 keeps 1 spare free: h100-c",
+        "Without spares 1 more unit would run: default/other/h100-1",
+    ]
+
+
+def test_spares_that_are_not_there_are_shown_as_fewer_than_asked_for(tmp_path: Path) -> None:
+    jobs = two_jobs_one_of_which_keeps_spares(tmp_path / "jobs.yaml", 1)
+    result = run(jobs, "--fleet", FLEET, "--drain", "h100-c", "-o", "json")
+    found = json.loads(result.stdout)
+    before, after = ([job["pools"][0]["spares"] for job in found[stage]] for stage in ("planned", "changed"))
+    assert before == [{"asked": 1, "kept": 1, "slices": ["h100-c"]}, {"asked": 0, "kept": 0, "slices": []}]
+    assert after[0] == {"asked": 1, "kept": 0, "slices": []}
+    assert found["sparesCost"] == {"planned": ["default/other/h100-1"], "changed": []}
+    assert "  pool h100 keeps 0 of 1 spare free" in shown(run(jobs, "--fleet", FLEET, "--drain", "h100-c"))
+
+
 def test_json_has_the_same_as_data() -> None:
     result = run(QUICKSTART, "--fleet", FLEET, "--without", "np-v5p-a", "-o", "json")
     found = json.loads(result.stdout)
