@@ -38,7 +38,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "reconcile-pass": Benchmark("benchmarks.reconcile_pass", ("reconcile-pass", "reconcile-pass-linear")),
     "slice-flip": Benchmark("benchmarks.slice_flip", ("slice-flip",)),
     "strangers-memory": Benchmark("benchmarks.strangers_memory", ("strangers-memory",)),
-    "allotment-stall": Benchmark("benchmarks.allotment_stall", ("allotment-stall",)),
+    "allotment-stall": Benchmark("benchmarks.allotment_stall", ("allotment-stall", "lost-slice")),
     "competing-classes": Benchmark("benchmarks.competing_classes", ("competing-classes",)),
     "start-many-jobs": Benchmark("benchmarks.start_many_jobs", ("start-many-jobs", "start-many-jobs-neighbour")),
     "ledger-exact": Benchmark("benchmarks.ledger_exact", ("ledger-exact",)),
@@ -66,7 +66,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
 PLACEMENT: Mapping[str, Benchmark] = {
     "placement-time": Benchmark(
         "benchmarks.placement_time",
-        ("full-placement", "million-chips", "incremental-placement", "broken-minimum", "growth-slices", "growth-jobs"),
+        ("full-placement", "million-chips", "growth-slices", "growth-jobs"),
     ),
     "stability": Benchmark("benchmarks.placement_stability", ("stability",)),
     "placement-trace": Benchmark("benchmarks.placement_trace", ("placement-trace-0.8", "placement-trace-1.1", "placement-trace-1.5")),

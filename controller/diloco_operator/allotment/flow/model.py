@@ -69,11 +69,7 @@ class Model:
         """Pool -> the arc of all its units that stay."""
         self.taken: dict[tuple[PoolKey, str, Lane], int] = {}
         """Pool, hub and lane -> the arc of new units."""
-        self.limits: dict[PoolKey, list[int]] = {}
-        """Pool -> arcs that let pass as many new units as it wants, beyond what its minimum needs. The first of them limits the number."""
         self.replaced: dict[tuple[PoolKey, str, Lane], int] = {}
-        self.movers: dict[PoolKey, int] = {}
-        """Pool -> the arc of slices for units that would leave theirs."""
         self.choices: dict[tuple[str, Lane], dict[str, int]] = {}
         """Hub and lane -> class -> the arc between them."""
         self.sinks: dict[tuple[str, Size], int] = {}
@@ -166,7 +162,7 @@ class Model:
                 continue
             node = network.node()
             arcs.own[pool.name] = network.arc(arcs.start, node, own)
-            self.limits[job.key, pool.name] = [network.arc(arcs.rest_node, node, pool.wanted - own)]
+            network.arc(arcs.rest_node, node, pool.wanted - own)
             self._add_new(job, pool, node, pool.wanted)
 
     def _add_held(self, job: FlowJob, pool: FlowPool, start: int) -> None:
@@ -189,14 +185,11 @@ class Model:
         if not hubs:
             return
         key, node = (job.key, pool.name), start
-        limits = self.limits.setdefault(key, [])
         if len(hubs) > 1:
             node = self.network.node()
-            limits.append(self.network.arc(start, node, most))
+            self.network.arc(start, node, most)
         for hub, value in hubs:
-            arc = self.network.arc(node, self._hubs[hub, lanes[hub]], most, -value - self._bonuses[key])
-            self.taken[key, hub, lanes[hub]] = arc
-            limits.append(arc)
+            self.taken[key, hub, lanes[hub]] = self.network.arc(node, self._hubs[hub, lanes[hub]], most, -value - self._bonuses[key])
 
     def _add_moving(self, job: FlowJob, pool: FlowPool) -> None:
         lanes = {hub: (pool.size_in(hub), True) for hub in pool.values}  # they cost less than any unit that would have to leave
@@ -205,7 +198,7 @@ class Model:
         if not pool.moving or not hubs:
             return
         node = self.network.node()
-        self.movers[job.key, pool.name] = self.network.arc(SOURCE, node, min(pool.moving, pool.has))
+        self.network.arc(SOURCE, node, min(pool.moving, pool.has))
         for hub in hubs:
             arc = self.network.arc(node, self._hubs[hub, lanes[hub]], pool.moving, MOVING)
             self.replaced[(job.key, pool.name), hub, lanes[hub]] = arc

@@ -174,11 +174,6 @@ class Network:
         """Bounds or the flow change in other ways."""
         self._prices = []
 
-    @property
-    def priced(self) -> bool:
-        """Whether prices are known."""
-        return bool(self._prices)
-
     def cheapest(self, start: int, end: int) -> tuple[int, Path] | None:
         """The cost of the cheapest path, and the path. There must be no cycle of negative cost, so the flow must be optimal for its amount.
         None: there is no path. By prices (Dijkstra), or without them (Bellman and Ford)."""

@@ -17,7 +17,7 @@ from diloco_operator.allotment.flow.minima import Minima, meet_minima
 from diloco_operator.allotment.flow.model import Lane, Model, PoolKey
 from diloco_operator.allotment.flow.objective import Bonuses
 from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, PoolPlan
-from diloco_operator.allotment.flow.residual import BACK, PLENTY, SINK, SOURCE, Arc, State
+from diloco_operator.allotment.flow.residual import BACK, PLENTY, SINK, SOURCE, Arc
 from diloco_operator.allotment.flow.simplex import cheapest_flow
 
 
@@ -48,7 +48,6 @@ class Solution:
     lent: int = 0
     withheld: dict[str, int] = field(default_factory=dict)
     """Class -> units."""
-    _before_lending: State | None = None
 
     @classmethod
     def of(cls, jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> Solution:
@@ -83,20 +82,13 @@ class Solution:
         taken = {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.taken.items()}
         return taken, {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.replaced.items()}
 
-    def take_back(self) -> None:
-        """Undo `lend`."""
-        if self._before_lending is not None:
-            self.model.network.unshare()
-            self.model.network.restore(self._before_lending)
-            self._before_lending = None
-
     def lend(self) -> None:
         """Give what is withheld to units beyond minima. All else stays as it is."""
         model, network = self.model, self.model.network
         self.objective, self.lent, self.withheld = -network.cost(), 0, {}
         if not self.minima.waiting:
             return
-        self._before_lending, waiting = network.state(), model.jobs[self.minima.waiting]
+        waiting = model.jobs[self.minima.waiting]
         for (pool, hub, lane), classes in self._new_units()[0].items():
             if pool[0] == self.minima.waiting:
                 for name, units in classes.items():

@@ -10,7 +10,7 @@ from builders.flow_problems import settled
 from builders.placement_fleets import a_small_problem
 from builders.placement_reference import best, value_of
 from diloco_operator.allotment.flow import FlowPlan, FlowProblem, solve
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 SEEDS = st.integers(0, 100_000)
@@ -138,5 +138,14 @@ def secured(problem: FlowProblem, plan: FlowPlan) -> list[int]:
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS)
+@example(1991)  # an earlier flow never came to rest on it
 def test_all_moves_come_to_an_end(seed: int) -> None:
     settled(a_small_problem(seed), 12)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+@example(1991)
+def test_all_moves_of_units_of_several_sizes_come_to_an_end(seed: int) -> None:
+    settled(a_small_problem(seed, sizes=(1, 2, 4)), 60)  # a job of which one unit may move at a time takes a round for each
