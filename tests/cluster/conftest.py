@@ -16,3 +16,15 @@ def jobs_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlan
     with start(tmp_path_factory.mktemp("jobs-plane"), audit=True, node_grace="25s") as running:
         install_chart(running, progressInterval="500ms", deadNodeForceDelete="1s")
         yield running
+
+
+@pytest.fixture
+def namespaces(control_plane: ControlPlane) -> Iterator[list[str]]:
+    """Three of them."""
+    plane = control_plane
+    made = [plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "contended-"}}) for _ in range(3)]
+    found = [each["metadata"]["name"] for each in made]
+    for name in found:
+        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
+    yield found
+    plane.kubectl("delete", "namespace", *found, "--wait=false")

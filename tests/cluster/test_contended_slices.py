@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.contended_slices import an_operator, apply, end, learners, listed, looked_at, nodes, status, stranger
 from builders.control_plane import ControlPlane
 from builders.jobs import a_manifest, template, tpu_pool
 from builders.nodes import a_tpu_node
-from builders.operator_process import OperatorReplica, replica, wait_for
-from diloco_operator.api import names
+from builders.operator_process import OperatorReplica, wait_for
 
 
 @pytest.fixture
@@ -27,75 +27,6 @@ def slices(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Itera
         control_plane.add_node(name, node["metadata"]["labels"], node["status"]["capacity"], wait=False)
     yield nodes
     control_plane.kubectl("delete", "node", *nodes)
-
-
-@pytest.fixture
-def namespaces(control_plane: ControlPlane) -> Iterator[list[str]]:
-    """Three of them."""
-    plane = control_plane
-    made = [plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "contended-"}}) for _ in range(3)]
-    found = [each["metadata"]["name"] for each in made]
-    for name in found:
-        plane.kubectl("wait", "--for=create", "serviceaccount/default", "-n", name, "--timeout=180s")
-    yield found
-    plane.kubectl("delete", "namespace", *found, "--wait=false")
-
-
-def an_operator(plane: ControlPlane, folder: Path, *where: str) -> Any:
-    """One that watches these namespaces. Units may have to leave slices that they have just got."""
-    file = folder / f"{where[0]}.yaml"
-    file.write_text("apiVersion: config.diloco.dev/v1alpha1\nkind: OperatorConfiguration\nminimumHold: 0s\n")
-    watched = [option for namespace in where for option in ("--watch-namespace", namespace)]
-    return replica(folder, where[0], plane.kubeconfig, *watched, "--leader-elect-namespace", where[0], "--config", str(file))
-
-
-def stranger(plane: ControlPlane, where: str, node: str) -> None:
-    """A pod that kube-scheduler puts on the node."""
-    container = {"name": "main", "image": "none", "resources": {"limits": {"google.com/tpu": "4"}}}
-    spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": node}, "automountServiceAccountToken": False}
-    plane.request("POST", f"/api/v1/namespaces/{where}/pods", {"metadata": {"name": f"on-{node}"}, "spec": spec})
-    path = f"/api/v1/namespaces/{where}/pods/on-{node}"
-    wait_for(lambda: plane.request("GET", path)["spec"].get("nodeName") == node, f"kube-scheduler to bind the pod to {node}")
-
-
-def end(plane: ControlPlane, where: str, pod: str) -> None:
-    """As a kubelet does in the end."""
-    plane.kubectl("delete", "pod", pod, "-n", where, "--grace-period=0", "--force")
-
-
-def apply(plane: ControlPlane, where: str, count: int, job: str = "lm") -> None:
-    manifest = a_manifest(job, min=1, max=count, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=count)], spec={"syncer": {}})
-    plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(manifest))
-
-
-def learners(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, dict[str, Any]]:
-    """Learner pods that kube-scheduler has bound, by name."""
-    selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER},{names.LABEL_JOB}={job}"
-    pods = json.loads(plane.kubectl("get", "pods", "-n", where, "-l", selector, "-o", "json").stdout)["items"]
-    return {pod["metadata"]["name"]: pod for pod in pods if "nodeName" in pod["spec"]}
-
-
-def nodes(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, str]:
-    """Learner pod -> its node."""
-    return {name: pod["spec"]["nodeName"] for name, pod in learners(plane, where, job).items()}
-
-
-def status(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(plane.kubectl("get", "dilocojob", job, "-n", where, "-o", "json").stdout).get("status", {})
-    return found
-
-
-def looked_at(plane: ControlPlane, where: str, pod: str) -> bool:
-    """Whether kube-scheduler has found no node for the pod. It has then also looked whether the end of others would help."""
-    listed = json.loads(plane.kubectl("get", "pods", "-n", where, f"--field-selector=metadata.name={pod}", "-o", "json").stdout)["items"]
-    conditions = [condition for found in listed for condition in found.get("status", {}).get("conditions", [])]
-    return any((each["type"], each.get("reason")) == ("PodScheduled", "Unschedulable") for each in conditions)
-
-
-def listed(plane: ControlPlane, where: str) -> dict[str, list[str]]:
-    """The rows of the namespace's jobs as kubectl prints them: state, reason, learners that contribute, and of how many, by name."""
-    rows = (line.split() for line in plane.kubectl("get", "dlj", "-n", where, "--no-headers").stdout.splitlines())
-    return {row[0]: row[1:5] for row in rows}
 
 
 def test_units_of_two_operators_and_a_strangers_pods_take_different_slices(
@@ -192,6 +123,33 @@ def test_pods_that_wait_for_an_autoscaler_do_not_end_the_minimum_of_another_job(
         spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": slices[0]}, "priorityClassName": urgent}
         plane.request("POST", f"/api/v1/namespaces/{where}/pods", {"metadata": {"name": "stranger"}, "spec": spec})
         wait_for(leaving, "the scheduler to end a learner for a stranger", operator)
+
+
+def test_a_job_of_a_class_that_pre_empts_waits_for_slices_and_ends_no_minimum_of_another(
+    control_plane: ControlPlane, slices: list[str], namespaces: list[str], urgent: str, tmp_path: Path
+) -> None:
+    plane, where = control_plane, namespaces[0]
+    with an_operator(plane, tmp_path, where) as operator:
+        apply(plane, where, len(slices), "holds")
+        wait_for(lambda: len(learners(plane, where, "holds")) == len(slices), "holds to have every slice", operator)
+        pool = tpu_pool("v6e", "tpu-v6e", "2x2", max=len(slices))
+        asks = a_manifest("urgent", min=2, max=len(slices), pools=[pool], spec={"syncer": {}, "priorityClassName": urgent})
+        plane.kubectl("patch", "dilocojob", "holds", "-n", where, "--type=merge", "-p", '{"spec": {"learners": {"min": 3}}}')
+        plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(asks))
+
+        def leaving() -> list[str]:
+            return [name for name, pod in learners(plane, where, "holds").items() if "deletionTimestamp" in pod["metadata"]]
+
+        wait_for(lambda: len(leaving()) == 2, "the surplus of holds to leave its slices", operator)
+        for name in leaving():
+            end(plane, where, name)
+        wait_for(lambda: len(learners(plane, where, "urgent")) == 2, "urgent to have its minimum", operator)
+        classes = {pod["spec"].get("priorityClassName") for pod in learners(plane, where, "urgent").values()}
+        assert classes == {urgent}
+        text = f"3 held by job {where}/holds (none surplus)"
+        wait_for(lambda: text in status(plane, where, "urgent")["pools"][0].get("message", ""), f"the pool to say {text!r}", operator)
+        assert status(plane, where, "urgent")["pools"][0]["reason"] == "NoFreeSlice"
+        assert (leaving(), len(learners(plane, where, "holds"))) == ([], 3)
 
 
 def test_a_job_whose_pods_a_quota_refuses_takes_no_slice_from_another_tenant(
