@@ -1,7 +1,7 @@
-"""[competing-classes] One placement of 5,000 units onto 5,000 slices, for which three pools compete.
+"""[competing-classes] The first placement of a job with 5,000 units on 5,000 slices, for which its three pools compete.
 
-The first pool can use every slice and is placed first; the other two can use a part each. So the first pool's units must move aside for
-most units of the others, one augmenting path for each.
+The first pool can use every slice and comes first; the other two can use a part each. So most slices that the others can use are those
+that the first must leave to them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import time
 from collections.abc import Iterator
 
 from builders.nodes import a_tpu_node, an_inventory
+from diloco_operator.allotment import Allotment, AllotmentRequest, PoolDemand
 from diloco_operator.fleet import Inventory, Shape
-from diloco_operator.placement import JobRequest, PlacementRequest, PoolRequest, UnitRequest, place
+from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest, place
+from diloco_operator.placement.requirements import slice_requirements
 
 from benchmarks.figure import Figure
 
@@ -42,12 +44,18 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         a_pool("x", count // 2, node_selector={"x": "1"}),
         a_pool("y", count // 3, node_selector={"y": "1"}),
     )
-    request = PlacementRequest((JobRequest("bench/job", 1, count, pools),), fleet)
+    job = JobRequest("bench/job", 1, count, pools)
+    demands = (PoolDemand(slice_requirements(pool), 0, pool.max, len(pool.units), name=pool.name) for pool in pools)
+    request = AllotmentRequest(job.key, min=job.min, max=job.max, pools=tuple(demands))
     taken = []
     for _ in range(RUNS):
+        allotment = Allotment(fleet)
+        allotment.refresh()
         gc.collect()
         begin = time.perf_counter()
-        placement = place(request)
+        allotment.update(request)
+        allotment.refresh()
+        placement = place(job, allotment.view(job.key))
         taken.append(time.perf_counter() - begin)
         if len(placement.assigned) < count * 9 // 10:
             raise RuntimeError(f"{len(placement.assigned)} of {count} slices are used")

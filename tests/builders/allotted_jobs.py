@@ -15,8 +15,8 @@ from diloco_operator.allotment import Allotment, AllotmentRequest, HeldUnit, Poo
 from diloco_operator.fleet import Shape, Slice
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import group_name
-from diloco_operator.placement import JobRequest, PlacementRequest, PoolRequest, UnitRequest, place
-from diloco_operator.placement.matching import slice_requirements, with_accelerators
+from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest, place
+from diloco_operator.placement.requirements import slice_requirements, with_accelerators
 
 V5P = Shape("tpu-v5p", "2x2x1", 4)
 
@@ -142,7 +142,7 @@ class World:
             if unit in job.units:
                 job.leaving[unit] = job.units.pop(unit)
                 self.left += 1
-        placement = place(PlacementRequest((job.placement_request(),), self.allotment.view(name)))
+        placement = place(job.placement_request(), self.allotment.view(name))
         for each in placement.assigned:
             assert each.unit not in job.units or group_name(job.units[each.unit]) == each.slice, "a unit moved"
             job.units[each.unit] = each.slices

@@ -152,7 +152,7 @@ class Allotment:
             shape = pool.requirements.shape
             own = [slice_ for unit in pool.units for slice_ in self._slices(unit)] if not shape.divides else self._own_parts(job, pool)
             if own:
-                granted[shape] = (*own, *granted.get(shape, ()))
+                granted[pool.name] = (*own, *granted.get(pool.name, ()))
         return AllottedFleet(self._fleet, granted, self._kept, self._requests, self._results, job)
 
     # --- the parts -------------------------------------------------------------------------------------------------------------

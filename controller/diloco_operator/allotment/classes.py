@@ -12,7 +12,7 @@ from operator import itemgetter
 
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.slices import Slice, SliceKind, is_divisible
-from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.placement.requirements import SliceRequirements
 
 _KEY = itemgetter(1)
 type _Key = tuple[SliceKind, int, tuple[Hashable, ...]]
@@ -32,11 +32,6 @@ class SliceClass:
     """Free; in the order in which the inventory offers them."""
     leaving: set[Location] = field(default_factory=set)
     """No job keeps them, but processes on them have not ended yet."""
-
-    @property
-    def rank(self) -> tuple[SliceKind, int, tuple[str, str]]:
-        """The order of taking: the tightest kind first, then what the fewest requirements can use."""
-        return (self.kind, self.mask.bit_count(), self.free[0][1] if self.free else min(key for _, key in self.members))
 
     @property
     def most_units(self) -> int:
@@ -67,8 +62,6 @@ class SliceClasses:
         self._uses: dict[SliceRequirements, int] = {}
         self._classes: dict[_Key, SliceClass] = {}
         self._class_of: dict[Location, SliceClass] = {}
-        self._class_by_node: dict[str, SliceClass] = {}
-        """Key of a slice -> its class."""
         self._fitting: dict[int, dict[SliceClass, None]] = {}
 
     # --- requirements --------------------------------------------------------------------------------------------------
@@ -118,9 +111,7 @@ class SliceClasses:
         if old is None or old.members[location] != slice_:
             mask, domains = self._test(slice_)
             if old is not None and (old.kind, old.mask, old.domains) == (slice_.kind, mask, domains):
-                del self._class_by_node[old.members[location].key]
                 old.members[location] = slice_  # the two are the same to every request
-                self._class_by_node[slice_.key] = old
             else:
                 before = self.remove(location)
                 class_ = self._join(location, slice_, mask, domains)
@@ -145,17 +136,13 @@ class SliceClasses:
         class_ = self._class_of.pop(location, None)
         if class_ is None:
             return 0
-        del self._class_by_node[class_.members.pop(location).key]
+        del class_.members[location]
         class_.note(location, free=False, leaving=False)
         if not class_.members:
             del self._classes[_key(class_.kind, class_.mask, class_.domains)]
             for number in _bits(class_.mask):
                 self._fitting[number].pop(class_, None)
         return class_.mask
-
-    def classes_of(self, nodes: Iterable[str]) -> list[SliceClass]:
-        """Of the usable slices with these nodes, one for each slice."""
-        return [class_ for node in nodes if (class_ := self._class_by_node.get(node)) is not None]
 
     def class_at(self, location: Location) -> SliceClass | None:
         """Of the usable slice or part that is there."""
@@ -187,7 +174,6 @@ class SliceClasses:
                 self._fitting[number][class_] = None
         class_.members[location] = slice_
         self._class_of[location] = class_
-        self._class_by_node[slice_.key] = class_
         return class_
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from diloco_operator.allotment.request import AllotmentRequest, HeldUnit
 from diloco_operator.fleet.slices import is_divisible
-from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.placement.requirements import SliceRequirements
 
 
 def requirements_of(request: AllotmentRequest) -> list[SliceRequirements]:

@@ -18,7 +18,7 @@ from diloco_operator.allotment.request import AllotmentRequest, HeldUnit, PoolDe
 from diloco_operator.allotment.stocks import Stock, Stocks
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.slices import is_divisible
-from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.placement.requirements import SliceRequirements
 
 EARLIER_POOL, POOLS = 16, 4
 """What an earlier pool adds to the value; pools after the fifth are all the same."""

@@ -9,7 +9,7 @@ See docs/decisions/0211-allotment-by-the-flow.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import Resources, left
 from diloco_operator.fleet.slices import Shape, Slice
 from diloco_operator.placement.domains import DomainRooms
+
+_UNITS = 100
+"""That get slices in one step."""
 
 
 @dataclass(slots=True)
@@ -59,19 +62,18 @@ class _Leaver(NamedTuple):
 
 @dataclass(slots=True)
 class _Job:
-    granted: dict[Shape, list[Slice]] = field(default_factory=dict)
+    granted: dict[str, list[Slice]] = field(default_factory=dict)
     coming: int = 0
     revoked: dict[str, str] = field(default_factory=dict)
     checks: set[str] = field(default_factory=set)
     withheld: set[str] = field(default_factory=set)
 
-    def grant(self, shape: Shape, slices: Sequence[Slice]) -> None:
-        if slices:
-            self.granted.setdefault(shape, []).extend(slices)
+    def grant(self, pool: str, slice_: Slice) -> None:
+        self.granted.setdefault(pool, []).append(slice_)
 
 
 def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) -> Generator[None, object, Outcome]:
-    """In steps of about one stock, between which the caller may do other things that change no argument."""
+    """In steps of one stock or `_UNITS` units, between which the caller may do other things that change no argument."""
     jobs = {job: _Job() for job in question.applicants}
     for job, index in sorted(checks):
         jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
@@ -86,7 +88,7 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) ->
             continue
         if stock.host is None:
             waits, units = withheld.get(name, ("", 0))
-            winners = _take_whole(jobs, stock, here, waits, units)
+            winners = yield from _take_whole(jobs, stock, here, waits, units)
         else:
             winners = _share_host(jobs, stock, here, leave, barred)
         for place, leaver in enumerate(leave):
@@ -95,7 +97,7 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) ->
         yield
     found = {
         key: Allotted(
-            {shape: tuple(each) for shape, each in job.granted.items()},
+            {pool: tuple(each) for pool, each in job.granted.items()},
             job.coming,
             job.revoked,
             frozenset(job.checks),
@@ -142,26 +144,36 @@ def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
 
 
 # --- whole slices -------------------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class _Place:
-    """A host of which units take parts now."""
+class _OpenHosts:
+    """Hosts of which units take parts now. Those of which as much is left are the same."""
 
-    slice_: Slice | None
-    """None: a unit is leaving it, and how it is divided will be decided when it has gone."""
-    rest: Resources
+    def __init__(self) -> None:
+        self._hosts: dict[Resources, deque[Slice | None]] = {}
+        """What is left -> hosts; None: a unit is leaving one, and how it is divided will be decided when it has gone."""
 
-    @property
-    def left(self) -> tuple[int, ...]:
-        """To compare how much is left of two."""
-        return tuple(amount for _, amount in self.rest.devices)
+    def take(self, needs: Resources) -> tuple[Slice | None, Resources] | None:
+        """Take out the host of which least is left, of those that have room for this; with what is left of it. None: no host has."""
+        fitting = (rest for rest in self._hosts if needs.fits(rest))
+        rest = min(fitting, key=lambda rest: tuple(amount for _, amount in rest.devices), default=None)
+        if rest is None:
+            return None
+        hosts = self._hosts[rest]
+        found = hosts.popleft()
+        if not hosts:
+            del self._hosts[rest]
+        return found, rest
+
+    def put(self, host: Slice | None, rest: Resources) -> None:
+        """So much is left of this host."""
+        self._hosts.setdefault(rest, deque()).append(host)
 
 
-def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits: str, withheld: int) -> list[str]:
+def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits: str, withheld: int) -> Generator[None, object, list[str]]:
     """Free slices first. `waits`, `withheld`: the job that waits for its minimum, and units that it keeps from others. Returns the jobs
     that wait for slices which units must leave now, one for each slice, in order."""
     free, leaving = _FreeSlices(stock), len(stock.leaving)
     waiting: list[str] = []
-    open_: list[_Place] = []
+    open_ = _OpenHosts()
 
     def later(job: str) -> None:
         nonlocal leaving
@@ -171,30 +183,29 @@ def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits
         else:
             waiting.append(job)
 
-    for taker in sorted(takers, key=lambda taker: -taker.size):
+    for count, taker in enumerate(sorted(takers, key=lambda taker: -taker.size), start=1):
+        if count % _UNITS == 0:
+            yield
         slots = taker.size // stock.each
         if slots:
             for slice_ in free.near(slots):
-                jobs[taker.job].grant(taker.shape, [slice_])
+                jobs[taker.job].grant(taker.demand.name, slice_)
                 slots -= 1
             for _ in range(slots):
                 later(taker.job)
             continue
         needs = taker.demand.requirements.needs
-        fitting = [place for place in open_ if needs.fits(place.rest)]
-        if fitting:
-            place = min(fitting, key=lambda place: place.left)
-            jobs[taker.job].coming += place.slice_ is None
-        elif (found := free.next()) is not None:
-            place = _Place(found, found.room)
-            open_.append(place)
+        if (opened := open_.take(needs)) is not None:
+            host, rest = opened
+            jobs[taker.job].coming += host is None
+        elif (host := free.next()) is not None:
+            rest = host.room
         else:
-            place = _Place(None, stock.room_of_each)
-            open_.append(place)
+            rest = stock.room_of_each
             later(taker.job)
-        place.rest = left(place.rest, (needs,))
-        if place.slice_ is not None:
-            jobs[taker.job].grant(taker.shape, [_part(place.slice_, taker)])
+        open_.put(host, left(rest, (needs,)))
+        if host is not None:
+            jobs[taker.job].grant(taker.demand.name, _part(host, taker))
     for _ in range(withheld):
         if (kept := free.next()) is not None:
             jobs[waits].withheld.add(kept.key)
@@ -207,32 +218,28 @@ class _FreeSlices:
     def __init__(self, stock: Stock) -> None:
         self._stock = stock
         self._ordered = deque(stock.free)
-        self._taken: set[Location] = set()
+        self._taken: set[str] = set()
+        self._rooms: DomainRooms | None = None
 
     def next(self) -> Slice | None:
         """None: no free one is left."""
         while self._ordered:
-            location = self._ordered.popleft()
-            if location not in self._taken:
-                return self._stock.slice_at(location)
+            slice_ = self._stock.slice_at(self._ordered.popleft())
+            if slice_.key not in self._taken:
+                if self._rooms is not None:
+                    self._rooms.discard(slice_)
+                return slice_
         return None
 
     def near(self, count: int) -> list[Slice]:
         """So many that are as near to each other as there are, or fewer if no more are left."""
-        if count == 1:
-            return [first] if (first := self.next()) is not None else []
-        free = {self._stock.slice_at(each).key: each for each in self._ordered if each not in self._taken}
-        if len(free) < count:
-            return list(self._rest())
-        rooms = DomainRooms((self._stock.slice_at(each) for each in free.values()), (), Locality.ANY)
-        domain = rooms.nearest(count)
-        found = rooms.candidates[domain].take((), count) if domain is not None else []
-        self._taken.update(free[slice_.key] for slice_ in found)
-        return found
-
-    def _rest(self) -> Iterator[Slice]:
-        while (found := self.next()) is not None:
-            yield found
+        if count > 1:
+            if self._rooms is None:
+                self._rooms = DomainRooms(map(self._stock.slice_at, self._ordered), Locality.ANY)
+            if found := self._rooms.take(count):
+                self._taken.update(slice_.key for slice_ in found)
+                return found
+        return [slice_ for _ in range(count) if (slice_ := self.next()) is not None]
 
 
 # --- parts of a host ------------------------------------------------------------------------------------------------------------
@@ -255,7 +262,7 @@ def _share_host(
         rest, is_empty = left(rest, (needs,)), False
         if needs.fits(now):
             now = left(now, (needs,))
-            jobs[taker.job].grant(taker.shape, [_part(host.whole, taker) if taker.shape.divides else host.whole])
+            jobs[taker.job].grant(taker.demand.name, _part(host.whole, taker) if taker.shape.divides else host.whole)
         else:
             jobs[taker.job].coming += 1
             waiting.append(taker.job)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from diloco_operator.fleet.inventory import Shares
-from diloco_operator.fleet.slices import Shape, Slice
-from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.fleet.slices import Slice
+from diloco_operator.placement.requirements import SliceRequirements
 
 
 class HeldUnit(NamedTuple):
@@ -94,8 +94,8 @@ class AllotmentRequest:
 class Allotted:
     """What one job gets and gives."""
 
-    granted: Mapping[Shape, tuple[Slice, ...]] = field(default_factory=dict)
-    """Free slices that only this job may take now, for units of this shape."""
+    granted: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
+    """Pool, by its name -> free slices that only its units may take now."""
     coming: int = 0
     """Slices that other units are leaving, and that are kept for this job."""
     revoked: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from diloco_operator.allotment.hosts import HostUse, how_many
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import UNLISTED, Resources, amount_of
 from diloco_operator.fleet.slices import Slice, SliceKind, is_divisible
-from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.placement.requirements import SliceRequirements
 
 ROOM = 5040
 """Points of a whole host: a half, a third … a tenth, and a sixteenth are whole numbers of them."""

@@ -26,14 +26,14 @@ class AllottedFleet:
     def __init__(
         self,
         fleet: Inventory,
-        granted: Mapping[Shape, tuple[Slice, ...]],
+        granted: Mapping[str, tuple[Slice, ...]],
         kept: Mapping[str, str],
         requests: Mapping[str, AllotmentRequest],
         results: Mapping[str, Allotted],
         job: str = "",
     ) -> None:
-        """`kept`: first node of a free slice -> the job that it is granted to, or for whose minimum it waits. `requests`, `results`: of
-        all jobs. `job`: for which this is the view."""
+        """`granted`: pool, by its name -> slices. `kept`: first node of a free slice -> the job that it is granted to, or for whose minimum
+        it waits. `requests`, `results`: of all jobs. `job`: for which this is the view."""
         self._fleet = fleet
         self._granted = granted
         self._kept = kept
@@ -45,13 +45,13 @@ class AllottedFleet:
         """The same on another inventory: a copy."""
         return AllottedFleet(fleet, self._granted, self._kept, self._requests, self._results, self._job)
 
-    def free(self, shape: Shape) -> Iterator[Slice]:
-        """See `Fleet.free`: those granted for this shape, as long as they are free."""
-        return (slice_ for slice_ in self._granted.get(shape, ()) if self._fleet.is_free(slice_))
+    def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
+        """See `Fleet.free`: those granted to the pool, as long as they are free."""
+        return (slice_ for slice_ in self._granted.get(pool, ()) if self._fleet.is_free(slice_))
 
-    def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
+    def kept(self, shape: Shape, pool: str) -> Iterator[tuple[Slice, str]]:
         """See `Fleet.kept`."""
-        granted = {slice_.key for slice_ in self._granted.get(shape, ())}
+        granted = {slice_.key for slice_ in self._granted.get(pool, ())}
         winners = {key.partition("/")[0]: job for key, job in self._kept.items()}  # of a host in parts, one of those who get some
         for slice_ in self._fleet.free(shape):
             if (node := slice_.key) not in granted:

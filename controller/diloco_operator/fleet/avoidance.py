@@ -41,13 +41,13 @@ class FleetWithout:
     shapes: Collection[Shape] | None = None
     """Slices of other shapes are offered as they are; None: there are no others."""
 
-    def free(self, shape: Shape) -> Iterator[Slice]:
+    def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
         """See `Fleet.free`."""
         if self.shapes is not None and shape not in self.shapes:
-            yield from self.fleet.free(shape)
+            yield from self.fleet.free(shape, pool)
             return
         avoided: list[Slice] = []
-        for slice_ in self.fleet.free(shape):
+        for slice_ in self.fleet.free(shape, pool):
             if any(host.node in self.avoid for host in slice_.hosts):
                 avoided.append(slice_)
             else:
@@ -55,9 +55,9 @@ class FleetWithout:
         if self.last:
             yield from avoided
 
-    def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
+    def kept(self, shape: Shape, pool: str) -> Iterator[tuple[Slice, str]]:
         """See `Fleet.kept`."""
-        return self.fleet.kept(shape)
+        return self.fleet.kept(shape, pool)
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
         """See `Fleet.slices`."""

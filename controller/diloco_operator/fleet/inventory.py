@@ -444,8 +444,8 @@ class Inventory:
         return self._slice(entry) if entry is not None else None
 
     # --- Fleet -------------------------------------------------------------------------------------------------------
-    def free(self, shape: Shape) -> Iterator[Slice]:
-        """See `Fleet.free`. The inventory must not change while the iterator is in use."""
+    def free(self, shape: Shape, pool: str = "") -> Iterator[Slice]:
+        """All free slices, in the order of node pools and names. The inventory must not change while the iterator is in use."""
         for kind in kinds_for(shape, self._indexes):
             index = self._indexes[kind]
             for key in index.free:
@@ -461,7 +461,7 @@ class Inventory:
             for entry in self._indexes[kind].entries.values():
                 yield self._slice(entry)
 
-    def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
+    def kept(self, shape: Shape, pool: str = "") -> Iterator[tuple[Slice, str]]:
         """Nothing: the inventory offers all."""
         return iter(())
 

@@ -1,6 +1,6 @@
 """Where in the network a host stands, by its labels: the zone, and in it the network blocks from the widest to the nearest. Pure.
 
-See docs/decisions/0043-placement.md.
+See docs/decisions/0224-grants-to-units.md.
 """
 
 from __future__ import annotations

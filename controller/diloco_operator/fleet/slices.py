@@ -229,18 +229,18 @@ class SliceCounts:
 
 
 class Fleet(Protocol):
-    """What placement and reconcile see of the fleet, on behalf of one job (or of several that are placed together)."""
+    """What placement and reconcile see of the fleet, on behalf of one job."""
 
-    def free(self, shape: Shape) -> Iterator[Slice]:
-        """Slices in the state FREE, lazily, in a fixed order (hosts of one node pool stand together)."""
+    def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
+        """Free slices that units of this shape and pool of the job may take, lazily, in a fixed order."""
         ...
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
         """All slices of this shape in whatever state, lazily."""
         ...
 
-    def kept(self, shape: Shape) -> Iterator[tuple[Slice, str]]:
-        """Slices that are free and not offered to this job, each with the key of the job that it is kept for; "": for none."""
+    def kept(self, shape: Shape, pool: str) -> Iterator[tuple[Slice, str]]:
+        """Other free slices of this shape, each with the key of the job that it is kept for; "": for none, or for this one."""
         ...
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:

@@ -1,27 +1,6 @@
-"""Which unit gets which slice: `place(request) -> Placement`. Another solver of the same signature can replace it. Pure."""
+"""Which unit of a job gets which slice: `place(job, fleet) -> Placement`, and why others get none. Pure."""
 
-from diloco_operator.placement.greedy import place
-from diloco_operator.placement.request import (
-    JobRequest,
-    PlacedUnit,
-    Placement,
-    PlacementRequest,
-    PoolOutcome,
-    PoolRequest,
-    Solver,
-    UnitRequest,
-    UnplacedUnit,
-)
+from diloco_operator.placement.place import place
+from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement, PoolOutcome, PoolRequest, UnitRequest, UnplacedUnit
 
-__all__ = [
-    "JobRequest",
-    "PlacedUnit",
-    "Placement",
-    "PlacementRequest",
-    "PoolOutcome",
-    "PoolRequest",
-    "Solver",
-    "UnitRequest",
-    "UnplacedUnit",
-    "place",
-]
+__all__ = ["JobRequest", "PlacedUnit", "Placement", "PoolOutcome", "PoolRequest", "UnitRequest", "UnplacedUnit", "place"]

@@ -18,8 +18,8 @@ from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice, SliceCounts
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import PoolRequest
+from diloco_operator.placement.requirements import SliceRequirements
 
 MAX_NAMED = 3
 """Zones, network blocks, hosts, taints or jobs that a message names one by one."""
@@ -47,8 +47,8 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
     tainted: list[Slice] = []
     small, example, idle = 0, "", 0
     kept: Counter[str] = Counter()
-    offered = ((slice_, "") for slice_ in fleet.free(pool.shape))
-    for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape)), _MAX_CHECKED):
+    offered = ((slice_, "") for slice_ in fleet.free(pool.shape, pool.name))
+    for slice_, winner in itertools.islice(itertools.chain(offered, fleet.kept(pool.shape, pool.name)), _MAX_CHECKED):
         if requirements.fits(slice_):
             kept[winner] += many((slice_,)) if winner else 0
             idle += 0 if winner else many((slice_,))
@@ -119,10 +119,10 @@ def nearby(pool: PoolRequest, counts: SliceCounts) -> Part | None:
     return Part(text, f"a pool with {'chipsPerHost ' + str(first.kind.chips_per_host) if same else 'topology ' + first.kind.topology}")
 
 
-def with_ungranted(fleet: Fleet, requirements: SliceRequirements, left: Mapping[Domain, int]) -> Mapping[Domain, int]:
+def with_ungranted(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, left: Mapping[Domain, int]) -> Mapping[Domain, int]:
     """`left`, and the slices that are free and kept for no job, because they are too few for one unit; the domain with most first."""
     found = Counter(left)
-    for slice_, winner in itertools.islice(fleet.kept(requirements.shape), _MAX_CHECKED):
+    for slice_, winner in itertools.islice(fleet.kept(pool.shape, pool.name), _MAX_CHECKED):
         if not winner and requirements.fits(slice_):
             found[requirements.domain(slice_)] += 1
     return dict(found.most_common())

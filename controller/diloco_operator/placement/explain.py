@@ -15,8 +15,8 @@ from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Holder, OddNodes, SliceCounts
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.placement.barred import MAX_NAMED, Part, free_elsewhere, job_name, nearby, scattered, too_few_together, with_ungranted
-from diloco_operator.placement.matching import SliceRequirements
 from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
+from diloco_operator.placement.requirements import SliceRequirements
 
 _MOST_HELPS = 3
 _MORE_NODES = "more nodes"
@@ -39,25 +39,25 @@ def pool_outcome(
     which a unit needs one, slices that are still free."""
     if pool.switched_off:
         text = f"pool {pool.name} is switched off: its learners.max is 0"
-        return PoolOutcome(job.key, pool.name, placed, PoolReason.SWITCHED_OFF, text)
+        return PoolOutcome(pool.name, placed, PoolReason.SWITCHED_OFF, text)
     if placed + pool.reserved >= pool.max:
-        return PoolOutcome(job.key, pool.name, placed, PoolReason.AT_MAXIMUM, _at_maximum(pool, placed))
+        return PoolOutcome(pool.name, placed, PoolReason.AT_MAXIMUM, _at_maximum(pool, placed))
     if job_room <= 0:
         text = f"the job has the {plural(job.max, 'unit')} of learners.max; pool {pool.name} has {placed}"
         helps = () if placed else ("raise learners.max, or learners.min of the pool, which comes before other pools",)
-        return PoolOutcome(job.key, pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text, helps=helps)
+        return PoolOutcome(pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text, helps=helps)
     missing = len(pool.units) - placed + pool.asked
     if missing <= 0:
-        return PoolOutcome(job.key, pool.name, placed, "")
+        return PoolOutcome(pool.name, placed, "")
     needed = min(missing, pool.max - pool.reserved - placed, job_room)
     lacks = f"pool {pool.name} needs {plural(needed, 'more slice', 'more slices')} of {pool.shape}"
     counts = fleet.counts(pool.shape, job.key, own)
     if counts.total == 0:
         parts = [Part("the fleet has no such nodes"), *_instead(pool, counts)]
-        return _short(job, pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
+        return _short(pool, placed, PoolReason.NO_MATCHING_NODES, lacks, "; ".join(part.text for part in parts), parts)
     parts = _taken(job, counts)
     parts += free_elsewhere(pool, fleet, requirements, in_accelerators=counts.hosts > 0, least=0 if own else job.min)
-    if pool.shape.slots > 1 and (together := with_ungranted(fleet, requirements, left)):
+    if pool.shape.slots > 1 and (together := with_ungranted(pool, fleet, requirements, left)):
         parts.append(too_few_together(pool, together))
     if counts.scattered:
         parts.append(scattered(pool, counts))
@@ -66,13 +66,13 @@ def pool_outcome(
     parts += map(_odd, counts.odd)
     there = f"{plural(counts.total, 'accelerator')} on {plural(counts.hosts, 'host')}" if counts.hosts else counts.total
     why = f"the fleet has {there}" + _list([part.text for part in parts])
-    return _short(job, pool, placed, PoolReason.NO_FREE_SLICE, lacks, why, parts)
+    return _short(pool, placed, PoolReason.NO_FREE_SLICE, lacks, why, parts)
 
 
-def _short(job: JobRequest, pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
+def _short(pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
     """Of a pool that would have more units if it had more slices."""
     helps = list(dict.fromkeys(part.help for part in parts if part.help))[:_MOST_HELPS]
-    return PoolOutcome(job.key, pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
+    return PoolOutcome(pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
 
 
 def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:

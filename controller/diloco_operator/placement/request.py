@@ -1,11 +1,11 @@
-"""What placement is asked for, and what it answers. One request can hold several jobs, so that a solver can weigh them.
+"""What placement is asked for, and what it answers.
 
-See docs/decisions/0043-placement.md.
+See docs/decisions/0224-grants-to-units.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -14,7 +14,7 @@ from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.affinity import NodeTerm
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import Fleet, Shape, Slice, group_name
+from diloco_operator.fleet.slices import Shape, Slice, group_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +69,20 @@ class JobRequest:
 
     key: str
     min: int
-    """Units over all pools that come before the growth of any job."""
+    """Units over all pools that come before growth in the order of the pools."""
     max: int
     pools: tuple[PoolRequest, ...]
     """In order of preference."""
     reserved: int = 0
     """As in `PoolRequest`, over all pools, including pools that the request does not name."""
     priority: int = 0
-    """Higher is served first."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementRequest:
-    """The input of a solver."""
-
-    jobs: tuple[JobRequest, ...]
-    fleet: Fleet
+    """For what is said of the jobs that have slices."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedUnit:
     """A unit and the slices that placement gave it."""
 
-    job: str
     pool: str
     unit: str
     slices: tuple[Slice, ...]
@@ -109,7 +100,6 @@ class PlacedUnit:
 class UnplacedUnit:
     """A unit without slices, and why."""
 
-    job: str
     pool: str
     unit: str
     reason: UnitReason
@@ -124,7 +114,6 @@ HELP = ". What would help: "
 class PoolOutcome:
     """Why a pool does not have more units."""
 
-    job: str
     pool: str
     placed: int
     reason: PoolReason | Literal[""]
@@ -154,8 +143,3 @@ class Placement:
     assigned: tuple[PlacedUnit, ...]
     unplaced: tuple[UnplacedUnit, ...]
     pools: tuple[PoolOutcome, ...]
-
-
-type Solver = Callable[[PlacementRequest], Placement]
-"""Pure and deterministic. It guarantees: no slice twice; a unit with a slice stays on it; the maxima of pools and jobs;
-and the minima of all pools, if the free slices can meet them."""

@@ -9,7 +9,6 @@ from datetime import datetime
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.fleet.health import is_unreachable
-from diloco_operator.placement import Solver, place
 from diloco_operator.plan import Delete, Patch, Plan
 from diloco_operator.reconcile.children.certificates import certificates_to_issue, check_certificates
 from diloco_operator.reconcile.children.configuration import configuration_changes
@@ -49,13 +48,13 @@ from diloco_operator.reconcile.units.stragglers import blame_slow_hosts, leave_s
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
-def reconcile(observed: ObservedState, now: datetime, *, solver: Solver = place) -> Plan:
+def reconcile(observed: ObservedState, now: datetime) -> Plan:
     """The whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
-    plan = _decide(observed, now, solver)
+    plan = _decide(observed, now)
     return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())))
 
 
-def _decide(observed: ObservedState, now: datetime, solver: Solver) -> Plan:
+def _decide(observed: ObservedState, now: datetime) -> Plan:
     job = observed.job
     if job.managed_by != names.MANAGER:
         return Plan()
@@ -86,7 +85,7 @@ def _decide(observed: ObservedState, now: datetime, solver: Solver) -> Plan:
     elif job.spec.suspend:
         plan = _suspend(context, units)
     else:
-        plan = _run(context, units, solver)
+        plan = _run(context, units)
     return replace(
         plan,
         ignored=context.ignored,
@@ -117,7 +116,7 @@ def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | 
     return request_on_record(build_context(observed, job.spec, now.timestamp()))
 
 
-def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
+def _run(context: ReconcileContext, units: Units) -> Plan:
     """Create what is missing, place and start units, delete what is over, and write what there is to report."""
     configuration, retention = configuration_changes(context), claim_retention(context)
     certificates = check_certificates(context)
@@ -128,7 +127,7 @@ def _run(context: ReconcileContext, units: Units, solver: Solver) -> Plan:
     records = leave_revoked(context, leave_removed_pools(context, replace_outdated(context, units.records)))
     records = leave_slow_hosts(context, records)
     pods = LearnerPods(context)
-    scaling = scale(context, records, solver, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
+    scaling = scale(context, records, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
     begun = [
         *missing_pods(context, pods, scaling.records, units.adopted),
         *missing_host_lists(context, pods, units.records, units.adopted),

@@ -1,4 +1,4 @@
-"""Where the units of a job would be on a fleet that is all its own, as reconcile places them."""
+"""Where the units of a job would be on a fleet that is all its own, as the operator places them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import copy
 import datetime
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diloco.simulation.fleet import PlacedUnit
 
+from diloco_operator.allotment import Allotment
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED
 from diloco_operator.fleet import Inventory, Shape, project_node
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile import ObservedState, OperatorConfig, parse_job, reconcile
+from diloco_operator.reconcile import ObservedState, OperatorConfig, first_request, parse_job, reconcile
 
 _NOW = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 """Any moment: nothing has happened before it."""
@@ -51,7 +52,11 @@ def placed(job: Obj, nodes: Sequence[Obj], most: int) -> Placed:
     learners["max"] = most
     learners["min"] = min(learners.get("min", 1), most)
     observed = ObservedState(job=parse_job(obj), fleet=inventory, config=config)
-    plan = reconcile(observed, _NOW)
+    allotment = Allotment(inventory)
+    if (request := first_request(observed, _NOW)) is not None:
+        allotment.update(request)
+        allotment.refresh()
+    plan = reconcile(replace(observed, fleet=allotment.view(observed.job.key)), _NOW)
     spec, status = observed.job.spec, plan.status.status if plan.status is not None else {}
     assert spec is not None, "the job was validated before"
     shapes = {pool.name: shape_of(pool) for pool in spec.pools}

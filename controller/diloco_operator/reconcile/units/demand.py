@@ -13,7 +13,7 @@ from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PoolRequest
-from diloco_operator.placement.matching import slice_requirements, with_accelerators
+from diloco_operator.placement.requirements import slice_requirements, with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.pod_answers import admits

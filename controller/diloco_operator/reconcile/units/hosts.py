@@ -16,7 +16,7 @@ from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, Pool, Restart,
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, JobHosts, read_hosts
 from diloco_operator.reconcile.observe.state import PodView
@@ -232,9 +232,9 @@ class SpareSlices:
     """Free slices for the units of one pool that leave hosts which the job avoids, also those that the job gets only when it asks for them.
     While there are none, a unit whose restart budget is not used up goes on where it is: that costs no other job anything."""
 
-    def __init__(self, fleet: Fleet, requirements: SliceRequirements) -> None:
-        unwanted = (slice_ for slice_, job in fleet.kept(requirements.shape) if not job)
-        self._free: Iterator[Slice] = filter(requirements.fits, itertools.chain(fleet.free(requirements.shape), unwanted))
+    def __init__(self, fleet: Fleet, pool: str, requirements: SliceRequirements) -> None:
+        unwanted = (slice_ for slice_, job in fleet.kept(requirements.shape, pool) if not job)
+        self._free: Iterator[Slice] = filter(requirements.suits, itertools.chain(fleet.free(requirements.shape, pool), unwanted))
         self._requirements = requirements
 
     def take_for(self, slices: Sequence[Slice]) -> bool:

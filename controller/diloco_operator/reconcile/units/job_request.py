@@ -10,7 +10,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest
-from diloco_operator.placement.matching import SliceRequirements, slice_requirements
+from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
@@ -127,7 +127,7 @@ def _pool_request(
         asked=len(waiting),
     )
     requirements = slice_requirements(request)
-    spare = SpareSlices(context.observed.fleet, requirements._replace(avoided=requirements.avoided.union(avoid)))
+    spare = SpareSlices(context.observed.fleet, pool.name, requirements._replace(avoided=requirements.avoided.union(avoid)))
     units = [_unit_request(context, requirements, record, spare) for record in candidates]
     if occupancy.grows and not context.finishing:
         used = {record.number for record in mine}

@@ -9,7 +9,7 @@ from diloco_operator.api.job import Capacity, Pool
 from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import PoolRequest
-from diloco_operator.placement.matching import SliceRequirements, slice_requirements
+from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import tolerations
 

@@ -19,7 +19,7 @@ from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.fleet.resources import Resources, most
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Fleet
-from diloco_operator.placement.matching import with_accelerators
+from diloco_operator.placement.requirements import with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext, own_learners
 from diloco_operator.reconcile.observe.derived import Derived
 from diloco_operator.reconcile.observe.state import Job, PodView

@@ -16,7 +16,7 @@ from diloco_operator.api.reasons import UnitReason
 from diloco_operator.fleet.avoidance import FleetWithout, NewNodes
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
-from diloco_operator.placement import JobRequest, PlacedUnit, Placement, PlacementRequest, Solver, UnplacedUnit
+from diloco_operator.placement import JobRequest, PlacedUnit, Placement, UnplacedUnit, place
 from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
@@ -65,7 +65,6 @@ class Scaling:
 def scale(
     context: ReconcileContext,
     records: Mapping[str, UnitStatusRecord],
-    solver: Solver,
     pods: LearnerPods,
     *,
     blocked: str,
@@ -76,7 +75,7 @@ def scale(
     records = without_places(context, records)
     every = job_request(context, records, avoid)
     request = for_placement(context, every)
-    placement = _place(context, request, records, solver, avoid)
+    placement = _place(context, request, records, avoid)
     scaling = Scaling(dict(records), avoid=avoid)
     busy = _busy_nodes(context, records)
     draining = sum(r.state is UnitState.DRAINING for r in records.values())
@@ -133,18 +132,18 @@ def _any_hosts(context: ReconcileContext, shape: Shape) -> list[Host]:
 
 
 def _place(
-    context: ReconcileContext, request: JobRequest, records: Mapping[str, UnitStatusRecord], solver: Solver, avoid: Mapping[str, float]
+    context: ReconcileContext, request: JobRequest, records: Mapping[str, UnitStatusRecord], avoid: Mapping[str, float]
 ) -> Placement:
     fleet = context.observed.fleet
     waiting = {context.shapes[record.pool] for record in records.values() if awaits_grant(context, record)}
     if waiting:  # what an autoscaler makes for a request is left to its pods, which come in a moment
         fleet = FleetWithout(fleet, NewNodes(fleet, context.now, RECONCILE.new_node), shapes=waiting)
     if avoid:
-        placement = solver(PlacementRequest((request,), FleetWithout(fleet, avoid)))
+        placement = place(request, FleetWithout(fleet, avoid))
         if all(left.reason is not UnitReason.NO_CAPACITY for left in placement.unplaced):
             return placement
         fleet = FleetWithout(fleet, avoid, last=True)
-    return solver(PlacementRequest((request,), fleet))
+    return place(request, fleet)
 
 
 # --- the answer --------------------------------------------------------------------------------------------------------

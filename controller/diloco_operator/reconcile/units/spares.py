@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from diloco_operator.allotment import AllotmentRequest, PoolDemand
-from diloco_operator.fleet.slices import Shape
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
@@ -39,13 +38,10 @@ def kept_spares(context: ReconcileContext, request: AllotmentRequest | None, rec
         shape = context.shapes.get(record.pool)
         slices = fleet.resolve(shape, record.slice) or () if shape is not None and record.slice else ()
         used.update(slice_.key for slice_ in slices)
-    left: dict[Shape, int] = {}
     found: dict[str, int] = {}
     for pool, wanted in wants.items():
         shape = context.shapes[pool]
-        if shape not in left:
-            left[shape] = sum(slice_.key not in used for slice_ in fleet.free(shape)) // shape.slots
-        if kept := min(wanted, left[shape]):
+        left = sum(slice_.key not in used for slice_ in fleet.free(shape, pool)) // shape.slots
+        if kept := min(wanted, left):
             found[pool] = kept
-            left[shape] -= kept
     return found

@@ -115,7 +115,7 @@ def leave_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatus
             continue
         slices = context.observed.fleet.resolve(context.shapes[record.pool], record.slice)
         requirements = pool_requirements(context, context.pools[record.pool])
-        if slices is not None and SpareSlices(context.observed.fleet, requirements).take_for(slices):
+        if slices is not None and SpareSlices(context.observed.fleet, record.pool, requirements).take_for(slices):
             message = f"{_text(record)}; it starts again on another host"
             found[record.name] = record._replace(
                 state=UnitState.DRAINING, reason=UnitReason.SLOW, message=message, since=context.now, slow_since=None

@@ -10,7 +10,7 @@ from builders.jobs import Obj
 from builders.nodes import GPU, a_gpu_node
 from diloco_operator.fleet import PodUse, Resources, Shape, project_node
 from diloco_operator.fleet.resources import amount_of
-from diloco_operator.placement import PlacementRequest, place
+from diloco_operator.placement import place
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -140,12 +140,13 @@ def test_a_decision_that_is_taken_again_before_anything_is_reserved_places_the_s
     world.job("late", a_pool(shape=gpus(2), max=2), min=2)
     world.allotment.refresh()
     job = world.jobs["late"]
-    asked = PlacementRequest((job.placement_request(),), world.allotment.view("late"))
-    first = {each.unit: each.slice for each in place(asked).assigned}
-    job.units.update({each.unit: each.slices for each in place(asked).assigned})
+    asked = job.placement_request()
+    assigned = place(asked, world.allotment.view("late")).assigned
+    first = {each.unit: each.slice for each in assigned}
+    job.units.update({each.unit: each.slices for each in assigned})
     world.allotment.update(job.request())
     world.allotment.refresh()
-    again = place(PlacementRequest(asked.jobs, world.allotment.view("late")))
+    again = place(asked, world.allotment.view("late"))
     assert len(first) == 1  # 16 - 4 * 2 - 6 are free
     assert first == {each.unit: each.slice for each in again.assigned}
 
@@ -155,7 +156,7 @@ def test_a_pool_says_where_accelerators_are_left_and_who_has_the_others() -> Non
     world.fleet.replace_use(None, PodUse("team", "notebook", "b", Resources(pods=1, devices=((GPU, 1),))))
     world.job("late", a_pool(shape=gpus(4), max=1))
     world.allotment.refresh()
-    found = place(PlacementRequest((world.jobs["late"].placement_request(),), world.allotment.view("late"))).pools[0].message
+    found = place(world.jobs["late"].placement_request(), world.allotment.view("late")).pools[0].message
     assert found == (
         "pool 0 needs 1 more slice of nvidia-h100-80gb, 1 host with 4 accelerators; the fleet has 16 accelerators on 2 hosts: "
         "12 held by job six (none surplus); 1 used by other pods: team/notebook; "
@@ -163,6 +164,29 @@ def test_a_pool_says_where_accelerators_are_left_and_who_has_the_others() -> Non
         "What would help: wait until job six ends, or suspend it; end these pods, or wait until they have ended; a pool with "
         "acceleratorsPerHost 2 or less; more nodes"
     )
+
+
+@pytest.mark.slow
+def test_the_cost_of_dividing_hosts_grows_with_the_units_that_get_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with units times hosts: of hosts of which as much is left, one is looked at."""
+    looked = 0
+    fits = Resources.fits
+
+    def counted(needs: Resources, room: Resources) -> bool:
+        nonlocal looked
+        looked += 1
+        return fits(needs, room)
+
+    def cost(hosts: int) -> int:
+        nonlocal looked
+        world = World(*(a_gpu_node(f"gpu-{index:03d}") for index in range(hosts)))
+        world.job("ones", a_pool(shape=gpus(1), max=4 * hosts), min=0).job("halves", a_pool(shape=gpus(4), max=hosts), min=0)
+        looked = 0
+        world.allotment.refresh()
+        return looked
+
+    monkeypatch.setattr(Resources, "fits", counted)
+    assert cost(40) < 2.5 * cost(20)
 
 
 # --- properties --------------------------------------------------------------------------------------------------------------

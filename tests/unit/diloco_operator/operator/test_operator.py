@@ -27,7 +27,7 @@ from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unav
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
-from diloco_operator.placement.matching import SliceRequirements
+from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
 from diloco_operator.reconcile import ObservedState
 from diloco_operator.report import Report, ReportFault
@@ -274,10 +274,10 @@ def short_of_slices(observed: ObservedState) -> Plan:
     """Takes np-a-0 if it is free; otherwise says in status that a slice is missing."""
     pool = observed.job.spec.pools[0] if observed.job.spec else None
     assert pool is not None
-    node = next((part.hosts[0].node for part in observed.fleet.free(shape_of(pool))), None)
+    node = next((part.hosts[0].node for part in observed.fleet.free(shape_of(pool), pool.name)), None)
     mine = observed.job.status.get("pools", [{}])[0].get("placed") == 1
     units = (HeldUnit("v6e-0", ("np-a-0",)),) if mine or node is not None else ()
-    demand = PoolDemand(SliceRequirements(shape_of(pool), ""), 1, 1, wanted=1 - len(units), units=units)
+    demand = PoolDemand(SliceRequirements(shape_of(pool), ""), 1, 1, wanted=1 - len(units), units=units, name=pool.name)
     request = AllotmentRequest(observed.job.key, created=observed.job.created, min=1, max=1, pools=(demand,))
     if units:
         return _status(observed, {"name": "v6e", "placed": 1}, frozenset({"np-a-0"}), request)

@@ -11,7 +11,7 @@ from diloco_operator.accelerators.labels import NVIDIA_FEATURE_DISCOVERY
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.use import PodUse
-from diloco_operator.placement import JobRequest, PlacementRequest, PoolOutcome, PoolRequest, UnitRequest, place
+from diloco_operator.placement import JobRequest, PoolOutcome, PoolRequest, UnitRequest, place
 
 CUBE = Shape("tpu-v5p", "2x2x2", 4, 2)
 H100 = Shape("nvidia-h100-80gb", "", 8, 1)
@@ -19,7 +19,7 @@ H100 = Shape("nvidia-h100-80gb", "", 8, 1)
 
 def outcome(fleet: Inventory, shape: Shape = CUBE, units: int = 1, **how: Any) -> PoolOutcome:
     pool = PoolRequest("a", shape, 0, units, tuple(UnitRequest(f"a-{i}") for i in range(units)), **how)
-    return place(PlacementRequest((JobRequest("ns/job", 1, 100, (pool,)),), fleet)).pools[0]
+    return place(JobRequest("ns/job", 1, 100, (pool,)), fleet).pools[0]
 
 
 def helps(found: PoolOutcome) -> list[str]:

@@ -12,7 +12,7 @@ from builders.nodes import a_gpu_node, an_inventory
 from diloco_operator.api.job import Locality
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.slices import Slice
-from diloco_operator.placement import JobRequest, Placement, PlacementRequest, PoolRequest, UnitRequest, place
+from diloco_operator.placement import JobRequest, Placement, PoolRequest, UnitRequest, place
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,7 +32,7 @@ def a_pool(count: int, hosts: int, locality: Locality = Locality.ZONE, *, name: 
 
 
 def ask(fleet: Inventory, *pools: PoolRequest, min: int = 1) -> Placement:
-    return place(PlacementRequest((JobRequest("ns/job", min, 1000, pools),), fleet))
+    return place(JobRequest("ns/job", min, 1000, pools), fleet)
 
 
 def nodes_of(placement: Placement) -> dict[str, list[str]]:
@@ -102,14 +102,6 @@ def test_small_zone_is_filled_first_so_that_a_larger_unit_still_fits() -> None:
 def test_hosts_without_labels_are_one_zone_of_their_own() -> None:
     assert nodes_of(ask(an_inventory(a_host("a"), a_host("b"), a_host("c", "z")), a_pool(1, 2))) == {"u-0": ["a", "b"]}
     assert ask(an_inventory(a_host("a"), a_host("c", "z")), a_pool(1, 2)).assigned == ()
-
-
-def test_single_hosts_move_to_another_zone_for_a_unit_that_needs_theirs() -> None:
-    """Two units of one host come first and take the first hosts, both in z1; the pair fits only there."""
-    fleet = an_inventory(a_host("a", "z1"), a_host("b", "z1"), a_host("c", "z2"), a_host("d", "z3"))
-    placed = nodes_of(ask(fleet, a_pool(2, 1, name="one", min=2), a_pool(1, 2, min=1)))
-    assert placed["u-0"] in (["a", "b"], ["b", "a"])
-    assert {node for unit in ("one-0", "one-1") for node in placed[unit]} == {"c", "d"}
 
 
 # --- for every fleet ----------------------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
-from diloco_operator.fleet import Inventory, Shape, Toleration
-from diloco_operator.placement import JobRequest, Placement, PlacementRequest, PoolRequest, UnitRequest, place
+from diloco_operator.allotment.view import AllottedFleet
+from diloco_operator.fleet import Fleet, Inventory, Shape, Toleration
+from diloco_operator.placement import JobRequest, Placement, PoolRequest, UnitRequest, place
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
 H100 = Shape("nvidia-h100-80gb", "", 8, 1)
@@ -22,8 +23,8 @@ def a_pool(
     return PoolRequest(name, shape, min, count if max is None else max, units, **how)
 
 
-def ask(fleet: Inventory, *pools: PoolRequest, min: int = 1, max: int = 100, **job: Any) -> Placement:
-    return place(PlacementRequest((JobRequest("ns/job", min, max, pools, **job),), fleet))
+def ask(fleet: Fleet, *pools: PoolRequest, min: int = 1, max: int = 100, **job: Any) -> Placement:
+    return place(JobRequest("ns/job", min, max, pools, **job), fleet)
 
 
 def slices_of(placement: Placement) -> dict[str, str]:
@@ -80,18 +81,32 @@ def test_units_that_a_pools_minimum_asks_for_are_kept_before_others() -> None:
     assert set(slices_of(ask(fleet, *pools, max=2))) == {"a-0", "c-0"}
 
 
-def test_unit_without_requirements_yields_to_one_that_fits_nowhere_else() -> None:
-    """Pool a takes anything and comes first; pool b takes only what is reserved. Both minima can be met, so they are."""
-    fleet = an_inventory(a_tpu_node("tpu-0", labels={"cloud.google.com/reservation-name": "r"}), a_tpu_node("tpu-1"))
-    placement = ask(fleet, a_pool("a", 1, min=1), a_pool("b", 1, min=1, capacity="Reserved"))
-    assert slices_of(placement) == {"a-0": "tpu-1", "b-0": "tpu-0"}
+def test_each_pool_gets_only_what_is_granted_to_it() -> None:
+    fleet = tpus(4)
+    first, second, third, fourth = fleet.free(SINGLE)
+    granted = AllottedFleet(fleet, {"a": (third,), "b": (fourth, first)}, {}, {}, {})
+    assert slices_of(ask(granted, a_pool("a", 3), a_pool("b", 3))) == {"a-0": "tpu-2", "b-0": "tpu-3", "b-1": "tpu-0"}
+    assert second.name == "tpu-1", "granted to no pool"
 
 
-def test_chain_of_moves_is_found() -> None:
-    """a fits 0 and 1, b fits 1 and 2, c fits 0 only: c can be served only if a moves to 1 and b to 2."""
-    fleet = an_inventory(*(a_tpu_node(f"tpu-{i}", labels={f"fits-{p}": "yes" for p in fits}) for i, fits in enumerate(("ac", "ab", "b"))))
-    pools = [a_pool(p, 1, min=1, node_selector={f"fits-{p}": "yes"}) for p in "abc"]
-    assert slices_of(ask(fleet, *pools)) == {"a-0": "tpu-1", "b-0": "tpu-2", "c-0": "tpu-0"}
+def test_grant_of_another_shape_than_the_pool_has_by_now_is_not_taken() -> None:
+    fleet = an_inventory(a_tpu_node("tpu-0"), a_gpu_node("gpu-0"))
+    granted = AllottedFleet(fleet, {"a": (*fleet.free(H100), *fleet.free(SINGLE))}, {}, {}, {})
+    assert slices_of(ask(granted, a_pool("a", 2))) == {"a-0": "tpu-0"}
+
+
+def test_grant_that_is_not_free_any_more_is_not_taken() -> None:
+    fleet = tpus(2)
+    granted = AllottedFleet(fleet, {"a": tuple(fleet.free(SINGLE))}, {}, {}, {})
+    fleet.set_reservations("ns/other", {"tpu-0"})
+    assert slices_of(ask(granted, a_pool("a", 2))) == {"a-0": "tpu-1"}
+
+
+def test_two_pools_to_which_the_same_slices_are_offered_take_each_of_them_once() -> None:
+    fleet = an_inventory(*(a_gpu_node(f"g-{i}") for i in range(6)))
+    placed = slices_of(ask(fleet, a_pool("pair", 1, H100_PAIR, min=1), a_pool("one", 2, H100, min=1), a_pool("more", 2, H100_PAIR)))
+    assert set(placed) == {"pair-0", "one-0", "one-1", "more-0"}
+    assert sorted(node for each in placed.values() for node in each.split("+")) == [f"g-{i}" for i in range(6)]
 
 
 def test_node_selector_and_taints_of_the_template_are_respected() -> None:
@@ -121,31 +136,12 @@ def test_half_a_group_is_no_group() -> None:
     assert [left.reason for left in placement.unplaced] == ["NoCapacity"]
 
 
-def test_small_units_are_preferred_when_large_ones_would_miss_the_minimum() -> None:
-    fleet = an_inventory(*(a_gpu_node(f"g-{i}") for i in range(3)))
-    assert len(ask(fleet, a_pool("big", 1, H100_PAIR), a_pool("small", 3, H100), min=3).assigned) == 3
-    assert set(slices_of(ask(fleet, a_pool("big", 1, H100_PAIR), a_pool("small", 3, H100), min=1))) == {"big-0", "small-0"}
-
-
 def test_units_that_drain_keep_their_places_but_displace_no_running_unit() -> None:
     fleet = tpus(4)
     fleet.set_reservations("ns/job", {"tpu-0", "tpu-1"})
     pool = a_pool("a", 4, max=4, on=("tpu-0", "tpu-1"), reserved=1)
     assert set(slices_of(ask(fleet, pool, max=2, reserved=1))) == {"a-0", "a-1"}
     assert set(slices_of(ask(fleet, pool, max=4, reserved=1))) == {"a-0", "a-1", "a-2"}
-
-
-def test_jobs_of_one_request_do_not_share_slices_and_minima_come_first() -> None:
-    fleet = tpus(3)
-    jobs = (JobRequest("greedy", 1, 3, (a_pool("a", 3),)), JobRequest("modest", 1, 1, (a_pool("a", 1),)))
-    placement = place(PlacementRequest(jobs, fleet))
-    assert [(each.job, each.unit) for each in placement.assigned] == [("greedy", "a-0"), ("greedy", "a-1"), ("modest", "a-0")]
-    assert len({each.slice for each in placement.assigned}) == 3
-
-
-def test_higher_priority_is_served_first() -> None:
-    jobs = (JobRequest("low", 1, 1, (a_pool("a", 1),)), JobRequest("high", 1, 1, (a_pool("a", 1),), priority=10))
-    assert [each.job for each in place(PlacementRequest(jobs, tpus(1))).assigned] == ["high"]
 
 
 def test_same_request_same_answer() -> None:

@@ -558,9 +558,9 @@ def a_slice_on(*nodes: str) -> Any:
 
 
 def spare_slices(*free: Any, avoided: Collection[str]) -> SpareSlices:
-    fleet: Any = SimpleNamespace(free=lambda shape: iter(free), kept=lambda shape: iter(()))
-    requirements: Any = SimpleNamespace(shape="2x2x1", fits=lambda slice_: True, avoided=frozenset(avoided))
-    return SpareSlices(fleet, requirements)
+    fleet: Any = SimpleNamespace(free=lambda shape, pool: iter(free), kept=lambda shape, pool: iter(()))
+    requirements: Any = SimpleNamespace(shape="2x2x1", suits=lambda slice_: True, avoided=frozenset(avoided))
+    return SpareSlices(fleet, "a", requirements)
 
 
 def test_spare_slices_that_are_too_few_for_one_unit_stay_for_the_next() -> None:

@@ -1,0 +1,210 @@
+"""Which unit gets which slice: each stays where it is, and new ones get what is free for their pool. Pure.
+
+Which slices are free for a pool is decided over all pools and jobs by the allotment. So pools do not compete here.
+
+See docs/decisions/0224-grants-to-units.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.fleet.locality import Domain
+from diloco_operator.fleet.slices import Fleet, Slice
+from diloco_operator.placement.domains import DomainRooms
+from diloco_operator.placement.explain import WAITS, pool_outcome, unplaced_reason
+from diloco_operator.placement.request import JobRequest, PlacedUnit, Placement, PoolRequest, UnitRequest, UnplacedUnit
+from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
+
+
+def place(job: JobRequest, fleet: Fleet) -> Placement:
+    """Place the units of a job: those that its pools' minima ask for, then those that run, then new ones in the order of the pools.
+    Deterministic. No slice is given twice, a unit with a slice keeps it or gets none, and the maxima of the job and its pools hold."""
+    placing = _Placing.of(job, fleet)
+    placing.meet_pool_minima()
+    placing.keep_running()
+    placing.grow(job.min)
+    placing.grow(job.max)
+    return placing.placement()
+
+
+class _FreeSlices:
+    """The free slices that no unit has got yet, read only as far as needed."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._taken: set[str] = set()
+        self._fitting: dict[str, Iterator[Slice]] = {}
+        """Pool -> free slices for its units that have not been read yet."""
+        self._rooms: dict[str, DomainRooms] = {}
+        """Pool with units of several slices -> those that are left for it."""
+
+    def reserve(self, slices: Sequence[Slice]) -> bool:
+        """Take slices that a unit has and keeps. False: another unit has one of them."""
+        if any(slice_.key in self._taken for slice_ in slices):
+            return False
+        self._take(slices)
+        return True
+
+    def next(self, pool: PoolRequest, requirements: SliceRequirements) -> tuple[Slice, ...]:
+        """Take slices for one more unit of the pool: the first, or those that are nearest to each other. Empty: there are too few."""
+        slots = pool.shape.slots
+        if slots > 1:
+            found = self._near(pool, requirements).take(slots)
+        else:
+            if pool.name not in self._fitting:
+                self._fitting[pool.name] = self._all(pool, requirements)
+            first = next((slice_ for slice_ in self._fitting[pool.name] if slice_.key not in self._taken), None)
+            found = [first] if first is not None else []
+        self._take(found)
+        return tuple(found)
+
+    def left(self, pool: PoolRequest, requirements: SliceRequirements) -> Mapping[Domain, int]:
+        """Count those that are left for units of several slices, by the domains of which one needs one; most first."""
+        return self._near(pool, requirements).left() if pool.shape.slots > 1 else {}
+
+    def _take(self, slices: Sequence[Slice]) -> None:
+        self._taken.update(slice_.key for slice_ in slices)
+        for rooms in self._rooms.values():
+            for slice_ in slices:
+                rooms.discard(slice_)
+
+    def _near(self, pool: PoolRequest, requirements: SliceRequirements) -> DomainRooms:
+        if pool.name not in self._rooms:
+            left = (slice_ for slice_ in self._all(pool, requirements) if slice_.key not in self._taken)
+            self._rooms[pool.name] = DomainRooms(left, requirements.locality)
+        return self._rooms[pool.name]
+
+    def _all(self, pool: PoolRequest, requirements: SliceRequirements) -> Iterator[Slice]:
+        return filter(requirements.suits, self._fleet.free(pool.shape, pool.name))
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What is decided for one pool."""
+
+    request: PoolRequest
+    requirements: SliceRequirements
+    undecided: list[UnitRequest] = field(default_factory=list)
+    """Units with slices of which it is not decided yet whether they stay."""
+    new: list[UnitRequest] = field(default_factory=list)
+    """Units without slices that have not got any yet; the next one stands last."""
+    placed: dict[str, tuple[Slice, ...]] = field(default_factory=dict)
+    """Unit -> its slices."""
+
+    @property
+    def room(self) -> int:
+        """Units that run for which there is room."""
+        return self.request.max - len(self.placed)
+
+    @property
+    def room_for_new(self) -> int:
+        return self.room - self.request.reserved - self.request.asked
+
+
+@dataclass(slots=True)
+class _Placing:
+    """What is decided for one job."""
+
+    job: JobRequest
+    fleet: Fleet
+    free: _FreeSlices
+    pools: list[_Pool]
+    kept: dict[str, tuple[Slice, ...]]
+    """Unit -> the slices that it has already."""
+
+    @classmethod
+    def of(cls, job: JobRequest, fleet: Fleet) -> _Placing:
+        free = _FreeSlices(fleet)
+        kept: dict[str, tuple[Slice, ...]] = {}
+        pools = []
+        for request in job.pools:
+            pool = _Pool(request, slice_requirements(request))
+            for unit in request.units:
+                slices = fleet.resolve(request.shape, unit.slice) if unit.slice else None
+                # Units share a divisible host: what is free of it is what those that have parts of it leave.
+                if slices and len(slices) == request.shape.slots and (request.shape.divides or free.reserve(slices)):
+                    kept[unit.name] = slices
+                    pool.undecided.append(unit)
+                else:
+                    pool.new.append(unit)
+            pool.new.reverse()
+            pools.append(pool)
+        return cls(job, fleet, free, pools, kept)
+
+    @property
+    def placed(self) -> int:
+        return sum(len(pool.placed) for pool in self.pools)
+
+    @property
+    def room(self) -> int:
+        """Units that run for which there is room."""
+        return self.job.max - self.placed
+
+    def meet_pool_minima(self) -> None:
+        for pool in self.pools:
+            while pool.undecided and len(pool.placed) < pool.request.min and pool.room > 0 and self.room > 0:
+                self._keep(pool)
+        for pool in self.pools:
+            self._add(pool, pool.request.min - pool.request.reserved - pool.request.asked - len(pool.placed))
+
+    def keep_running(self) -> None:
+        """Units that run stay, round robin over the pools, as long as the maxima of the job and the pool allow."""
+        room = self.room
+        waiting = [pool for pool in self.pools if pool.undecided and pool.room > 0]
+        while waiting and room > 0:
+            for pool in waiting[:room]:
+                self._keep(pool)
+            room -= len(waiting[:room])
+            waiting = [pool for pool in waiting if pool.undecided and pool.room > 0]
+
+    def grow(self, target: int) -> None:
+        """Add units up to `target` in all, in the order of the pools."""
+        for pool in self.pools:
+            self._add(pool, target - self.job.reserved - self.placed)
+
+    def _keep(self, pool: _Pool) -> None:
+        unit = pool.undecided.pop(0)
+        pool.placed[unit.name] = self.kept[unit.name]
+
+    def _add(self, pool: _Pool, count: int) -> None:
+        for _ in range(min(count, pool.room_for_new, self.room - self.job.reserved, len(pool.new))):
+            slices = self.free.next(pool.request, pool.requirements)
+            if not slices:
+                return
+            pool.placed[pool.new.pop().name] = slices
+
+    def placement(self) -> Placement:
+        """What is decided, and why the others have no slice."""
+        assigned: list[PlacedUnit] = []
+        own: Counter[str] = Counter()
+        for pool in self.pools:
+            chips = pool.request.shape.chips_per_host
+            for unit in pool.request.units:
+                if unit.name in pool.placed:
+                    assigned.append(PlacedUnit(pool.request.name, unit.name, pool.placed[unit.name]))
+                    own.update({slice_.hosts[0].node: chips for slice_ in pool.placed[unit.name]})
+        unplaced: list[UnplacedUnit] = []
+        outcomes = []
+        for pool in self.pools:
+            outcome = pool_outcome(
+                self.job,
+                pool.request,
+                self.fleet,
+                pool.requirements,
+                len(pool.placed),
+                job_room=self.room - self.job.reserved,
+                own=own,
+                left=self.free.left(pool.request, pool.requirements) if pool.new or pool.request.asked else {},
+            )
+            outcomes.append(outcome)
+            undecided = {unit.name for unit in pool.undecided}
+            for unit in pool.request.units:
+                if unit.name not in pool.placed:
+                    reason = UnitReason.SCALED_DOWN if unit.name in undecided else unplaced_reason(outcome)
+                    message = WAITS.format(pool.request.name) if reason is UnitReason.NO_CAPACITY else outcome.causes
+                    unplaced.append(UnplacedUnit(pool.request.name, unit.name, reason, message))
+        return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes))

@@ -1,0 +1,96 @@
+"""Which slices fit a unit: what its pool asks of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.api.job import Locality
+from diloco_operator.fleet.affinity import NodeTerm, attracts
+from diloco_operator.fleet.locality import Domain
+from diloco_operator.fleet.node import Taint, Toleration
+from diloco_operator.fleet.resources import Resources, amount_of
+from diloco_operator.fleet.slice_kinds import kinds_for
+from diloco_operator.fleet.slices import Shape, Slice, SliceKind
+from diloco_operator.placement.domains import DEPTH
+from diloco_operator.placement.request import PoolRequest
+
+
+class SliceRequirements(NamedTuple):
+    """Everything that decides which slices fit a unit. Units with equal requirements are interchangeable."""
+
+    shape: Shape
+    capacity: str
+    node_selector: frozenset[tuple[str, str]] = frozenset()
+    affinity: tuple[NodeTerm, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    locality: Locality = Locality.ANY
+    """How near to each other the slices of one unit must be; always Any for units of one slice."""
+    avoided: frozenset[str] = frozenset()
+    """Nodes on which no unit of the job may start now."""
+    needs: Resources = Resources()
+    """What the pod of each host requests."""
+
+    def fits(self, slice_: Slice) -> bool:
+        """Whether a unit may run on this slice of its shape, or on it and others, beside what other pods use there."""
+        return (self.shape.divides or not slice_.in_part) and self.needs.fits(slice_.room) and self.admits(slice_)
+
+    def admits(self, slice_: Slice) -> bool:
+        """The same, if it had room enough."""
+        return self.attracts(slice_) and next(self.untolerated(slice_), None) is None
+
+    def attracts(self, slice_: Slice) -> bool:
+        """The same, if it had no taints either."""
+        if len(slice_.locality) < DEPTH[self.locality]:
+            return False
+        if self.capacity and slice_.capacity != self.capacity:
+            return False
+        if self.avoided and any(host.node in self.avoided for host in slice_.hosts):
+            return False
+        if any(slice_.labels.get(key) != value for key, value in self.node_selector):
+            return False
+        return all(attracts(self.affinity, slice_.labels, host.node) for host in slice_.hosts)
+
+    def untolerated(self, slice_: Slice) -> Iterator[Taint]:
+        """The taints that keep a unit from this slice."""
+        return (taint for taint in slice_.taints if not any(t.tolerates(taint) for t in self.tolerations))
+
+    def suits(self, slice_: Slice) -> bool:
+        """Whether a unit may run on this slice, or on it and others: `fits`, for a slice of any shape."""
+        return self.suits_kind(slice_.kind) and self.fits(slice_)
+
+    def suits_kind(self, kind: SliceKind) -> bool:
+        """Whether slices of this kind are of its shape."""
+        return bool(kinds_for(self.shape, (kind,)))
+
+    def domain(self, slice_: Slice) -> Domain:
+        """The domain of this slice that all slices of one unit must share."""
+        return slice_.locality[: DEPTH[self.locality]]
+
+    def near_enough(self, slices: Sequence[Slice]) -> bool:
+        """Whether one unit may run on these slices together."""
+        return len({self.domain(slice_) for slice_ in slices}) <= 1
+
+
+def slice_requirements(pool: PoolRequest) -> SliceRequirements:
+    """Of the units of this pool."""
+    locality = pool.locality if pool.shape.slots > 1 else Locality.ANY
+    return SliceRequirements(
+        pool.shape,
+        pool.capacity,
+        frozenset(pool.node_selector.items()),
+        pool.affinity,
+        pool.tolerations,
+        locality,
+        frozenset(pool.avoided),
+        needs=with_accelerators(pool.needs, pool.shape),
+    )
+
+
+def with_accelerators(needs: Resources, shape: Shape) -> Resources:
+    """What a unit takes of a host that it shares: at least its accelerators."""
+    resource = CATALOGUE[shape.accelerator].resource
+    if not shape.divides or amount_of(needs, resource) >= shape.chips_per_host:
+        return needs
+    return needs._replace(devices=tuple(sorted({**dict(needs.devices), resource: shape.chips_per_host}.items())))
