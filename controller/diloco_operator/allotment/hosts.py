@@ -67,6 +67,8 @@ class SharedHosts:
         """Node -> who has parts of it."""
         self._hosts: dict[Location, HostUse] = {}
         """Those that no unit has as a whole."""
+        self._in_parts: dict[Location, HostUse] = {}
+        """Of these, those in parts."""
 
     def assign(self, job: str, before: Shares, now: Shares) -> set[str]:
         """The units of a job have these parts now. Returns the nodes that this changes."""
@@ -85,6 +87,7 @@ class SharedHosts:
         """Read one host anew. `whole`: units that take all of it are there to stay. Returns the bits of the requirements that its change
         concerns."""
         before = self._hosts.pop(location, None)
+        self._in_parts.pop(location, None)
         slice_ = self._fleet.slice_at(location)
         if slice_ is None or not self._fleet.usable(slice_):
             return self._classes.remove(location)
@@ -92,6 +95,8 @@ class SharedHosts:
             return self._classes.put(location, slice_, free=False, leaving=False) | self._mask(location, before is not None)
         use = HostUse(location, slice_, dict(self._units.get(slice_.hosts[0].node, {})), self._fleet.room_left(slice_))
         self._hosts[location] = use
+        if use.in_parts:
+            self._in_parts[location] = use
         is_held, is_free = use.in_parts or bool(use.units), slice_.room.fits(use.now)
         mask = self._classes.put(location, slice_, free=is_free and not is_held, leaving=not is_free and not is_held)
         return mask | self._mask(location, before != use)
@@ -106,7 +111,7 @@ class SharedHosts:
 
     def within(self, component: int) -> Iterator[HostUse]:
         """Find hosts in parts that meet some of these requirements."""
-        return (host for location, host in self._hosts.items() if host.in_parts and self._mask(location, changed=True) & component)
+        return (host for location, host in self._in_parts.items() if self._mask(location, changed=True) & component)
 
 
 def how_many(needs: Resources, room: Resources) -> int:
