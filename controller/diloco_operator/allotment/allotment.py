@@ -133,15 +133,13 @@ class Allotment:
 
     def spares(self, job: str) -> dict[str, list[str]]:
         """Pool -> the names of the free slices that are kept for it beside its units, once these have what they want."""
-        request, granted = self._request(job), {shape: list(slices) for shape, slices in self.of(job).granted.items()}
+        request, granted = self._request(job), self.of(job).granted
         found: dict[str, list[str]] = {}
         for pool in request.pools if request is not None else ():
-            shape = pool.requirements.shape
-            if pool.for_spares and (left := granted.get(shape)):
-                found[pool.name] = [group_name(left[index : index + shape.slots]) for index in range(0, len(left), shape.slots)][
-                    : pool.wanted
-                ]
-                del left[: shape.slots * pool.wanted]
+            if pool.for_spares and (left := granted.get(pool.name)):
+                each = pool.requirements.shape.slots
+                names = [group_name(left[index : index + each]) for index in range(0, len(left), each)]
+                found[pool.name] = names[: pool.wanted]
         return found
 
     def view(self, job: str) -> AllottedFleet:
