@@ -1,27 +1,17 @@
-"""A job on a fleet: what it would yield where accelerators fail."""
+"""A job on a fleet: what it would yield where accelerators fail, spot capacity is reclaimed, and hosts become slow."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from numpy.random import default_rng
 
 from diloco.contract import Checkpoint, Training
 from diloco.simulation.failures import YEAR, ReturnDelay
 from diloco.simulation.job import Outcome, SimulatedJob
+from diloco.simulation.slices import FleetSlices, Group, PlacedUnit, Placer, Reclaims, Slowdowns
 from diloco.simulation.unit import Hardware
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedUnit:
-    """A unit with its hardware. A failure of one accelerator ends the unit, and it starts again on a spare slice."""
-
-    pool: str
-    """Names the kind of slice: units of one name share spares."""
-    accelerators: int
-    speed: float = 1.0
-    """Relative to others of the fleet, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +19,7 @@ class Conditions:
     """What no job file says. Durations in seconds."""
 
     failures_per_year: float
-    """Of one accelerator; 0: none fails."""
+    """Of one accelerator; 0: none fails. A failure takes the host or TPU slice out, and ends all units on it."""
     step_seconds: float
     """Of a unit of speed 1."""
     start_seconds: float
@@ -39,32 +29,36 @@ class Conditions:
     detect_seconds: float
     """From a failure until its unit starts again elsewhere."""
     repair_seconds: float
-    """Until a slice that failed is back, in the mean."""
+    """Until what failed is back, in the mean."""
+    reclaims: Reclaims = field(default_factory=Reclaims)
+    slowdowns: Slowdowns = field(default_factory=Slowdowns)
 
 
-def simulate(
-    training: Training, units: Sequence[PlacedUnit], spares: Mapping[str, int], conditions: Conditions, seconds: float, seed: int
-) -> Outcome:
-    """The outcome of the units over so many virtual seconds. Quorum, grace and fragments are those of `training`, but the job does not
-    end."""
+def simulate(training: Training, placer: Placer, groups: Sequence[Group], conditions: Conditions, seconds: float, seed: int) -> Outcome:
+    """The outcome of the units of `placer` over so many virtual seconds. Quorum, grace and fragments are those of `training`, but the job
+    does not end."""
     between = YEAR / conditions.failures_per_year if conditions.failures_per_year else float("inf")
-    returns = ReturnDelay.with_mean(conditions.repair_seconds)
-    hardware = [
-        Hardware(
+    repairs = ReturnDelay.with_mean(conditions.repair_seconds)
+
+    def hardware(place: PlacedUnit) -> Hardware:
+        return Hardware(
             slices=1,
-            chips_per_slice=unit.accelerators,
+            chips_per_slice=place.accelerators,
             chip_seconds_between_failures=between,
-            step_seconds=conditions.step_seconds / unit.speed,
+            step_seconds=conditions.step_seconds / place.speed,
             down_seconds=conditions.detect_seconds + conditions.start_seconds + conditions.compile_seconds,
             up_seconds=0.0,
-            returns=returns,
+            returns=repairs,
             elastic=False,
-            pool=unit.pool,
             start_seconds=conditions.start_seconds,
             compile_seconds=conditions.compile_seconds,
+            detect_seconds=conditions.detect_seconds,
         )
-        for unit in units
-    ]
+
     endless = training.model_copy(update={"steps": 10**9, "tokens": None, "checkpoint": Checkpoint(every_steps=10**9)})
-    random = default_rng([seed, len(units)])
-    return SimulatedJob(endless, hardware, random, spares={unit.pool: 0 for unit in units} | dict(spares)).run(seconds)
+    random = default_rng([seed, sum(place is not None for place in placer.units().values())])
+    job = SimulatedJob(endless, (), random)
+    fate = default_rng(seed)  # whatever the number of units
+    job.slices = slices = FleetSlices(job, placer, groups, hardware, repairs, conditions.reclaims, conditions.slowdowns, fate)
+    slices.begin()
+    return replace(job.run(seconds), reclaimed=slices.reclaimed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,9 +22,8 @@ from diloco.algorithm.guards import Guard
 from diloco.contract import Training
 from diloco.goodput import Accounts
 from diloco.simulation.network import Bandwidth, Network
-from diloco.simulation.spares import Spares
 from diloco.simulation.timeline import Timeline
-from diloco.simulation.unit import Hardware, SimulatedUnit
+from diloco.simulation.unit import Hardware, SimulatedUnit, Slices
 
 _NORM = 1.0
 """Of every outer gradient: the guards see a healthy run."""
@@ -53,6 +52,8 @@ class Outcome:
     failures: int
     """Of units."""
     accounts: Accounts
+    reclaimed: int = 0
+    """Units that had to leave because the cloud took their slices away."""
 
 
 class SimulatedJob:
@@ -67,10 +68,8 @@ class SimulatedJob:
         *,
         clock: Clock | None = None,
         bandwidth: Bandwidth | None = None,
-        spares: Mapping[str, int] | None = None,
     ) -> None:
-        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the
-        coordinator. `spares`: free slices, by `Hardware.pool`."""
+        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator."""
         self.timeline = Timeline()
         self.merged_of: defaultdict[str, float] = defaultdict(float)
         """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
@@ -81,7 +80,8 @@ class SimulatedJob:
         self._coordinator = Coordinator(training, Guard([1] * training.fragments), clock=clock)
         self._driver = Driver(self._coordinator, NoArrays())
         self._driver.take(Seeded(0.0, (_NORM,) * training.fragments))
-        self._spares = {pool: Spares(free) for pool, free in (spares or {}).items()}
+        self.slices: Slices | None = None
+        """Of units that come from now on; None: they keep what they have."""
         self._network = Network(self.timeline, bandwidth) if bandwidth is not None else None
         self._given: dict[int, dict[str, int]] = {}
         """Per open exchange, tokens of its contributions by unit."""
@@ -94,12 +94,15 @@ class SimulatedJob:
 
     def add(self, hardware: Iterable[Hardware]) -> None:
         """One more unit for each. They begin at random moments of the next step."""
-        hardware = tuple(hardware)
-        for one, own in zip(hardware, self._random.spawn(len(hardware)), strict=True):
-            spares = self._spares.get(one.pool)
-            unit = SimulatedUnit(f"u{len(self.units)}", one, self._training.fragments, self.timeline, self, own, spares=spares)
-            self.units[unit.name] = unit
-            unit.begin(self.timeline.now + own.random() * one.step_seconds)
+        for one in hardware:
+            self.add_unit(f"u{len(self.units)}", one)
+
+    def add_unit(self, name: str, hardware: Hardware) -> None:
+        """The same, of one with this name."""
+        (own,) = self._random.spawn(1)
+        unit = SimulatedUnit(name, hardware, self._training.fragments, self.timeline, self, own, slices=self.slices)
+        self.units[name] = unit
+        unit.begin(self.timeline.now + own.random() * hardware.step_seconds)
 
     def run(self, seconds: float = math.inf, tokens: float = math.inf) -> Outcome:
         """Simulate until that virtual time, or until so many tokens have come into merges. May go on afterwards."""

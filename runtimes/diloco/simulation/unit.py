@@ -13,7 +13,6 @@ from diloco.algorithm.events import Metadata
 from diloco.contract import HEARTBEAT
 from diloco.goodput import Accounts, Use
 from diloco.simulation.failures import ReturnDelay
-from diloco.simulation.spares import Spares
 from diloco.simulation.timeline import Timeline
 
 TOKENS: Final = 1000
@@ -38,14 +37,14 @@ class Hardware:
     returns: ReturnDelay
     elastic: bool = True
     """It trains on without the slices that are out. False: it waits `down_seconds` for replacements, and has all slices again then."""
-    pool: str = ""
-    """Of whose spare slices it takes one after a failure, which ends it as a whole; "": it has none, see `elastic`."""
     step_variation: float = 0.0
     """Standard deviation of the duration of a step, in mean steps; normal, at least `SHORTEST_STEP`."""
     start_seconds: float = 0.0
     """Of the first start, until the program runs."""
     compile_seconds: float = 0.0
     """Of the first start, until the first step begins."""
+    detect_seconds: float = 0.0
+    """From a failure until the unit starts again, of `down_seconds`."""
     answers_at_once: bool = False
     """It copies its parameters to host memory after each step, as the paper's do, and answers pulls from there while the next one runs.
     False: it answers between its steps."""
@@ -79,6 +78,18 @@ class Syncer(Protocol):
         ...
 
 
+class Slices(Protocol):
+    """What happens to the slices of a unit that is lost as a whole when one of its accelerators fails, and what it is told of them."""
+
+    def failed(self, unit: SimulatedUnit) -> None:
+        """It has ended with a failure. `place` or `wait` is to be called."""
+        ...
+
+    def slowdown(self, unit: SimulatedUnit) -> float:
+        """Give what the length of its next step is multiplied by."""
+        ...
+
+
 class SimulatedUnit:
     """One learner unit. `tokens`: of a slice in a step."""
 
@@ -91,8 +102,9 @@ class SimulatedUnit:
         syncer: Syncer,
         random: Generator,
         tokens: int = TOKENS,
-        spares: Spares | None = None,
+        slices: Slices | None = None,
     ) -> None:
+        """`slices`: whose it runs on; None: it keeps what it has, see `Hardware.elastic`."""
         self.name = name
         self.hardware = hardware
         self.accounts = Accounts()
@@ -103,9 +115,18 @@ class SimulatedUnit:
         self.joined_at: float | None = None
         """When it began to train, at first; seconds."""
         self.failures = 0
-        self._spares = spares
+        self._slices = slices
         self._out_since: float | None = None
-        """Since when it has no slice, as far as that is not booked; None: it has some."""
+        """Since when it wants a slice and has none, as far as that is not booked; None: it has some, or wants none."""
+        self._attempt = 0
+        """Its processes are counted: what one had planned is no matter of the next."""
+        self._joined = False
+        self._busy: tuple[Use, float, float] | None = None
+        """What it is busy with, since when and until when; None: it rests, or has no slice."""
+        self._on_leaving: list[Callable[[], None]] = []
+        """It leaves at the end of its step; then these are called."""
+        self._failed_last = False
+        """Its last attempt ended with a failure, which had to be noticed."""
         self._resting = False
         """The syncer has told it to take no step."""
         self._rests_since: float | None = None
@@ -142,7 +163,7 @@ class SimulatedUnit:
 
     def begin(self, at: float) -> None:
         """Start at `at`, seconds, and train as soon as it is ready."""
-        self._timeline.at(at, self._start)
+        self._later(at, self._start)
 
     def received(self, versions: Sequence[int]) -> None:
         """It holds these versions of the fragments now, which it has wanted."""
@@ -156,6 +177,7 @@ class SimulatedUnit:
         self._pulls.clear()
         self._arrived.clear()
         self._resting = False
+        self._joined = True
         self._syncer.joined(self)
         self._next_step()
 
@@ -182,6 +204,63 @@ class SimulatedUnit:
             self._rests_since = None
             self._next_step()
 
+    # --- what its slices do -------------------------------------------------------------------------------------------
+
+    def leave(self, deadline: float, then: Callable[[], None]) -> None:
+        """Drain: end the step under way and leave, by `deadline`, seconds, at the latest; call `then` when it has left."""
+        self._on_leaving.append(then)
+        in_step = self._busy is not None and self._busy[0] in (Use.TRAINING, Use.LOST_WORK)
+        if in_step and deadline > self._timeline.now:
+            attempt = self._attempt
+            self._timeline.at(deadline, lambda: self._cut() if attempt == self._attempt else None)
+        else:
+            self._cut()
+
+    def lost(self) -> None:
+        """Its slices are gone, without notice."""
+        self.failures += 1
+        self._cut(failed=True)
+
+    def place(self, hardware: Hardware) -> None:
+        """It has slices again, and starts there."""
+        self.book()
+        self._out_since = None
+        self.hardware, self.present = hardware, hardware.slices
+        seconds = hardware.down_seconds - (0.0 if self._failed_last else hardware.detect_seconds)
+        self._spend(Use.RECOVERY, seconds, self._join)
+
+    def wait(self, *, wanted: bool) -> None:
+        """It has no slices, and the job wants it to have some, or not."""
+        self.book()
+        self._out_since = self._timeline.now if wanted else None
+
+    def _cut(self, *, failed: bool = False) -> None:
+        """End whatever it does now."""
+        if self._busy is not None:
+            use, since, until = self._busy
+            now, missing = self._timeline.now, self.hardware.slices - self.present
+            self.accounts.add(use, self.present, missing, now - until)
+            if use is Use.TRAINING:
+                self.accounts.add(Use.TRAINING, self.present, 0, since - now)
+                self.accounts.add(Use.LOST_WORK, self.present, 0, now - since)
+        self._end(failed=failed)
+
+    def _end(self, *, failed: bool) -> None:
+        """Its process is gone, and it has no slices."""
+        if self._rests_since is not None:
+            self._book_rest()
+        self._attempt += 1
+        self._failed_last = failed
+        self._rests_since, self._busy = None, None
+        self.training = False
+        self.present, self._spent_on = 0, Use.RECOVERY
+        if self._joined:
+            self._joined = False
+            self._syncer.left(self)
+        thens, self._on_leaving = self._on_leaving, []
+        for then in thens:
+            then()
+
     # --- what it does -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -203,11 +282,15 @@ class SimulatedUnit:
 
     def _next_step(self) -> None:
         hardware = self.hardware
+        if self._on_leaving:
+            self._end(failed=False)
+            return
         if self._take_back() and hardware.elastic:
             self._spend(Use.RECONFIGURATION, hardware.up_seconds, self._next_step)
             self._syncer.paused(self, self._timeline.now + hardware.up_seconds)
             return
         if self._resting:
+            self._busy = None
             self._rests_since = self._timeline.now
             self._rests += 1
             number = self._rests
@@ -216,6 +299,8 @@ class SimulatedUnit:
         seconds = hardware.step_seconds
         if hardware.step_variation:
             seconds *= max(SHORTEST_STEP, 1.0 + hardware.step_variation * float(self._random.standard_normal()))
+        if self._slices is not None:
+            seconds *= self._slices.slowdown(self)
         self._step_seconds = seconds
         mean = self.present * hardware.chips_per_slice * seconds / hardware.chip_seconds_between_failures
         failed = min(int(self._random.poisson(mean)), self.present)
@@ -251,7 +336,7 @@ class SimulatedUnit:
         for fragment, version in self._arrived.items():
             self._adopt(fragment, version)
         self._arrived.clear()
-        self._timeline.at(self._timeline.now, self._next_step)  # after what the syncer says to the report
+        self._later(self._timeline.now, self._next_step)  # after what the syncer says to the report
 
     def _adopt(self, fragment: int, version: int) -> None:
         self._adopted_step[fragment], self._adopted_tokens[fragment] = self._step, self._tokens
@@ -271,15 +356,15 @@ class SimulatedUnit:
     def _failed(self, slices: int) -> None:
         """Of a step in which so many slices failed: the unit starts again without them."""
         now, hardware = self._timeline.now, self.hardware
+        self.failures += 1
+        if self._slices is not None:
+            leaves = bool(self._on_leaving)
+            self._end(failed=True)
+            if not leaves:  # else its slices are going anyway
+                self._slices.failed(self)
+            return
         self._syncer.left(self)
         self._spent_on = Use.RECOVERY
-        self.failures += 1
-        if self._spares is not None:
-            self.present, self._out_since = 0, now
-            for _ in range(hardware.slices):
-                self._timeline.at(now + hardware.returns.draw(self._random), self._spares.give)
-            self._replace(hardware.slices)
-            return
         self.present -= slices
         if hardware.elastic:
             self._returns += [now + hardware.returns.draw(self._random) for _ in range(slices)]
@@ -287,16 +372,6 @@ class SimulatedUnit:
             self._returns += [now + hardware.down_seconds] * slices
         self._take_back()
         self._spend(Use.RECOVERY, hardware.down_seconds, self._restarted)
-
-    def _replace(self, slices: int) -> None:
-        """Take so many spare slices, one after the other, and start again."""
-        assert self._spares is not None, "only a unit with spares is replaced"
-        if slices:
-            self._spares.take(lambda: self._replace(slices - 1))
-            return
-        self.book()
-        self.present, self._out_since = self.hardware.slices, None
-        self._spend(Use.RECOVERY, self.hardware.down_seconds, self._join)
 
     def book(self) -> None:
         """Book what lasts and has no end yet: rest, and the wait for a slice."""
@@ -328,5 +403,15 @@ class SimulatedUnit:
 
     def _spend(self, use: Use, seconds: float, then: Callable[[], None]) -> None:
         """Be busy with that for so long."""
+        now = self._timeline.now
+        self._busy = (use, now, now + seconds)
         self.accounts.add(use, self.present, self.hardware.slices - self.present, seconds)
-        self._timeline.at(self._timeline.now + seconds, then)
+        self._later(now + seconds, then)
+
+    def _later(self, when: float, do: Callable[[], None]) -> None:
+        """Do that at `when`, seconds, unless this attempt has ended before."""
+        if self._slices is None:
+            self._timeline.at(when, do)
+            return
+        attempt = self._attempt
+        self._timeline.at(when, lambda: do() if attempt == self._attempt else None)

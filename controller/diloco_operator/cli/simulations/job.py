@@ -10,6 +10,7 @@ import click
 from diloco.goodput import BADPUT
 from diloco.simulation.fleet import Conditions, simulate
 from diloco.simulation.job import Outcome
+from diloco.simulation.slices import Reclaims, Slowdowns
 from diloco.simulation.unit import TOKENS
 from diloco.wording import plural
 
@@ -18,7 +19,7 @@ from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.manifests import ManifestError, load_manifests, validate_jobs
 from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
-from diloco_operator.cli.simulations.placement import Placed, placed
+from diloco_operator.cli.simulations.placement import SimulatedOperator
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile import parse_job
 
@@ -30,18 +31,13 @@ _MOST_ROWS = 8
 class Row:
     """The job with so many units."""
 
-    placed: Placed
+    units: int
+    spares: int
+    message: str
+    """Why there are not more; "": there are as many as the job may have."""
     outcome: Outcome
     work: float
     """Merged tokens, in what all units that fit would train without failures, starts and compilation; 0..1."""
-
-    @property
-    def units(self) -> int:
-        return len(self.placed.units)
-
-    @property
-    def spares(self) -> int:
-        return sum(self.placed.spares.values())
 
 
 @click.command("job", short_help="A job of yours on a fleet, by its number of units.")
@@ -59,6 +55,19 @@ class Row:
 @click.option("--compile", "compilation", type=Duration(), default="60s", show_default=True, help="From the program to its first step.")
 @click.option("--detect", type=Duration(), default="10s", show_default=True, help="From a failure to the next attempt.")
 @click.option("--repair", type=Duration(), default="20m", show_default=True, help="Until a slice is back, in the mean.")
+@click.option(
+    "--reclaims",
+    type=click.FloatRange(min=0.0),
+    default=0.0,
+    show_default=True,
+    help="Of one spot slice or host in a day.",
+)
+@click.option("--notice", type=Duration(), default="30s", show_default=True, help="From the cloud's word until a spot slice is gone.")
+@click.option("--away", type=Duration(), default="30m", show_default=True, help="Until reclaimed spot capacity is back, in the mean.")
+@click.option("--reclaim-all", is_flag=True, help="All spot capacity goes and comes back at once.")
+@click.option("--slowdowns", type=click.FloatRange(min=0.0), default=0.0, show_default=True, help="Of one slice or host in a day.")
+@click.option("--slow-factor", type=click.FloatRange(min=1.0), default=2.0, show_default=True, help="By what steps are longer meanwhile.")
+@click.option("--slow-time", type=Duration(), default="10m", show_default=True, help="How long a slowdown takes.")
 @click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each row.")
 @seed_option
 @output_option
@@ -71,14 +80,24 @@ def job(
     compilation: float,
     detect: float,
     repair: float,
+    reclaims: float,
+    notice: float,
+    away: float,
+    reclaim_all: bool,
+    slowdowns: float,
+    slow_factor: float,
+    slow_time: float,
     seconds: float,
     seed: int,
     output: str,
 ) -> None:
     """Show what goodput the job in JOB.yaml would have on the fleet, and with how many units it gets most work done.
 
-    Reconcile places the units as in a cluster; what is left over are spares. A failure ends its unit, which starts again on a spare slice
-    of its kind, or waits until one is back. Units are as fast as the slowest of their nodes (local.diloco.dev/relative-speed).
+    The operator's own code places the units as in a cluster; what is left over are spares. A failure of an accelerator takes its host, or
+    its TPU slice, out and ends the unit. It starts again on a free slice of its pool, or the job has another unit on another kind if the
+    pools allow it, or it waits. Nodes that their labels call spot are reclaimed and come back: their units end the step that they are in,
+    if the notice is long enough, and start again elsewhere. Units are as fast as the slowest of their nodes
+    (local.diloco.dev/relative-speed).
 
     \b
     Exit status:
@@ -90,10 +109,19 @@ def job(
         nodes = load_fleet(fleet)
     except BadFleet as error:
         _refuse(*error.sentences)
-    conditions = Conditions(failure_rate, step, start, compilation, detect, repair)
+    conditions = Conditions(
+        failure_rate,
+        step,
+        start,
+        compilation,
+        detect,
+        repair,
+        Reclaims(reclaims, notice, away, reclaim_all),
+        Slowdowns(slowdowns, slow_factor, slow_time),
+    )
     found = _rows(manifest, spec, nodes, conditions, seconds, seed)
     if not found:
-        _refuse(f"{file}: no unit has hardware: {placed(manifest, nodes, spec.learners.max).message}")
+        _refuse(f"{file}: no unit has hardware: {SimulatedOperator(manifest, nodes, spec.learners.max).message}")
     best = max(found, key=lambda row: row.work)
     if output == "json":
         print_json(_lines(found, best))
@@ -107,7 +135,7 @@ def job(
         f"WORK: merged tokens, in percent of what {plural(found[-1].units, 'unit')} would train without failures. GOODPUT: percent of "
         "the time of the units' slices; below it, where the rest went. MERGED: units in each merge.",
         f"{plural(best.units, 'unit')} with {plural(best.spares, 'spare slice')} get most work done.",
-        *([f"Not more: {found[-1].placed.message}"] if found[-1].placed.message else []),
+        *([f"Not more: {found[-1].message}"] if found[-1].message else []),
     )
 
 
@@ -115,6 +143,8 @@ def _measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
     yield "SPARE SLICES", *(f"{row.spares}" for row in found)
     yield "WORK", *(f"{100 * row.work:.1f}" for row in found)
     yield "FAILURES", *(f"{row.outcome.failures}" for row in found)
+    if any(row.outcome.reclaimed for row in found):
+        yield "RECLAIMED", *(f"{row.outcome.reclaimed}" for row in found)
     yield "UPTIME", *(f"{100 * row.outcome.uptime:.1f}" for row in found)
     yield "MERGED", *(f"{row.outcome.contributions:.2f}" for row in found)
     yield "GOODPUT", *(f"{100 * row.outcome.goodput:.1f}" for row in found)
@@ -149,16 +179,16 @@ def numbers_of_units(least: int, most: int) -> list[int]:
 
 
 def _rows(manifest: Obj, spec: Spec, nodes: Sequence[Obj], conditions: Conditions, seconds: float, seed: int) -> list[Row]:
-    widest = placed(manifest, nodes, spec.learners.max)
-    if not widest.units:
+    widest = SimulatedOperator(manifest, nodes, spec.learners.max).placed
+    if not widest:
         return []
-    whole = sum(unit.speed for unit in widest.units)
+    whole = sum(unit.speed for unit in widest)
     found = []
-    for most in numbers_of_units(min(spec.learners.min, len(widest.units)), len(widest.units)):
-        each = widest if most == len(widest.units) else placed(manifest, nodes, most)
-        outcome = simulate(spec.training, each.units, each.spares, conditions, seconds, seed)
-        trained = outcome.merged / TOKENS
-        found.append(Row(each, outcome, trained * conditions.step_seconds / (whole * seconds)))
+    for most in numbers_of_units(min(spec.learners.min, len(widest)), len(widest)):
+        operator = SimulatedOperator(manifest, nodes, spec.learners.max if most == len(widest) else most)
+        units, spares, message = len(operator.placed), sum(operator.spares.values()), operator.message
+        outcome = simulate(spec.training, operator, operator.groups, conditions, seconds, seed)
+        found.append(Row(units, spares, message, outcome, outcome.merged / TOKENS * conditions.step_seconds / (whole * seconds)))
     return found
 
 
@@ -174,9 +204,10 @@ def _lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
             "goodput": round(outcome.goodput, 4),
             "uptime": round(outcome.uptime, 4),
             "failures": outcome.failures,
+            "reclaimed": outcome.reclaimed,
             "badput": {use.value: round(outcome.accounts.share(use), 4) for use in BADPUT},
             "contributionsPerMerge": round(outcome.contributions, 3),
             "mergedTokens": round(outcome.merged_tokens, 4),
             "outerSteps": outcome.outer_steps,
-            "message": row.placed.message,
+            "message": row.message,
         }

@@ -1,41 +1,71 @@
-"""Jobs on fleets with spare slices."""
+"""Jobs on fleets whose hardware fails, is reclaimed, becomes slow and comes back."""
 
-from functools import partial
+from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pytest
 from diloco.contract import Training
 from diloco.goodput import BADPUT, Use
 from diloco.simulation.failures import YEAR
-from diloco.simulation.fleet import Conditions, PlacedUnit, simulate
+from diloco.simulation.fleet import Conditions, simulate
 from diloco.simulation.job import Outcome
-from diloco.simulation.spares import Spares
+from diloco.simulation.slices import Group, PlacedUnit, Reclaims, Slowdowns
+
+HOUR = 3600.0
 
 
-def outcome(*, units: int, spares: int, failures_per_hour: float = 0.0, quorum: int = 1, seconds: float = 7200.0) -> Outcome:
-    """Of units of one accelerator, with steps of 2 s; a slice is back after half an hour."""
-    per_year = failures_per_hour * YEAR / 3600.0
+class FirstCome:
+    """Units u-0, u-1 … on groups g-0, g-1 … of one accelerator each, first come, first served."""
+
+    def __init__(self, units: int, groups: int) -> None:
+        self._free = [f"g-{index}" for index in range(groups)]
+        self._places: dict[str, str | None] = {f"u-{index}": None for index in range(units)}
+
+    def units(self) -> Mapping[str, PlacedUnit | None]:
+        for unit, group in self._places.items():
+            if group is None and self._free:
+                self._places[unit] = self._free.pop(0)
+        return {unit: PlacedUnit(1, 1.0, (group,)) if group is not None else None for unit, group in self._places.items()}
+
+    def gone(self, group: str) -> None:
+        self._free = [each for each in self._free if each != group]
+        self._places = {unit: None if there == group else there for unit, there in self._places.items()}
+
+    def back(self, group: str) -> None:
+        self._free.append(group)
+
+
+def outcome(
+    *,
+    units: int,
+    spares: int = 0,
+    failures_per_hour: float = 0.0,
+    quorum: int = 1,
+    seconds: float = 2 * HOUR,
+    step: float = 2.0,
+    spot: bool = False,
+    reclaims: Reclaims | None = None,
+    slowdowns: Slowdowns | None = None,
+) -> Outcome:
+    """Of units of one accelerator; what failed is back after half an hour."""
     conditions = Conditions(
-        per_year, step_seconds=2.0, start_seconds=30.0, compile_seconds=20.0, detect_seconds=10.0, repair_seconds=1800.0
+        failures_per_year=failures_per_hour * YEAR / HOUR,
+        step_seconds=step,
+        start_seconds=30.0,
+        compile_seconds=20.0,
+        detect_seconds=10.0,
+        repair_seconds=1800.0,
+        reclaims=reclaims or Reclaims(),
+        slowdowns=slowdowns or Slowdowns(),
     )
-    training = Training(steps=100, quorum=quorum)
-    return simulate(training, [PlacedUnit("kind", 1)] * units, {"kind": spares}, conditions, seconds, seed=1)
-
-
-def test_a_spare_slice_goes_to_the_unit_that_has_waited_longest() -> None:
-    spares, got = Spares(1), list[str]()
-    for name in ("first", "second", "third"):
-        spares.take(partial(got.append, name))
-    assert got == ["first"]
-    spares.give()
-    spares.give()
-    spares.give()
-    assert got == ["first", "second", "third"]
-    assert spares.free == 1
+    groups = [Group(f"g-{index}", spot) for index in range(units + spares)]
+    return simulate(Training(steps=100, quorum=quorum), FirstCome(units, units + spares), groups, conditions, seconds, seed=1)
 
 
 def test_without_failures_only_start_and_compilation_are_badput() -> None:
-    found = outcome(units=2, spares=0)
-    assert found.failures == 0
+    found = outcome(units=2)
+    assert (found.failures, found.reclaimed) == (0, 0)
     # 50 s of 7,200 s before the first step; what is under way at the end is booked to its end.
     assert found.accounts.share(Use.START) == pytest.approx(30 / 7200, rel=0.01)
     assert found.accounts.share(Use.COMPILE) == pytest.approx(20 / 7200, rel=0.01)
@@ -43,7 +73,7 @@ def test_without_failures_only_start_and_compilation_are_badput() -> None:
 
 
 def test_a_job_does_not_end_however_few_steps_its_file_has() -> None:
-    assert outcome(units=1, spares=0).outer_steps > 3000
+    assert outcome(units=1).outer_steps > 3000
 
 
 @pytest.mark.slow
@@ -59,7 +89,52 @@ def test_a_spare_slice_takes_the_place_of_one_that_is_out() -> None:
 
 @pytest.mark.slow
 def test_all_time_of_all_units_has_a_use() -> None:
-    found = outcome(units=3, spares=1, failures_per_hour=2.0, quorum=2)
+    reclaims, slowdowns = Reclaims(per_day=24.0, notice=5.0, away=600.0), Slowdowns(per_day=24.0)
+    found = outcome(units=3, spares=1, failures_per_hour=2.0, quorum=2, spot=True, reclaims=reclaims, slowdowns=slowdowns)
+    assert found.failures > 0
+    assert found.reclaimed > 0
     assert found.accounts.total == pytest.approx(3 * 7200.0, rel=0.01)
     assert found.goodput + sum(found.accounts.share(use) for use in BADPUT) == pytest.approx(1.0)
     assert found.accounts.by_use[Use.WAITING] > 0, "two of three must be there"
+
+
+@pytest.mark.slow
+def test_with_notice_a_reclaim_ends_no_step_and_without_it_does() -> None:
+    noticed, sudden = (
+        outcome(units=4, spares=8, seconds=24 * HOUR, step=30.0, spot=True, reclaims=Reclaims(per_day=24.0, notice=notice))
+        for notice in (60.0, 0.0)
+    )
+    assert noticed.accounts.by_use[Use.LOST_WORK] == 0
+    # Half a step of each of some 90 units, in the mean: 15 s +- 8.7 / sqrt(90), but for those that just start.
+    assert sudden.accounts.by_use[Use.LOST_WORK] == pytest.approx(15.0 * sudden.reclaimed, rel=0.25)
+    # 50 s until a unit trains on another slice: nothing has to be noticed, as after a failure.
+    assert noticed.accounts.by_use[Use.RECOVERY] == pytest.approx(50.0 * noticed.reclaimed, rel=0.05)
+
+
+@pytest.mark.slow
+def test_spot_capacity_is_away_as_long_as_it_is_said_to_be() -> None:
+    # An hour there, half an hour away: a third of the time. 2 units x 72 h / 1.5 h = 96 times.
+    reclaims = Reclaims(per_day=24.0, notice=0.0, away=1800.0)
+    found = outcome(units=2, seconds=72 * HOUR, step=60.0, spot=True, reclaims=reclaims)
+    assert found.accounts.share(Use.MISSING) == pytest.approx(1 / 3, abs=0.07)
+    assert outcome(units=2, spot=False, reclaims=reclaims).reclaimed == 0, "of what is no spot nothing is taken"
+
+
+@pytest.mark.slow
+def test_what_is_reclaimed_together_leaves_no_unit() -> None:
+    apart, together = (
+        outcome(units=4, seconds=48 * HOUR, step=60.0, spot=True, reclaims=Reclaims(per_day=12.0, away=1800.0, together=at_once))
+        for at_once in (False, True)
+    )
+    # 2 h there, half an hour away, and 80 s to start: by itself, all four are away in a 500th of the time; at once in a fifth.
+    assert apart.uptime > 0.98
+    assert together.uptime == pytest.approx(0.8, abs=0.1)
+
+
+@pytest.mark.slow
+def test_a_slow_host_trains_less_and_stops_nobody() -> None:
+    # Ten minutes of every hour, in which steps take twice as long: a twelfth of the work is lost, and no time is.
+    slow = outcome(units=4, seconds=12 * HOUR, step=20.0, slowdowns=Slowdowns(per_day=24.0, factor=2.0, seconds=600.0))
+    even = outcome(units=4, seconds=12 * HOUR, step=20.0)
+    assert slow.goodput == pytest.approx(even.goodput, abs=0.001)
+    assert slow.merged / even.merged == pytest.approx(11 / 12, abs=0.03)

@@ -48,6 +48,21 @@ def test_the_file_may_follow_the_name_of_the_command_and_json_has_shares() -> No
 
 
 @pytest.mark.slow
+def test_nodes_that_their_labels_call_spot_are_reclaimed_and_others_are_not(tmp_path: Path) -> None:
+    nodes = list(yaml.safe_load_all(Path(FLEET).read_text()))
+    for node in nodes:
+        node["metadata"]["labels"]["cloud.google.com/gke-spot"] = "true"
+    spot = tmp_path / "fleet.yaml"
+    spot.write_text(yaml.safe_dump_all(nodes))
+    often = ("--failure-rate", "0", "--reclaims", "300", "--notice", "0s", "--away", "5m")
+    assert [row["reclaimed"] for row in lines(JOB, *often)] == [0, 0, 0]
+    done = simulated(JOB, *often, fleet=str(spot))
+    (row,) = [line.split() for line in done.output.splitlines() if line.startswith("RECLAIMED")]
+    # Each unit is taken away every 5 minutes, and starts for 2 minutes: some times in ten.
+    assert all(1 <= int(count) <= 20 for count in row[1:])
+
+
+@pytest.mark.slow
 def test_a_fleet_that_is_too_small_says_what_there_is_not(tmp_path: Path) -> None:
     nodes = list(yaml.safe_load_all(Path(FLEET).read_text()))
     small = tmp_path / "fleet.yaml"
