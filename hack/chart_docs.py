@@ -30,7 +30,7 @@ WHOLE = {"resources", "affinity", "podSecurityContext", "securityContext", "live
 """Values with one row each: Kubernetes or the operator defines their fields."""
 RUN_FIELDS = {"workers", "concurrency", "job_concurrency", "watch_other_pods"}
 """Fields of RunConfig that the configuration file has."""
-SEPARATE = {"syncer_image"}
+SEPARATE = {"syncer_image", "storage_class_name", "image_pull_secrets"}
 """Fields that have a value of the chart of their own."""
 STRINGS = {"type": "array", "items": {"type": "string"}}
 SHAPES: dict[object, dict[str, Any]] = {

@@ -127,6 +127,8 @@ LABEL_SERVER = f"{LOCAL_PREFIX}/server"
 STORAGE_CLASS = "diloco-local"
 PROVISIONER = f"{LOCAL_PREFIX}/folders"
 """The StorageClass that `diloco local nodes` offers, and its provisioner."""
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+"""Annotation of the StorageClass that claims without one get."""
 
 # Node labels and resources as clouds set them.
 NODE_POOL = "cloud.google.com/gke-nodepool"

@@ -125,6 +125,12 @@ class TrainingReason(ConditionReason):
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete; `Complete` says how it ended."
     JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed; `Failed` says why."
     NAME_TAKEN = "NameTaken", FALSE, Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
+    VOLUME_PENDING = (
+        "VolumePending",
+        FALSE,
+        Severity.WARNING,
+        "The syncer's volume claim cannot be bound, and no learner starts before it is; the message says why, and what to do.",
+    )
     WRITE_REFUSED = (
         "WriteRefused",
         FALSE,

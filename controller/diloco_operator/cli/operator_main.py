@@ -96,9 +96,7 @@ def version() -> None:
     show_default=True,
     help="Serve /metrics over TLS, to bearer tokens whose owner may get /metrics.",
 )
-@click.option(
-    "--health-address", type=_Address(), default="0.0.0.0:8081", show_default=True, help="Address of /healthz and /readyz; 0: none."
-)
+@click.option("--health-address", type=_Address(), default=":8081", show_default=True, help="Address of /healthz and /readyz; 0: none.")
 @click.option("--log-format", type=click.Choice(["json", "text"]), default="json", show_default=True, help="Format of the log.")
 @click.option(
     "--log-level",

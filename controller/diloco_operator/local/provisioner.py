@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from diloco_operator.api.names import (
+    DEFAULT_CLASS,
     LABEL_SERVER,
     PERSISTENT_VOLUMES,
     PROVISIONER,
@@ -32,7 +33,6 @@ from diloco_operator.local.kubelet_context import WATCHES
 
 log = logging.getLogger(__name__)
 
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _RETRY_SECONDS = 1.0
 
@@ -42,7 +42,7 @@ def storage_class(server: str, *, default: bool) -> Obj:
         "metadata": {
             "name": STORAGE_CLASS,
             "labels": {LABEL_SERVER: server},
-            "annotations": {_DEFAULT_CLASS: "true"} if default else {},
+            "annotations": {DEFAULT_CLASS: "true"} if default else {},
         },
         "provisioner": PROVISIONER,
         "reclaimPolicy": "Delete",
@@ -101,7 +101,7 @@ class Provisioner:
     async def register(self) -> None:
         """Create the StorageClass, as the default if the cluster has none. Raises ApiError."""
         classes = (await self._client.list(STORAGE_CLASSES)).items
-        default = not any((each["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true" for each in classes)
+        default = not any((each["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true" for each in classes)
         there = next((each for each in classes if each["metadata"]["name"] == STORAGE_CLASS), None)
         if there is None:
             there = await self._client.create(STORAGE_CLASSES, storage_class(self._server, default=default))

@@ -44,6 +44,7 @@ class Address:
     """Where to listen."""
 
     host: str
+    """"": every address of the machine, IPv4 and IPv6."""
     port: int
     """0: any free port; the log names it."""
 
@@ -52,13 +53,13 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address | None:
-        """From `host:port`, `[::]:port` or `:port` (every address). `0`: None. Raises ValueError."""
+        """From `host:port`, `[::]:port`, or `:port` for every address. `0`: None. Raises ValueError."""
         if text == "0":
             return None
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal() or int(port) > 65535 or (":" in host and not host.startswith("[")):
-            raise ValueError(f"{text!r} is not an address: write host:port, such as 0.0.0.0:8080, or 0 for none")
-        return cls(host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port))  # noqa: S104 - what was asked for
+            raise ValueError(f"{text!r} is not an address: write host:port, such as 127.0.0.1:8080, :8080 for every address, or 0 for none")
+        return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 def health_app(ready: Ready) -> web.Application:
@@ -123,7 +124,7 @@ async def serving(
     await runner.setup()
     try:
         try:
-            listener = socket.create_server((address.host, address.port), family=_family(address), backlog=128)
+            listener = _listener(address)
         except OSError as error:
             raise CannotListen(what, address, error) from error
         host, port, *_ = listener.getsockname()
@@ -134,8 +135,12 @@ async def serving(
         await runner.cleanup()
 
 
-def _family(address: Address) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in address.host else socket.AF_INET
+def _listener(address: Address) -> socket.socket:
+    """A kubelet connects to the pod's address, which may be of either family. `::` takes both, where the kernel has IPv6."""
+    both = address.host in ("", "::") and socket.has_dualstack_ipv6()
+    host = "::" if both else address.host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, address.port), family=family, backlog=128, dualstack_ipv6=both)
 
 
 async def _closing(_: web.Request, response: web.StreamResponse) -> None:

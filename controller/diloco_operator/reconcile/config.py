@@ -57,6 +57,13 @@ class OperatorConfig:
     parameter in spec.syncer.template."""
     syncer_memory_limit: str = ""
     """Memory limit of such a syncer. Empty: none, since a limit that is too low kills the job's only syncer."""
+    syncer_cpu_limit: str = ""
+    """CPU limit of such a syncer. Empty: none. A namespace whose quota counts limits needs both."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Names of Secrets with which the pods of jobs pull images, besides those of their templates. They are in the namespaces of the
+    jobs."""
+    storage_class_name: str = ""
+    """StorageClass of a syncer's volume where spec.syncer.storage.className names none. Empty: the cluster's default."""
     progress_interval: float = 10.0
     """Shortest time between two writes of a status in which only progress figures changed."""
     resync_interval: float = 300.0

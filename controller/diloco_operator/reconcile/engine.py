@@ -15,6 +15,7 @@ from diloco_operator.reconcile.children.configuration import configuration_chang
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods, outdated_host_lists
 from diloco_operator.reconcile.children.retention import claim_retention
 from diloco_operator.reconcile.children.syncer import start_blocked_by, syncer_changes
+from diloco_operator.reconcile.children.volume import syncer_volume
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.grantors.registry import grantor_deletes, grantor_patches, orphan_patches
 from diloco_operator.reconcile.observe.rejected_writes import standing_rejection
@@ -121,13 +122,13 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     configuration, retention = configuration_changes(context), claim_retention(context)
     certificates = check_certificates(context)
     ready = configuration.ready and certificates.ready
-    syncer = syncer_changes(context, may_create=ready)
+    syncer, volume = syncer_changes(context, may_create=ready), syncer_volume(context)
     rejected = (*certificates.rejected, *configuration.rejected, *syncer.rejected)
 
     records = leave_revoked(context, leave_removed_pools(context, replace_outdated(context, units.records)))
     records = leave_slow_hosts(context, records)
     pods = LearnerPods(context)
-    scaling = scale(context, records, pods, blocked=start_blocked_by(syncer, rejected, ready=ready), avoid=units.avoid)
+    scaling = scale(context, records, pods, blocked=start_blocked_by(syncer, rejected, volume, ready=ready), avoid=units.avoid)
     begun = [
         *missing_pods(context, pods, scaling.records, units.adopted),
         *missing_host_lists(context, pods, units.records, units.adopted),
@@ -148,6 +149,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         rejected=rejected,
         deleting=configuration.deleting,
         kept_claim=configuration.kept,
+        volume=volume.problem,
     )
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)

@@ -51,7 +51,10 @@ app.kubernetes.io/part-of: diloco-operator
 {{- define "diloco-operator.configuration" -}}
 {{- $syncer := include "diloco-operator.image" (dict "image" .Values.images.syncer "version" .Chart.AppVersion) -}}
 {{- $head := dict "apiVersion" "config.diloco.dev/v1alpha1" "kind" "OperatorConfiguration" -}}
-{{- mergeOverwrite $head (dict "syncerImage" $syncer) .Values.config | toYaml -}}
+{{- $own := dict "syncerImage" $syncer -}}
+{{- with .Values.storageClassName }}{{ $_ := set $own "storageClassName" . }}{{ end -}}
+{{- with .Values.images.pullSecrets }}{{ $_ := set $own "imagePullSecrets" . }}{{ end -}}
+{{- mergeOverwrite $head $own .Values.config | toYaml -}}
 {{- end }}
 
 {{/* The file that `diloco-operator run --catalogue` reads; "" if there is nothing in it. */}}

@@ -384,6 +384,25 @@ def test_the_configuration_holds_the_syncers_image_and_what_the_user_set() -> No
     }
 
 
+def test_the_configuration_holds_what_pods_of_jobs_need_of_the_cluster() -> None:
+    objects = render({"storageClassName": "gp3", "images": {"pullSecrets": ["registry"]}})
+    configuration = yaml.safe_load(one(objects, "ConfigMap")["data"]["config.yaml"])
+    assert (configuration["storageClassName"], configuration["imagePullSecrets"]) == ("gp3", ["registry"])
+
+
+def test_endpoints_listen_on_addresses_of_both_families() -> None:
+    (container,) = one(render(), "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert {"--health-address=:8081", "--metrics-address=:8080"} <= set(container["args"])
+
+
+def test_dns_of_a_node_is_reached_where_egress_is_restricted() -> None:
+    policies = of_kind(render({"networkPolicy": {"restrictEgress": True}}), "NetworkPolicy")
+    assert policies
+    for policy in policies:
+        dns = [peer for rule in policy["spec"]["egress"] if {"protocol": "UDP", "port": 53} in rule.get("ports", ()) for peer in rule["to"]]
+        assert [peer["ipBlock"]["cidr"] for peer in dns if "ipBlock" in peer] == ["169.254.20.10/32", "169.254.169.254/32"]
+
+
 @pytest.mark.parametrize("file", sorted(path.name for path in VALUES.glob("*.yaml")))
 def test_the_operator_takes_the_arguments_and_the_configuration(file: str, tmp_path: Path) -> None:
     objects = render(files=[VALUES / file])
@@ -415,7 +434,8 @@ def test_the_operator_takes_the_arguments_and_the_configuration(file: str, tmp_p
 
 
 def test_the_schema_of_config_is_that_of_the_operators_file(tmp_path: Path) -> None:
-    """Field by field: the operator takes a value that the schema takes. The syncer's image has a value of its own."""
+    """Field by field: the operator takes a value that the schema takes. Images, their Secrets and the storage class have values of
+    their own."""
     described = SCHEMA["properties"]["config"]["properties"]
     fields = {to_camel(each.name) for each in dataclasses.fields(OperatorConfig)} | {
         "workers",
@@ -423,7 +443,7 @@ def test_the_schema_of_config_is_that_of_the_operators_file(tmp_path: Path) -> N
         "jobConcurrency",
         "watchOtherPods",
     }
-    assert set(described) == fields - {"syncerImage"}
+    assert set(described) == fields - {"syncerImage", "storageClassName", "imagePullSecrets"}
     duration = SCHEMA["definitions"]["duration"]
     assert (duration["pattern"], duration["maxLength"]) == (DURATION_PATTERN, DURATION_MAX_LENGTH)
     defaults: dict[str, Any] = {to_camel(each.name): each.default for each in dataclasses.fields(OperatorConfig)}

@@ -108,10 +108,15 @@ def _service_causes(obj: Obj, old: Obj | None) -> list[Cause]:
     return causes
 
 
+_DEFAULT_CLASS = "standard"
+"""What claims without a class get: this is a cluster that has a default one."""
+
+
 def _default_claim(obj: Obj) -> None:
     spec = obj.get("spec")
     if isinstance(spec, dict):
         spec.setdefault("volumeMode", "Filesystem")
+        spec.setdefault("storageClassName", _DEFAULT_CLASS)
 
 
 def _claim_causes(obj: Obj, old: Obj | None) -> list[Cause]:

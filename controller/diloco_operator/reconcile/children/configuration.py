@@ -104,7 +104,11 @@ def _service(job: Job) -> Obj:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {names.LABEL_JOB: job.name},
-            "ports": [{"name": "grpc", "port": contract.SYNCER_PORT, "targetPort": contract.SYNCER_PORT}],
+            "ports": [
+                # A service mesh takes the name grpc for plaintext. Pods encrypt themselves; a proxy can only pass it on:
+                # https://istio.io/latest/docs/ops/configuration/traffic-management/protocol-selection/
+                {"name": "grpc", "appProtocol": "tls", "port": contract.SYNCER_PORT, "targetPort": contract.SYNCER_PORT}
+            ],
         },
     }
 
@@ -112,8 +116,8 @@ def _service(job: Job) -> Obj:
 def _volume_claim(job: Job, spec: Spec, config: OperatorConfig) -> Obj:
     storage = spec.syncer.storage
     claim: Obj = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}}
-    if storage.class_name:
-        claim["storageClassName"] = storage.class_name
+    if storage_class := storage.class_name or config.storage_class_name:
+        claim["storageClassName"] = storage_class
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

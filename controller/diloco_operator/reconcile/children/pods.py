@@ -88,7 +88,7 @@ def learner_template_base(
     selector = {**(template.get("nodeSelector") or {}), **kind.node_selector(pool.topology)}
     pod_spec = {
         "terminationGracePeriodSeconds": config.learner_grace,
-        **_common_spec(job, spec, template),
+        **_common_spec(job, spec, template, config),
         "restartPolicy": "Never",
         "nodeSelector": selector,
         "securityContext": pod_security(template),
@@ -200,7 +200,7 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
     pod_spec = {
         "terminationGracePeriodSeconds": config.syncer_grace,
         "affinity": _steady_nodes(),
-        **_common_spec(job, spec, template.spec),
+        **_common_spec(job, spec, template.spec, config),
         "restartPolicy": "OnFailure",
         "hostname": name,
         "securityContext": pod_security(template.spec, own_volumes=True),
@@ -221,7 +221,7 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
 def _syncer_resources(config: OperatorConfig) -> Obj:
     """Requests and limits of a syncer whose template sets none."""
     requests = {"cpu": config.syncer_cpu, "memory": config.syncer_memory}
-    limits = {"memory": config.syncer_memory_limit}
+    limits = {"cpu": config.syncer_cpu_limit, "memory": config.syncer_memory_limit}
     found = {"requests": {k: v for k, v in requests.items() if v}, "limits": {k: v for k, v in limits.items() if v}}
     return {key: amounts for key, amounts in found.items() if amounts}
 
@@ -273,7 +273,7 @@ def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
     }
 
 
-def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any]) -> Obj:
+def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], config: OperatorConfig) -> Obj:
     found = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -283,6 +283,10 @@ def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any]) -> Obj:
     }
     if template.get("initContainers"):
         found["initContainers"] = [restricted(each) for each in template["initContainers"]]
+    if config.image_pull_secrets:
+        own = [*(template.get("imagePullSecrets") or ())]
+        there = {each.get("name") for each in own}
+        found["imagePullSecrets"] = [*own, *({"name": name} for name in config.image_pull_secrets if name not in there)]
     if spec.priority_class_name:
         found["priorityClassName"] = spec.priority_class_name
     return found

@@ -11,6 +11,7 @@ from diloco.wording import plural
 from diloco_operator.api import names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
+from diloco_operator.reconcile.children.volume import Volume
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.state import PodView
 
@@ -65,7 +66,7 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
     return SyncerChanges(creates=creates, ready_for_learners=True, down=_CREATED)
 
 
-def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], *, ready: bool) -> str:
+def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volume: Volume, *, ready: bool) -> str:
     """Why no learner pod may be created yet; "" when they may. `ready`: configuration and certificates are there, or planned."""
     if rejected:
         return "; ".join(rejection.text for rejection in rejected)
@@ -73,7 +74,7 @@ def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], *, re
         return "waits for the job's configuration"
     if not syncer.ready_for_learners:
         return f"waits for the syncer: {syncer.down or _CREATED}"
-    return ""
+    return volume.wait
 
 
 def _unreachable_message(pod: PodView) -> str:

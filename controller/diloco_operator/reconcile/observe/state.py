@@ -415,6 +415,10 @@ class Child:
     """Its annotation ANNOTATION_SYNCER_IMAGE."""
     folder: str = ""
     """Its annotation ANNOTATION_FOLDER; "": it is a claim of a cluster."""
+    phase: str = ""
+    """Of a volume claim: Pending, Bound or Lost; "" where no API server said so."""
+    storage_class: str = ""
+    """Of a volume claim."""
     other_owners: str = ""
     """Its ownerReferences without the controller, as JSON; "" if there are none."""
 
@@ -441,6 +445,8 @@ def project_child(obj: Obj) -> Child:
         syncer_image=string(annotations, names.ANNOTATION_SYNCER_IMAGE, "metadata.annotations"),
         folder=string(annotations, names.ANNOTATION_FOLDER, "metadata.annotations"),
         other_owners=json.dumps(others) if others else "",
+        phase=string(fields(obj, "status"), "phase", "status"),
+        storage_class=string(fields(obj, "spec"), "storageClassName", "spec"),
     )
 
 

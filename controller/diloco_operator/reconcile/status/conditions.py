@@ -93,11 +93,12 @@ def running(
     rejected: Sequence[Rejection] = (),
     deleting: Sequence[str] = (),
     kept_claim: str = "",
+    volume: str = "",
 ) -> Statements:
     """Of a job that is neither over nor suspended. `rejected`: objects that could not be created and without which no unit can start, and
     why. `deleting`: objects of the job that are being deleted, but not by the operator. `kept_claim`: a claim that an earlier job of this
-    name left."""
-    training = _training(context, scaling, active.contributing, syncer_down, _names_taken(taken, kept_claim), rejected)
+    name left. `volume`: what is wrong with the syncer's volume claim."""
+    training = _training(context, scaling, active.contributing, syncer_down, _obstacle(taken, kept_claim, volume), rejected)
     begun = training.status == TRUE or under_way(context.observed.job.status)
     degraded = _degraded(context, scaling, active, deleting, begun=begun)
     if training.reason is TrainingReason.QUORUM_MISSING:
@@ -252,14 +253,14 @@ def _training(
     scaling: Scaling,
     contributing: frozenset[str],
     syncer_down: str,
-    taken: str,
+    obstacle: Statement | None,
     rejected: Sequence[Rejection],
 ) -> Statement:
     quorum = context.spec.training.quorum
     if rejected and not contributing:
         return Statement(TrainingReason.WRITE_REFUSED, "; ".join(rejection.text for rejection in rejected))
-    if taken:
-        return Statement(TrainingReason.NAME_TAKEN, taken)
+    if obstacle is not None:
+        return obstacle
     if len(contributing) < quorum and scaling.placed + scaling.rejected < quorum and not context.finishing:
         count = f"{scaling.placed} of {plural(max(scaling.desired, quorum), 'unit has', 'units have')}" if scaling.placed else "no unit has"
         text = f"{count} hardware, training.quorum is {quorum}; see Placed"
@@ -314,8 +315,8 @@ def _known_to_train(context: ReconcileContext) -> Statement | None:
     return Statement(reason, known.get("message", "")) if known is not None and reason is not None else None
 
 
-def _names_taken(taken: Sequence[str], kept_claim: str) -> str:
-    """What to do about names that the job needs and others have; "": there are none."""
+def _obstacle(taken: Sequence[str], kept_claim: str, volume: str) -> Statement | None:
+    """What to do about names that the job needs and others have, or about a volume that does not come; None: neither is so."""
     found = []
     if kept_claim:
         found.append(
@@ -325,7 +326,9 @@ def _names_taken(taken: Sequence[str], kept_claim: str) -> str:
         )
     if taken:
         found.append(f"{_several(taken)} exists and is not this job's: delete it, or give the job another name")
-    return ". ".join(found)
+    if found:
+        return Statement(TrainingReason.NAME_TAKEN, ". ".join(found))
+    return Statement(TrainingReason.VOLUME_PENDING, volume) if volume else None
 
 
 def _degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Sequence[str], *, begun: bool) -> Statement:

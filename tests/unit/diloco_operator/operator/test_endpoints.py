@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import logging
 import re
+import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -94,11 +95,12 @@ async def served(
     tls: ssl.SSLContext | None = None,
     *,
     connections: int = CONNECTIONS,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[int]:
     """The port of the endpoint."""
     with caplog.at_level(logging.INFO):
-        async with serving(app, Address("127.0.0.1", 0), "a test", connections=connections, timeouts=timeouts, tls=tls):
-            found = re.search(r"serving a test at 127\.0\.0\.1:(\d+)", caplog.text)
+        async with serving(app, Address(host, 0), "a test", connections=connections, timeouts=timeouts, tls=tls):
+            found = re.search(r"serving a test at \S+:(\d+)", caplog.text)
             assert found is not None
             yield int(found[1])
 
@@ -107,6 +109,21 @@ async def get(port: int, path: str, token: str = "", *, scheme: str = "http") ->
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with aiohttp.ClientSession() as session, session.get(f"{scheme}://127.0.0.1:{port}{path}", headers=headers, ssl=False) as answer:
         return answer.status, await answer.text()
+
+
+# --- address families -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("host", ["", "::"])
+async def test_an_endpoint_on_every_address_answers_kubelets_of_both_families(caplog: pytest.LogCaptureFixture, host: str) -> None:
+    async with served(caplog, health_app(list), PATIENT, host=host) as port, aiohttp.ClientSession() as session:
+        for client in ("127.0.0.1", "[::1]"):
+            async with session.get(f"http://{client}:{port}/healthz") as answer:
+                assert answer.status == 200
+
+
+async def test_an_endpoint_on_every_address_needs_no_ipv6(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)  # a kernel without it
+    async with served(caplog, health_app(list), PATIENT, host="") as port:
+        assert (await get(port, "/healthz"))[0] == 200
 
 
 # --- who may read -----------------------------------------------------------------------------------------------------

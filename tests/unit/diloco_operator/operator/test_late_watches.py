@@ -12,6 +12,8 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import Resource
 
 PODS_OF_LM = ("pods", "diloco.dev/job=lm")
+CLASS = {"syncer": {"storage": {"className": "fast"}}}
+"""Of a job whose learners come in one plan with its syncer: nothing need be awaited of a claim whose class is known."""
 
 
 def tried(cluster: FakeCluster) -> list[str]:
@@ -63,7 +65,7 @@ async def test_a_deletion_that_the_watch_does_not_show_is_found_by_a_list(cluste
 @operated(slices=["np-a"])
 async def test_a_pod_that_came_and_went_unseen_is_made_again_after_a_look(cluster: FakeCluster) -> None:
     await fall_behind(cluster, names.PODS, 3600.0)
-    await cluster.apply()
+    await cluster.apply(spec=CLASS)
     await cluster.settle()
     await cluster.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)
     await cluster.settle(40.0)  # after 30 s the list shows that the syncer's pod is there; the learner's may come
@@ -77,7 +79,7 @@ async def test_a_pod_that_came_and_went_unseen_is_made_again_after_a_look(cluste
 async def test_nothing_is_decided_while_the_pods_cannot_be_listed(cluster: FakeCluster) -> None:
     await fall_behind(cluster, names.PODS, 3600.0)
     cluster.client.forbidden.add(("list", "pods", NS))
-    await cluster.apply()
+    await cluster.apply(spec=CLASS)
     await cluster.settle(300.0)
     assert tried(cluster) == ["lm-v6e-0-a1-0"]
     cluster.client.forbidden.clear()

@@ -90,7 +90,7 @@ def test_less_than_the_level_is_not_written() -> None:
     ("text", "address"),
     [
         ("127.0.0.1:8080", Address("127.0.0.1", 8080)),
-        (":8080", Address("0.0.0.0", 8080)),
+        (":8080", Address("", 8080)),
         ("[::1]:80", Address("::1", 80)),
         ("0", None),
         ("localhost:0", Address("localhost", 0)),

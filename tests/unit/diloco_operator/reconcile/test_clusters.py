@@ -10,8 +10,10 @@ import yaml
 from builders.catalogues import extended_by
 from builders.jobs import a_job
 from builders.nodes import a_node
+from builders.pods import is_unschedulable
 from builders.stage import Stage
 from diloco_operator.api import names
+from diloco_operator.reconcile import OperatorConfig
 
 Obj = dict[str, Any]
 EXAMPLES = Path(__file__).parents[4] / "examples"
@@ -228,3 +230,85 @@ def test_tpus_and_cpu_hosts_have_shared_memory_only_where_a_pool_asks_for_it() -
     [pod] = learners(on(job, *nodes))
     assert shared_memory(pod) == in_memory("2Gi")
     assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "1", "memory": "4Gi"}
+
+
+# --- storage classes -------------------------------------------------------------------------------------------------------
+def with_claim(stage: Stage, **spec: str) -> Stage:
+    """After the first reconcile: the API server has the syncer's claim, and nothing has bound it."""
+    if "PersistentVolumeClaim" not in stage.children:
+        stage.step()
+    claim = stage.children["PersistentVolumeClaim"]
+    claim["spec"] |= spec
+    claim["status"] = {"phase": "Pending"}
+    stage.settle()
+    return stage
+
+
+def test_no_learner_takes_a_gpu_while_the_cluster_has_no_default_storage_class() -> None:
+    stage = with_claim(Stage(a_gpu_job(), h100s()))
+    assert learners(stage) == []
+    assert "bytes-lm-syncer" in stage.pods, "some classes bind a claim only once its pod has a node"
+    training = stage.condition("Training")
+    assert (training["status"], training["reason"]) == ("False", "VolumePending")
+    assert "PersistentVolumeClaim bytes-lm-syncer has no StorageClass, because the cluster has no default one" in training["message"]
+    assert "kubectl annotate storageclass NAME storageclass.kubernetes.io/is-default-class=true" in training["message"]
+    assert "the syncer's volume" in stage.unit("h100-0")["message"]
+
+
+def test_learners_start_once_a_class_became_the_default() -> None:
+    stage = with_claim(Stage(a_gpu_job(), h100s()))
+    stage.children["PersistentVolumeClaim"]["spec"]["storageClassName"] = "gp3"  # as the volume controller does it then
+    stage.settle()
+    assert len(learners(stage)) == 1
+
+
+def test_learners_start_beside_a_claim_that_waits_for_the_node_of_its_pod() -> None:
+    assert len(learners(with_claim(Stage(a_gpu_job(), h100s()), storageClassName="gp3"))) == 1
+
+
+def test_a_class_that_binds_nothing_is_told_with_the_words_of_the_scheduler() -> None:
+    stage = Stage(a_gpu_job(), h100s())
+    stage.step()
+    said = 'running PreFilter plugin "VolumeBinding": storageclass.storage.k8s.io "fast" not found'
+    is_unschedulable(stage.syncer, said)
+    with_claim(stage, storageClassName="fast")
+    assert learners(stage) == []
+    assert f"of StorageClass fast is not bound: {said}. Check that the class exists" in stage.condition("Training")["message"]
+
+
+def test_the_operators_configuration_names_the_class_of_jobs_that_name_none() -> None:
+    config = OperatorConfig(storage_class_name="gp3")
+    stage = Stage(a_gpu_job(), h100s(), config=config)
+    stage.step()
+    assert stage.children["PersistentVolumeClaim"]["spec"]["storageClassName"] == "gp3"
+    assert len(learners(stage)) == 1, "nothing has to be awaited of a class that is known"
+    own = a_gpu_job()
+    own["spec"]["syncer"] = {"storage": {"className": "fast"}}
+    stage = Stage(own, h100s(), config=config)
+    stage.step()
+    assert stage.children["PersistentVolumeClaim"]["spec"]["storageClassName"] == "fast"
+
+
+# --- clusters that refuse defaults -------------------------------------------------------------------------------------------
+def test_syncer_fits_a_quota_that_counts_limits() -> None:
+    config = OperatorConfig(syncer_cpu="1", syncer_cpu_limit="2", syncer_memory="4Gi", syncer_memory_limit="8Gi")
+    stage = Stage(a_gpu_job(), h100s(), config=config)
+    stage.settle()
+    resources = {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"cpu": "2", "memory": "8Gi"}}
+    assert stage.syncer["spec"]["containers"][0]["resources"] == resources
+
+
+def test_pods_of_jobs_pull_images_with_the_secrets_of_the_configuration_and_of_their_template() -> None:
+    job = a_gpu_job()
+    job["spec"]["pools"][0]["template"]["spec"]["imagePullSecrets"] = [{"name": "own"}, {"name": "registry"}]
+    stage = Stage(job, h100s(), config=OperatorConfig(image_pull_secrets=("registry", "mirror")))
+    stage.settle()
+    [learner] = learners(stage)
+    assert stage.syncer["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+    assert learner["spec"]["imagePullSecrets"] == [{"name": "own"}, {"name": "registry"}, {"name": "mirror"}]
+
+
+def test_a_service_mesh_is_told_that_the_pods_encrypt_themselves() -> None:
+    stage = on(a_gpu_job(), h100s())
+    [port] = stage.children["Service"]["spec"]["ports"]
+    assert (port["name"], port["appProtocol"]) == ("grpc", "tls")

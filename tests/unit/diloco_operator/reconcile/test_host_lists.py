@@ -23,6 +23,7 @@ def wave_of(creates: tuple[Create, ...], name: str) -> int:
 
 def test_list_is_made_before_the_pods_that_read_it_and_belongs_to_the_job() -> None:
     stage = two_hosts()
+    stage.step()  # the syncer, and its volume claim
     plan = stage.step()
     assert wave_of(plan.creates, LIST) < wave_of(plan.creates, "bytes-lm-v5p-0-a1-0")
     made = stage.host_lists[LIST]

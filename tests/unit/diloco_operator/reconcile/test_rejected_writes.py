@@ -149,6 +149,7 @@ def test_rejected_volume_claim_keeps_back_everything_after_it() -> None:
 def test_server_error_is_tried_at_once_and_a_lasting_one_becomes_a_message() -> None:
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     broken = 'failed calling webhook "w": context deadline exceeded'
+    stage.step()  # the syncer, and its volume claim
     made = []
     for _ in range(5):
         plan = stage.step_rejected(of_unit("v5p-0", broken), code=500)

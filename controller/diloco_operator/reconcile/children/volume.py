@@ -1,0 +1,52 @@
+"""The syncer's volume: whether its claim can be bound, before learners take hardware that would wait for it. Pure.
+
+See docs/decisions/0237-clusters-that-refuse-defaults.md.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from diloco_operator.api import names
+from diloco_operator.reconcile.context import ReconcileContext
+
+_OF_VOLUMES = ("persistentvolume", "persistent volume", "storageclass", "free storage", "binding volumes")
+"""Parts of what kube-scheduler says of a pod whose volumes keep it from every node:
+https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/framework/plugins/volumebinding/volume_binding.go."""
+
+
+class Volume(NamedTuple):
+    """What the syncer's claim means for the job's start."""
+
+    wait: str = ""
+    """Why no learner may start; "": they may."""
+    problem: str = ""
+    """What is wrong with the claim, and what to do; "" while nothing is known to be wrong."""
+
+
+def syncer_volume(context: ReconcileContext) -> Volume:
+    """A claim that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some classes bind it only
+    once the syncer's pod has a node."""
+    claim = context.observed.children.volume_claim
+    name = names.volume_claim_name(context.observed.job.name)
+    if claim is None:
+        # The API server fills in the default class as it creates the claim. So it is known at once whether there is one.
+        given = context.spec.syncer.storage.class_name or context.observed.config.storage_class_name
+        return Volume() if given else Volume(f"waits for the volume claim {name}")
+    if claim.phase != "Pending":
+        return Volume()
+    if not claim.storage_class:
+        problem = (
+            f"{names.VOLUME_CLAIMS.kind} {name} has no StorageClass, because the cluster has no default one, and no volume without a class "
+            f"fits it. Make a class the default: kubectl annotate storageclass NAME {names.DEFAULT_CLASS}=true. Or set storageClassName of "
+            f"the chart and delete the claim (kubectl delete pvc {name}), or make the job anew with spec.syncer.storage.className"
+        )
+        return Volume(f"waits for the syncer's volume: {problem}", problem)
+    said = context.syncer.unschedulable if context.syncer is not None else ""
+    if any(part in said.lower() for part in _OF_VOLUMES):
+        problem = (
+            f"{names.VOLUME_CLAIMS.kind} {name} of StorageClass {claim.storage_class} is not bound: {said}. Check that the class exists "
+            f"and that its provisioner runs: kubectl describe pvc {name}"
+        )
+        return Volume(f"waits for the syncer's volume: {problem}", problem)
+    return Volume()
