@@ -17,17 +17,19 @@ from diloco.learner.loop_check import MOST_AHEAD
 class AloneSession:
     """Takes the sequence numbers one after the other and stops after a number of steps; there is no syncer."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, *, rank: int = 0, ranks: int = 1) -> None:
         self.steps = steps
+        self._rank, self._ranks = rank, ranks
         self.step_count = 0
         self.held_out_loss: float | None = None
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
-        """`source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, until `step` was called `steps` times."""
-        start = 0
+        """`source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, until `step` was called `steps` times. Several ranks take
+        turns."""
+        start = self._rank * batch_size
         while not self.done:
             yield source(np.arange(start, start + batch_size, dtype=np.int64))
-            start += batch_size
+            start += self._ranks * batch_size
 
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
         """The same batches as a batch sampler for data loaders."""

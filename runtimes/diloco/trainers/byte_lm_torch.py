@@ -19,6 +19,7 @@ from diloco.torch import Canonical, ModuleStore
 from diloco.trainers import byte_lm, options
 from diloco.trainers.alone import AloneSession
 from diloco.trainers.byte_lm import InnerConfig, ModelConfig
+from diloco.trainers.ranks_torch import Ranks, joined_ranks
 from diloco.trainers.text import ByteCorpus, Windows
 
 
@@ -106,13 +107,13 @@ def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> to
     return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=byte_lm.ADAM_BETAS, eps=byte_lm.ADAM_EPSILON, fused=True)
 
 
-def mean_loss(model: ByteLM, windows: torch.Tensor) -> torch.Tensor:
+def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
     """Mean cross-entropy in nats per byte of windows int64 [batch, context + 1]."""
     logits = model(windows[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
-def train_step(model: ByteLM, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float) -> torch.Tensor:
+def train_step(model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float) -> torch.Tensor:
     """One step of the inner optimizer on one batch at learning rate `rate`; the batch's loss before it."""
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -142,10 +143,17 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     options.pin_threads(chosen.threads)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
+    options.start_logging()
+    with joined_ranks(chosen.device) as ranks:
+        return _train(chosen, ranks, before_join)
+
+
+def _train(chosen: options.TrainerOptions, ranks: Ranks, before_join: Callable[[], None]) -> int:
     log = options.start_logging()
     corpus = chosen.read_corpus()
-    device = torch.device(chosen.device)
-    model = initial_model(chosen.model, chosen.seed).to(device)
+    share = ranks.share(chosen.batch)
+    model = initial_model(chosen.model, chosen.seed).to(ranks.device)
+    run = ranks.replicated(model)
     optimizer = make_optimizer(model, chosen.model, chosen.inner)
     before_join()
 
@@ -154,12 +162,12 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
             model, optimizer=optimizer, canonical=canonical_names(chosen.model)
         )
     else:
-        session = AloneSession(chosen.alone_steps)
+        session = AloneSession(chosen.alone_steps, rank=ranks.rank, ranks=ranks.count)
     with session:
         began = time.monotonic()
-        for windows in session.batches(corpus.batch, chosen.batch):
+        for windows in session.batches(corpus.batch, share):
             rate = chosen.inner.rate(session.step_count + 1, session.progress)
-            loss = train_step(model, optimizer, _tensor(windows, device), rate).item()
+            loss = train_step(run, optimizer, _tensor(windows, ranks.device), rate).item()
             session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:
                 speed = session.step_count * chosen.batch * chosen.model.context / (time.monotonic() - began)
@@ -168,7 +176,8 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
             with session.paused("evaluation", at_most=options.EVALUATION_SECONDS):
                 final = held_out_loss(model, corpus)
             session.evaluate(final, corpus.held_out_tokens)
-            options.print_result("torch", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
+            if ranks.rank == 0:
+                options.print_result("torch", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
     return 0
 
 

@@ -121,7 +121,9 @@ def _parser(program: str) -> argparse.ArgumentParser:
     compute.add_argument("--recompute", action="store_true", help="compute activations again in the backward pass, to save memory")
     compute.add_argument("--compile", action="store_true", help="torch.compile; JAX always compiles")
     compute.add_argument("--threads", type=int, default=1, help="compute threads; 0: the framework's own choice")
-    compute.add_argument("--device", default="cpu", help="torch device, such as cpu or cuda; JAX takes all its local devices")
+    compute.add_argument(
+        "--device", default="auto", help="torch device, such as cpu or cuda; auto: a GPU if there is one; JAX takes all its local ones"
+    )
     options.add_inner_flags(parser)
     options.add_run_flags(parser)
     return parser

@@ -20,7 +20,8 @@ from diloco.trainers import byte_lm, llama, llama_options, options
 from diloco.trainers.alone import AloneSession
 from diloco.trainers.byte_lm import InnerConfig
 from diloco.trainers.llama import LlamaConfig
-from diloco.trainers.llama_options import AnyWindows
+from diloco.trainers.llama_options import AnyWindows, LlamaOptions
+from diloco.trainers.ranks_torch import Ranks, joined_ranks
 
 
 class RMSNorm(nn.Module):
@@ -204,23 +205,30 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
     options.pin_threads(chosen.threads)
     if chosen.threads:
         torch.set_num_threads(chosen.threads)
+    options.start_logging()
+    with joined_ranks(chosen.device) as ranks:
+        return _train(chosen, ranks, before_join)
+
+
+def _train(chosen: LlamaOptions, ranks: Ranks, before_join: Callable[[], None]) -> int:
     log = options.start_logging()
-    corpus = chosen.read_corpus()
-    device = torch.device(chosen.device)
+    corpus, device = chosen.read_corpus(), ranks.device
+    share = ranks.share(chosen.batch)
     half = chosen.dtype == "bfloat16"
     model = initial_model(chosen.model, chosen.seed, device=device, recompute=chosen.recompute)
     log.info("%.1f M parameters", chosen.model.parameters / 1e6)
     optimizer = make_optimizer(model, chosen.inner)
-    run: nn.Module = torch.compile(model) if chosen.compile else model  # type: ignore[assignment]
+    run: nn.Module = ranks.replicated(model)
+    run = torch.compile(run) if chosen.compile else run  # type: ignore[assignment]
     before_join()
 
     if chosen.alone_steps is None:
         session: diloco.torch.Session | AloneSession = diloco.torch.join(model, optimizer=optimizer)
     else:
-        session = AloneSession(chosen.alone_steps)
+        session = AloneSession(chosen.alone_steps, rank=ranks.rank, ranks=ranks.count)
     with session:
         began = time.monotonic()
-        for windows in session.batches(corpus.batch, chosen.batch):
+        for windows in session.batches(corpus.batch, share):
             rate = chosen.inner.rate(session.step_count + 1, session.progress)
             loss = train_step(run, optimizer, _tensor(windows, device), rate, micro=chosen.micro_batch, half=half).item()
             session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
@@ -229,9 +237,10 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
                 log.info("local step %d, outer step %d: loss %.4f, %.0f tokens/s", session.step_count, session.t, loss, speed)
         if session.done:
             with session.paused("evaluation", at_most=options.EVALUATION_SECONDS):
-                final = held_out_loss(run, corpus, chosen.micro_batch or chosen.batch, device, half=half)
+                final = held_out_loss(run, corpus, chosen.micro_batch or share, device, half=half)
             session.evaluate(final, corpus.held_out_tokens)
-            options.print_result("torch", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
+            if ranks.rank == 0:
+                options.print_result("torch", session.step_count, session.step_count * chosen.batch * chosen.model.context, final)
     return 0
 
 

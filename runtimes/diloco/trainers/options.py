@@ -156,7 +156,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--corpus-bytes", type=int, default=8_000_000, help="at most so much text")
     add("--held-out-bytes", type=int, default=32_768, help="evaluate on at most so much text from files never trained on")
     add("--threads", type=int, default=1, help="compute threads; 0: the framework's own choice")
-    add("--device", default="cpu", help="torch device, such as cpu or cuda; JAX takes its default device")
+    add("--device", default="auto", help="torch device, such as cpu or cuda; auto: a GPU if there is one; JAX takes its default device")
     add_inner_flags(parser)
     add_run_flags(parser)
     return parser

@@ -89,3 +89,28 @@ def test_the_llamas_learn_the_same_on_one_device_and_on_two(llama_flags: list[st
     assert losses["torch"] < 2.0
     assert losses["jax"] == pytest.approx(losses["torch"], rel=1e-2)
     assert json.loads(ran.stdout)["heldOutLoss"] == pytest.approx(losses["jax"], rel=1e-2)
+
+
+def in_two_ranks(program: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "diloco.launch", "--nproc-per-node", "2", "-m", program, *flags]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_two_ranks_train_what_one_process_trains(corpus: Path, llama_flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each trains half of every batch, so the mean of their gradients is the gradient of the batch."""
+    programs = {byte_lm_torch: [*SMALL, "--corpus", str(corpus)], llama_torch: [*llama_flags, "--micro-batch", "2"]}
+    for program, flags in programs.items():
+        assert program.main(flags) == 0
+        one = json.loads(capsys.readouterr().out)
+        ran = in_two_ranks(program.__name__, *flags)
+        assert ran.returncode == 0, ran.stderr
+        [line] = [line for line in ran.stdout.splitlines() if "heldOutLoss" in line]
+        two = json.loads(line[line.index("{") :])
+        assert (two["localSteps"], two["tokens"]) == (one["localSteps"], one["tokens"])
+        assert two["heldOutLoss"] == pytest.approx(one["heldOutLoss"], rel=1e-3)
+
+
+def test_ranks_that_do_not_share_a_batch_evenly_say_what_to_change(corpus: Path) -> None:
+    ran = in_two_ranks("diloco.trainers.byte_lm_torch", *SMALL, "--corpus", str(corpus), "--batch", "7")
+    assert ran.returncode != 0
+    assert "2 ranks do not share 7 samples evenly: change --batch, or processesPerHost of the pool" in ran.stdout + ran.stderr
