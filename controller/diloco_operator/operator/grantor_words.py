@@ -62,6 +62,10 @@ class GrantorWords:
             self._waiting[key] = now
             self._follows.set()
 
+    def forget(self, key: JobKey) -> None:
+        """The job is gone."""
+        self.follow(key, ())
+
     def of(self, key: JobKey) -> Mapping[str, str]:
         """Name of a pod of the job -> what an autoscaler said of it last."""
         return {each.pod: words for each in self._waiting.get(key, ()) if (words := self._words.get(each.uid))}

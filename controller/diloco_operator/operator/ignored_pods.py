@@ -17,22 +17,21 @@ _NAMED = 1000
 
 
 class IgnoredPods:
-    """By job. A pod is told of once, and counts as long as it is there."""
+    """Of one job. A pod is told of once, and counts as long as it is there."""
 
-    def __init__(self, caches: Caches) -> None:
+    def __init__(self, caches: Caches, key: JobKey) -> None:
         self._caches = caches
-        self._named: dict[JobKey, set[str]] = {}
+        self._key = key
+        self._named: set[str] = set()
 
-    def note(self, key: JobKey, ignored: Mapping[str, str]) -> None:
+    def note(self, ignored: Mapping[str, str]) -> None:
         """The last plan of the job ignored these pods, by name, for these reasons."""
-        namespace, job = key
+        namespace, job = self._key
         now = dict(islice(ignored.items(), _NAMED))
-        for name in self._named.get(key, set()) - now.keys():
+        for name in self._named - now.keys():
             self._caches.malformed.remove(names.PODS, (namespace, name))
         for name, why in now.items():
             pod = self._caches.pod(namespace, name)
             uid = pod.uid if pod is not None else ""
             self._caches.malformed.add(MalformedObject(names.PODS, namespace, name, uid, job, why, used=True))
-        self._named.pop(key, None)
-        if now:
-            self._named[key] = set(now)
+        self._named = set(now)

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
-from diloco_operator.operator.caches import JobKey
 from diloco_operator.operator.executor import ExecutionResult, Failure
 from diloco_operator.plan import Create, Plan
 from diloco_operator.reconcile.observe.pod_answers import PodAnswer
@@ -17,22 +16,23 @@ from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
 
 
 class PodAnswers:
-    """Of all jobs."""
+    """Of one job."""
 
     def __init__(self) -> None:
-        self._known: dict[JobKey, dict[str, PodAnswer]] = {}
+        self._known: dict[str, PodAnswer] = {}
 
-    def of(self, job: JobKey) -> Mapping[str, PodAnswer]:
-        """By pool."""
-        return self._known.get(job, {})
+    @property
+    def by_pool(self) -> Mapping[str, PodAnswer]:
+        """The last answers; `note` replaces the mapping and never changes it."""
+        return self._known
 
-    def note(self, job: JobKey, generation: int, plan: Plan, result: ExecutionResult, now: float) -> bool:
+    def note(self, generation: int, plan: Plan, result: ExecutionResult, now: float) -> bool:
         """After a plan: remember what dry runs and creates say. Returns whether a dry run was answered, so that the job can act on it."""
         refused = dict(_refused_creates(result))
         made = {pool for create in plan.creates if (pool := _pool(create))} if result.ok else set()
-        if not (refused or result.answers or (made and job in self._known)):
+        if not (refused or result.answers or (made and self._known)):
             return False
-        known = {pool: answer for pool, answer in self._known.get(job, {}).items() if answer.generation == generation and pool not in made}
+        known = {pool: answer for pool, answer in self._known.items() if answer.generation == generation and pool not in made}
         for check, failure in result.answers:
             before = known.get(check.pool)
             rejected = _rejected(failure, before, generation, now) if failure is not None else None
@@ -40,14 +40,8 @@ class PodAnswers:
         for pool, failure in refused.items():
             before = known.get(pool)
             known[pool] = PodAnswer(now, generation, _rejected(failure, before, generation, now), (before.in_vain if before else 0) + 1)
-        if known:
-            self._known[job] = known
-        else:
-            self._known.pop(job, None)
+        self._known = known
         return bool(result.answers)
-
-    def forget(self, job: JobKey) -> None:
-        self._known.pop(job, None)
 
 
 def _rejected(failure: Failure, before: PodAnswer | None, generation: int, now: float) -> RejectedWrite:

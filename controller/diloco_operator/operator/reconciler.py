@@ -8,6 +8,7 @@ decision for a big job takes a tenth of a second and more and would block everyt
 fleet, and counts only if no other job reserved one of its nodes meanwhile.
 
 See docs/decisions/0091-fairness-between-jobs.md. See docs/decisions/0204-start-with-many-jobs.md.
+See docs/decisions/0234-one-context-for-each-job.md.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.health import is_unreachable
 from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.fleet.use import first_and_more
+from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import ApiError
 from diloco_operator.kube.expectations import Expectations
 from diloco_operator.operator.allotment_refresh import AllotmentRefresh
@@ -39,13 +41,9 @@ from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
 from diloco_operator.operator.grantor_words import GrantorWords
-from diloco_operator.operator.ignored_pods import IgnoredPods
-from diloco_operator.operator.pod_answers import PodAnswers
+from diloco_operator.operator.job_context import JobContext, JobContexts
 from diloco_operator.operator.projections import CachedJob
-from diloco_operator.operator.rejected_writes import RejectedWrites, rejected_write_events
-from diloco_operator.operator.slices_since import SlicesSince
-from diloco_operator.operator.status_postponement import StatusPostponement
-from diloco_operator.operator.write_limit import WriteLimit
+from diloco_operator.operator.rejected_writes import rejected_write_events
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, first_request, reconcile, reservations
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
@@ -128,8 +126,6 @@ class Reconciler:
         self._telemetry = telemetry
         self._config = config
         self._now = now
-        self._listening: dict[JobKey, float] = {}
-        """Since when this operator has followed the reports of a job's syncer."""
         self._issuer = issuer
         self._reconcile = decide
         self._offload = offload
@@ -141,91 +137,80 @@ class Reconciler:
         self._words = words
         self._due = due
         self._wake = wake
-        self._registered: dict[JobKey, str] = {}
-        """Jobs that the allotment knows, with the keys that it knows them by."""
         self._restoring = False
-        self._rejected_writes = RejectedWrites()
-        self._pod_answers = PodAnswers()
-        self._slices_since = SlicesSince()
-        self._ignored = IgnoredPods(caches)
-        self._unsure: set[JobKey] = set()
-        """Jobs whose last plan was not carried out in full. Its reservations stay until the next reconcile: some of its pods may exist."""
-        self._postponement: StatusPostponement[JobKey] = StatusPostponement(RECONCILE.postpone_status)
-        self._write_limit: WriteLimit[JobKey] = WriteLimit()
-        self._reserving: dict[JobKey, set[str]] = {}
-        """Keys of the inventory under which jobs of this name have reservations. More than one while a deleted job of the same name still
-        has pods."""
-        self._holders: dict[str, JobKey] = {}
-        """The same the other way round. The inventory's keys are never taken apart: a uid may be any string."""
+        forgets = [expectations.forget, telemetry.forget, words.forget, *([jobs.forget] if jobs is not None else [])]
+        self._contexts = JobContexts(caches, self._release, forgets)
 
     async def restore(self) -> None:
         """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
         the slices of the next."""
         self._restoring = True
-        keys = [cached.key for cached in self._caches.jobs if cached.value.bare.managed_by == names.MANAGER]
-        for key in keys:
+        contexts = [self._context(cached) for cached in self._caches.jobs if cached.value.bare.managed_by == names.MANAGER]
+        for context in contexts:
             try:
-                self._restore_reservations(key)
+                self._restore_reservations(context)
             except Exception:  # a defect that shows in one job must not stop the others; its reconciles report it too
-                log.exception("the reservations of job %s/%s cannot be restored: this is a defect, please report it", *key)
+                log.exception("the reservations of job %s/%s cannot be restored: this is a defect, please report it", *context.key)
             await asyncio.sleep(0)  # thousands of jobs must not hold the loop
-        for key in sorted(keys):
+        for key in sorted(context.key for context in contexts):
             if (cached := self._caches.jobs.get(*key)) is not None:
                 try:
-                    self._register(key, cached.value.whole())
+                    self._register(self._context(cached), cached.value.whole())
                 except Exception:  # as above
                     log.exception("job %s/%s cannot be registered for slices: this is a defect, please report it", *key)
                 await asyncio.sleep(0)  # each new requirement is tested against every slice
         await self._refresh.in_steps()
         self._restoring = False
 
-    def _restore_reservations(self, key: JobKey) -> None:
-        job = self._caches.job(key)
-        if job is not None:
-            self._set_reservations(key, job.key, reservations(job, self._caches.pods(key), self._inventory))
+    def _context(self, cached: CachedObject[CachedJob]) -> JobContext:
+        return self._contexts.of(cached.key, cached.value.bare.key)
 
-    def _register(self, key: JobKey, job: Job) -> None:
+    def _restore_reservations(self, context: JobContext) -> None:
+        job = self._caches.job(context.key)
+        if job is not None and job.key == context.id:
+            self._set_reservations(context, reservations(job, self._caches.pods(context.key), self._inventory))
+
+    def _register(self, context: JobContext, job: Job) -> None:
         """A job that the allotment does not know yet."""
-        self._registered[key] = job.key
-        request = first_request(self._observed(key, job), datetime.fromtimestamp(self._now(), tz=UTC))
+        context.registered = True
+        request = first_request(self._observed(context, job), datetime.fromtimestamp(self._now(), tz=UTC))
         if request is not None:
-            self._slices_since.note(key, request, frozenset(), 0.0)
-        self._allotment.update(request or _occupying(job.key, reservations(job, self._caches.pods(key), self._inventory)))
+            context.slices_since.note(request, frozenset(), 0.0)
+        self._allotment.update(request or _occupying(job.key, reservations(job, self._caches.pods(context.key), self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
         """The jobs that have reserved this node: those that a change of it concerns."""
-        return [self._holders[holder] for holder in self._inventory.reserved_by(node) if holder in self._holders]
+        return [found.key for holder in self._inventory.reserved_by(node) if (found := self._contexts.by_id(holder)) is not None]
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
         """Bring the job `key` closer to its spec."""
         cached = self._caches.jobs.get(*key)
-        bare = cached.value.bare if cached is not None else None
-        ours = bare is not None and bare.managed_by == names.MANAGER
-        self._release_others(key, bare if ours else None)
-        if cached is None or bare is None or not ours:
-            self._forget(key)
-            return await self._release_orphans(key) if bare is None else ReconcileResult()
-        self._telemetry.follow(key, self._endpoint(key, bare))
+        if cached is None or cached.value.bare.managed_by != names.MANAGER:
+            self._contexts.drop(key)
+            return await self._release_orphans(key) if cached is None else ReconcileResult()
+        context = self._context(cached)
+        self._telemetry.follow(key, self._endpoint(key, cached.value.bare))
         self._words.follow(key, self._caches.pods(key))
-        self._listening.setdefault(key, self._now())
+        if context.listening_since is None:
+            context.listening_since = self._now()
         if (wait := self._expectations.expires_in(key)) is not None:
             return ReconcileResult(requeue_after=wait) if wait > 0 else await self._after_expiry(key)
-        job, plan, decision_seconds = await self._decide(key, cached.value)
+        job, plan, decision_seconds = await self._decide(context, cached.value)
         self._expect(key, plan)
         subject = Subject(job.namespace, job.name, job.uid)
         self._log(plan)
-        self._ignored.note(key, plan.ignored)
+        context.ignored.note(plan.ignored)
         async with aclosing(self._certificates(plan)) as certificates:
             executed = await self._executor.execute(
                 subject,
                 plan,
                 version=cached.version,
                 unsent=lambda *what: self._expectations.cancel(key, *what),
-                postpone=lambda: self._postpone(key),
+                postpone=lambda: self._postpone(context),
                 certificates=certificates,
             )
-        result = self._conclude(key, job, plan, executed)
-        return replace(result, decision_seconds=decision_seconds, pause=self._pause(key, subject, executed))
+        result = self._conclude(context, job, plan, executed)
+        return replace(result, decision_seconds=decision_seconds, pause=self._pause(context, subject, executed))
 
     async def _after_expiry(self, key: JobKey) -> ReconcileResult:
         """The watches have not shown what was written. Either they never will, or they are behind: then pods that run look as if they were
@@ -266,36 +251,35 @@ class Reconciler:
         """Whether the decision takes long: the job has many pods, or may get many now."""
         return self._is_big(key) or (job.spec is not None and job.spec.learners.max >= _MANY_PODS)
 
-    async def _decide(self, key: JobKey, cached: CachedJob) -> tuple[Job, Plan, float]:
+    async def _decide(self, context: JobContext, cached: CachedJob) -> tuple[Job, Plan, float]:
         """The job, its plan, and the seconds that the decision took. On return the plan's nodes are reserved."""
         loop = asyncio.get_running_loop()
-        offload = self._offload if self._takes_long(key, cached.bare) else None
-        job_key = cached.bare.key
+        offload = self._offload if self._takes_long(context.key, cached.bare) else None
         async with self._decision_lock if offload is not None else nullcontext():  # the state is read only once it is this job's turn
             if offload is not None:
                 await asyncio.sleep(self._next_offload - loop.time())
             begun = loop.time()
             for _ in range(_DECISIONS):
-                decide, seen = self._decision(key, cached)
+                decide, seen = self._decision(context, cached)
                 if offload is None:
                     job, plan = decide(self._inventory)
                 else:
                     fleet = self._inventory.copy()
                     job, plan = await offload(functools.partial(decide, fleet))
-                    if any(self._inventory.reserved_by(node) - {job_key} - fleet.reserved_by(node) for node in plan.reservations.nodes):
+                    if any(self._inventory.reserved_by(node) - {context.id} - fleet.reserved_by(node) for node in plan.reservations.nodes):
                         continue  # another job reserved one of its nodes
                 if not self._allots_more(job, plan, seen):
                     break
             else:  # things change faster than a thread decides: decide at once
-                decide, seen = self._decision(key, cached)
+                decide, seen = self._decision(context, cached)
                 job, plan = decide(self._inventory)
                 if self._allots_more(job, plan, seen):
-                    self._wake(key)
+                    self._wake(context.key)
             if offload is not None:
                 self._next_offload = 2 * loop.time() - begun
-        self._set_reservations(key, job_key, plan.reservations)
+        self._set_reservations(context, plan.reservations)
         if plan.request is not None:
-            self._slices_since.note(key, plan.request, plan.reservations.nodes, self._now())
+            context.slices_since.note(plan.request, plan.reservations.nodes, self._now())
         return job, plan, loop.time() - begun
 
     def _allots_more(self, job: Job, plan: Plan, seen: Allotted) -> bool:
@@ -313,7 +297,8 @@ class Reconciler:
 
     def spares(self, key: JobKey) -> dict[str, list[str]]:
         """Pool -> the names of the slices that are kept free for it."""
-        return self._allotment.spares(self._registered.get(key, ""))
+        context = self._contexts.get(key)
+        return self._allotment.spares(context.id) if context is not None and context.registered else {}
 
     @property
     def idle(self) -> bool:
@@ -324,41 +309,40 @@ class Reconciler:
         """End what goes on beside the reconciles."""
         await self._refresh.close()
 
-    def _observed(self, key: JobKey, job: Job) -> ObservedState:
-        allotted = self._allotment.of(job.key)
+    def _observed(self, context: JobContext, job: Job) -> ObservedState:
+        key, allotted = context.key, self._allotment.of(job.key)
         return ObservedState(
             job=job,
             fleet=self._allotment.view(job.key),
             config=self._config,
             pods=self._caches.pods(key),
             children=self._caches.children(key),
-            rejected_writes=self._rejected_writes.of(key),
-            pod_answers=self._pod_answers.of(key),
+            rejected_writes=context.rejected_writes.by_object,
+            pod_answers=context.pod_answers.by_pool,
             checks=allotted.checks,
-            slices_since=self._slices_since.of(key),
+            slices_since=context.slices_since.by_unit(),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             without=self._caches.without(key[0]),
             priority=self._priority(job),
             non_preempting=self._caches.non_preempting,
             revoked=allotted.revoked,
-            listening_since=self._listening.get(key, self._now()),
+            listening_since=context.listening_since if context.listening_since is not None else self._now(),
             report=self._telemetry.latest(key),
             report_fault=self._telemetry.fault(key),
             grantor_words=self._words.of(key),
         )
 
-    def _decision(self, key: JobKey, cached: CachedJob) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
+    def _decision(self, context: JobContext, cached: CachedJob) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
         """A function that decides from the state of now, and what the allotment says now. The function can be called later and in another
         thread, on the fleet that it is given."""
         now = self._now()
         self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
-        job_key = cached.bare.key
-        if not self._allotment.knows(job_key):
-            self._register(key, cached.whole())
-        self._refresh.now(job_key)
-        unsure = key in self._unsure
-        observed, allotted = self._observed(key, cached.bare), self._allotment.of(job_key)
-        view = self._allotment.view(job_key)
+        if not self._allotment.knows(context.id):
+            self._register(context, cached.whole())
+        self._refresh.now(context.id)
+        unsure = context.unsure
+        observed, allotted = self._observed(context, cached.bare), self._allotment.of(context.id)
+        view = self._allotment.view(context.id)
 
         def decide(fleet: Inventory) -> tuple[Job, Plan]:
             job = cached.whole()
@@ -411,12 +395,13 @@ class Reconciler:
         for event in plan.events:
             log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
 
-    def _postpone(self, key: JobKey) -> bool:
+    def _postpone(self, context: JobContext) -> bool:
         """Whether the status may be left to the next reconcile, which then writes it once with all that happened since."""
-        return self._is_big(key) and self._due(key) and self._postponement.allows(key, asyncio.get_running_loop().time())
+        key, now = context.key, asyncio.get_running_loop().time()
+        return self._is_big(key) and self._due(key) and context.postponement.allows(now)
 
-    def _conclude(self, key: JobKey, job: Job, plan: Plan, executed: ExecutionResult) -> ReconcileResult:
-        subject = Subject(job.namespace, job.name, job.uid)
+    def _conclude(self, context: JobContext, job: Job, plan: Plan, executed: ExecutionResult) -> ReconcileResult:
+        key, subject = context.key, Subject(job.namespace, job.name, job.uid)
         if executed.written is not None:
             if self._jobs is not None:
                 self._jobs.on_record(key, job.status, plan)
@@ -424,28 +409,26 @@ class Reconciler:
         for resource, written in executed.patched:
             shown = self._caches.shown(resource, written["metadata"]["namespace"], written["metadata"]["name"])
             self._expectations.expect_version(key, resource, shown, written)
-        self._rejected_writes.note(key, job.generation, plan, executed, self._now())
-        if self._pod_answers.note(key, job.generation, plan, executed, self._now()):
+        context.rejected_writes.note(job.generation, plan, executed, self._now())
+        if context.pod_answers.note(job.generation, plan, executed, self._now()):
             self._wake(key)
+        context.unsure = executed.postponed or not executed.ok
         if executed.postponed:
-            self._unsure.add(key)
             return ReconcileResult(requeue_after=plan.requeue_after)
-        self._postponement.reset(key)
+        context.postponement.reset()
         if executed.ok:
-            self._unsure.discard(key)
             return ReconcileResult(requeue_after=plan.requeue_after)
-        self._unsure.add(key)
         for failure in executed.failures:
             log.warning("job %s: %s", subject, failure)
         for event in rejected_write_events(executed):
             self._events.emit(subject, event)
         return ReconcileResult(failed=True)
 
-    def _pause(self, key: JobKey, subject: Subject, executed: ExecutionResult) -> float:
+    def _pause(self, context: JobContext, subject: Subject, executed: ExecutionResult) -> float:
         if not executed.wrote:
             return 0.0
-        pause = self._write_limit.wrote(key, asyncio.get_running_loop().time())
-        if self._write_limit.endless(key):
+        pause = context.write_limit.wrote(asyncio.get_running_loop().time())
+        if context.write_limit.endless:
             log.warning(
                 "job %s: for half a minute its status or its objects were written as often as the operator allows. If not many of its "
                 "units start or fail now, something else, for example an admission webhook or another controller, deletes them or "
@@ -472,44 +455,16 @@ class Reconciler:
             most_units=most_units_of(job.spec),
         )
 
-    def _forget(self, key: JobKey) -> None:
-        if self._jobs is not None:
-            self._jobs.forget(key)
-        self._rejected_writes.forget(key)
-        self._pod_answers.forget(key)
-        self._slices_since.forget(key)
-        self._unsure.discard(key)
-        self._postponement.reset(key)
-        self._write_limit.forget(key)
-        self._words.follow(key, ())
-        self._telemetry.forget(key)
-        self._listening.pop(key, None)
-        self._ignored.note(key, {})
-        self._expectations.forget(key)
-
-    def _release_others(self, key: JobKey, job: Job | None) -> None:
-        """No job of this name but `job` holds anything: it was deleted, or another operator runs it. What its pods use is not free, like
+    def _release(self, context: JobContext) -> None:
+        """A job of this context holds nothing any more: it was deleted, or another operator runs it. What its pods use is not free, like
         what any other pod uses (`operator.other_pods`); a pod that is not bound to a node uses nothing, whatever owner it names."""
-        registered = self._registered.get(key)
-        if registered is not None and (job is None or registered != job.key):
-            del self._registered[key]
-            self._allotment.remove(registered)
+        if context.registered:
+            self._allotment.remove(context.id)
             self.fleet_changed()
-        for holder in list(self._reserving.get(key, ())):
-            if job is None or holder != job.key:
-                self._set_reservations(key, holder, Reservations())
+        self._set_reservations(context, Reservations())
 
-    def _set_reservations(self, key: JobKey, holder: str, reserved: Reservations) -> None:
-        reserving = self._reserving.setdefault(key, set())
-        if reserved.nodes:
-            reserving.add(holder)
-            self._holders[holder] = key
-        else:
-            reserving.discard(holder)
-            self._holders.pop(holder, None)
-            if not reserving:
-                del self._reserving[key]
-        if self._inventory.set_reservations(holder, *reserved):
+    def _set_reservations(self, context: JobContext, reserved: Reservations) -> None:
+        if self._inventory.set_reservations(context.id, *reserved):
             self.fleet_changed()
 
 

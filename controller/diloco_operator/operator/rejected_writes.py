@@ -10,27 +10,28 @@ from collections.abc import Mapping
 from diloco_operator.api import names
 from diloco_operator.api.reasons import EventReason
 from diloco_operator.kube.client import AlreadyExists, Conflict, Unavailable
-from diloco_operator.operator.caches import JobKey
 from diloco_operator.operator.executor import ExecutionResult, Failure
 from diloco_operator.plan import Create, Event, Patch, Plan
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, WriteKey, write_key
 
 
 class RejectedWrites:
-    """Of all jobs. The reconcile of a job leaves them out of its plan until they are due again."""
+    """Of one job. Its reconcile leaves them out of the plan until they are due again."""
 
     def __init__(self) -> None:
-        self._known: dict[JobKey, dict[WriteKey, RejectedWrite]] = {}
+        self._known: dict[WriteKey, RejectedWrite] = {}
 
-    def of(self, job: JobKey) -> Mapping[WriteKey, RejectedWrite]:
-        return self._known.get(job, {})
+    @property
+    def by_object(self) -> Mapping[WriteKey, RejectedWrite]:
+        """Those that stand; `note` replaces the mapping and never changes it."""
+        return self._known
 
-    def note(self, job: JobKey, generation: int, plan: Plan, result: ExecutionResult, now: float) -> None:
+    def note(self, generation: int, plan: Plan, result: ExecutionResult, now: float) -> None:
         """After a plan: remember what was rejected, and forget what succeeded."""
         failed = {_key(f.write): f for f in result.failures if f.write is not None}
-        if not failed and job not in self._known:
+        if not failed and not self._known:
             return
-        known = dict(self._known.get(job, {}))
+        known = dict(self._known)
         if result.ok:  # a plan that failed may not have reached all of its writes
             writes: tuple[Create | Patch, ...] = (*plan.creates, *plan.patches)
             for write in writes:
@@ -43,13 +44,7 @@ class RejectedWrites:
             before = known.get(key)
             count = before.count + 1 if before is not None and before.generation == generation else 1
             known[key] = RejectedWrite(failure.error.code, failure.error.message, now, generation, failure.transient, count)
-        if known:
-            self._known[job] = known
-        else:
-            self._known.pop(job, None)
-
-    def forget(self, job: JobKey) -> None:
-        self._known.pop(job, None)
+        self._known = known
 
 
 def _key(write: Create | Patch) -> WriteKey:

@@ -1,4 +1,4 @@
-"""Since when each unit has had its slices. Only in memory: what a new operator finds is old.
+"""Since when each unit of a job has had its slices. Only in memory: what a new operator finds is old.
 
 Not by the age of pods: a tenant who deletes the pods of a unit again and again would keep its slice from others.
 
@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from diloco_operator.allotment import AllotmentRequest
-from diloco_operator.operator.caches import JobKey
 
 
 class _Grant(NamedTuple):
@@ -20,26 +19,20 @@ class _Grant(NamedTuple):
 
 
 class SlicesSince:
-    """Of the units of all jobs."""
+    """Of the units of one job."""
 
     def __init__(self) -> None:
-        self._grants: dict[JobKey, dict[str, _Grant]] = {}
+        self._grants: dict[str, _Grant] = {}
 
-    def of(self, job: JobKey) -> Mapping[str, float]:
+    def by_unit(self) -> Mapping[str, float]:
         """Unit -> seconds since the epoch."""
-        return {unit: grant.since for unit, grant in self._grants.get(job, {}).items()}
+        return {unit: grant.since for unit, grant in self._grants.items()}
 
-    def note(self, job: JobKey, request: AllotmentRequest, reserved: frozenset[str], now: float) -> None:
+    def note(self, request: AllotmentRequest, reserved: frozenset[str], now: float) -> None:
         """After a decision: the job has and wants this, and has reserved these nodes. A unit that ends and comes back to nodes that stayed
         reserved meanwhile has had them all the time."""
-        grants = {unit: grant for unit, grant in self._grants.get(job, {}).items() if reserved.issuperset(grant.nodes)}
+        grants = {unit: grant for unit, grant in self._grants.items() if reserved.issuperset(grant.nodes)}
         for unit in (unit for pool in request.pools for unit in pool.units):
             if unit.name not in grants or grants[unit.name].nodes != unit.nodes:
                 grants[unit.name] = _Grant(unit.nodes, now)
-        if grants:
-            self._grants[job] = grants
-        else:
-            self._grants.pop(job, None)
-
-    def forget(self, job: JobKey) -> None:
-        self._grants.pop(job, None)
+        self._grants = grants

@@ -5,20 +5,19 @@ See docs/decisions/0121-write-cost.md.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 
-
-class StatusPostponement[K: Hashable]:
-    """At most `seconds` for each key, from the first postponement until the status is written."""
+class StatusPostponement:
+    """At most `seconds`, from the first postponement until the status is written."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._since: dict[K, float] = {}
+        self._since: float | None = None
 
-    def allows(self, key: K, now: float) -> bool:
-        """Whether the status of `key` may be postponed, again or for the first time. `now`: seconds of a clock that does not go back."""
-        return now - self._since.setdefault(key, now) < self._seconds
+    def allows(self, now: float) -> bool:
+        """Tell whether the status may be postponed, again or for the first time. `now`: seconds of a clock that does not go back."""
+        self._since = now if self._since is None else self._since
+        return now - self._since < self._seconds
 
-    def reset(self, key: K) -> None:
-        """The status is written, or there is nothing left to write."""
-        self._since.pop(key, None)
+    def reset(self) -> None:
+        """Begin anew: the status is written, or there is nothing left to write."""
+        self._since = None
