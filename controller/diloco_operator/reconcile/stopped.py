@@ -1,0 +1,134 @@
+"""The reconcile of a job that does not train: it is suspended, over, about to start again, being deleted, or left alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diloco_operator.allotment import AllotmentRequest
+from diloco_operator.plan import Delete, Plan
+from diloco_operator.reconcile.children.retention import claim_retention
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.deadlines import earliest, requeue_after
+from diloco_operator.reconcile.grantors.registry import grantor_patches
+from diloco_operator.reconcile.observe.state import ObservedState
+from diloco_operator.reconcile.status import conditions
+from diloco_operator.reconcile.status.assembly import assemble, with_conditions
+from diloco_operator.reconcile.status.contributing import contributing_units
+from diloco_operator.reconcile.status.ending import JobEnd, RecordedEnd, time_to_live
+from diloco_operator.reconcile.status.model import ended_status, with_model
+from diloco_operator.reconcile.status.starting_again import SecondStart, fresh_units, status_of_start, status_while_waiting
+from diloco_operator.reconcile.status.statements import Statements
+from diloco_operator.reconcile.status.write import write_status, write_units
+from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods_of_finished_job
+from diloco_operator.reconcile.units.leaving import close_unit, suspend_unit
+from diloco_operator.reconcile.units.lifecycle import Units
+from diloco_operator.reconcile.units.removal import remove_all, remove_outdated
+from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
+from diloco_operator.reconcile.units.scaling import Scaling
+
+
+def suspend(context: ReconcileContext, units: Units) -> Plan:
+    """Learners end first, then the syncer, which writes its snapshot when no learner can add to it any more."""
+    scaling = Scaling({name: suspend_unit(record, context.now) for name, record in units.records.items()})
+    removal = remove_outdated(context, scaling.records)
+    running = [
+        pod for pods in context.learners.values() for pod in pods if not (pod.ended or pod.never_runs or context.unreachable(pod.node))
+    ]
+    syncer = context.syncer
+    stop = [delete_pod(syncer, "the job is suspended")] if syncer is not None and syncer.deletion is None and not running else []
+    left = sorted(pod.name for pod in running) + ([syncer.name] if syncer is not None else [])
+    active = contributing_units(context, scaling.records, syncer_down=not running)
+    status = assemble(context, conditions.suspended(left), scaling, active.contributing, retry=context.spec.retry)
+    write, retention = write_units(context, status, scaling.records), claim_retention(context)
+    return Plan(
+        patches=(*retention.patches, *removal.patches),
+        status=write.apply,
+        deletes=(*removal.deletes, *stop),
+        events=write.events,
+        requeue_after=requeue_after(
+            context, (*units.deadlines, *context.hosts.deadlines, *removal.deadlines, retention.retry_at, write.due)
+        ),
+        reservations=reserved_nodes(context, scaling.records),
+        request=AllotmentRequest(context.observed.job.key),
+    )
+
+
+def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
+    """The job is complete or failed: record it first, and clean up once it is on record."""
+    records = units.records.items()
+    scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
+    retention = claim_retention(context)
+    statements = conditions.ended(with_model(context, end, retention))
+    status = assemble(context, statements, scaling, frozenset(), result=end.result)
+    write = write_units(context, status, scaling.records)
+    return Plan(
+        patches=retention.patches,
+        status=write.apply,
+        events=write.events,
+        requeue_after=requeue_after(context, (write.due,)),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
+        request=AllotmentRequest(context.observed.job.key),
+    )
+
+
+def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
+    """The end is on record: delete the pods that do not end by themselves, and the job itself when its time has come. What happens to the
+    model may still change."""
+    removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
+    retention = claim_retention(context)
+    delete, due = time_to_live(context, end, retention)
+    write = write_status(context.observed, ended_status(context, retention), context.now)
+    return Plan(
+        patches=(*retention.patches, *removal.patches),
+        status=write.apply,
+        deletes=(*removal.deletes, *([delete] if delete is not None else [])),
+        requeue_after=earliest(context.now, (*removal.deadlines, due, retention.retry_at, write.due)),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
+        request=AllotmentRequest(context.observed.job.key),
+    )
+
+
+def start_again(context: ReconcileContext, start: SecondStart) -> Plan:
+    """Record that a job which has ended starts again; the next reconcile starts it. The old syncer's pod, which may have
+    stayed for its log, must have gone before."""
+    if context.syncer is None:
+        records = fresh_units(context, start)
+        write = write_units(context, status_of_start(context, start, records), records)
+        deletes: list[Delete] = []
+        deadlines: Sequence[float | None] = (write.due,)
+    else:
+        write = write_status(context.observed, status_while_waiting(context, start), context.now)
+        deletes = [delete_pod(context.syncer, "the job starts again")] if context.syncer.deletion is None else []
+        deadlines = (write.due,)
+    return Plan(
+        status=write.apply,
+        deletes=tuple(deletes),
+        events=write.events,
+        requeue_after=requeue_after(context, deadlines),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
+        request=AllotmentRequest(context.observed.job.key),
+    )
+
+
+def force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
+    """Garbage collection ends the pods; those whose end no kubelet will confirm are deleted by force, as for any job."""
+    deletes, deadlines = force_deletes(context)
+    return Plan(
+        patches=tuple(grantor_patches(context, {})),
+        deletes=tuple(deletes),
+        requeue_after=earliest(context.now, deadlines),
+        reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
+        request=AllotmentRequest(context.observed.job.key),
+    )
+
+
+def leave_alone(observed: ObservedState, statements: Statements, now: float) -> Plan:
+    """Whatever runs is left alone until a person has corrected what the statements say."""
+    job = observed.job
+    write = write_status(observed, with_conditions(job, statements, now), now)
+    return Plan(
+        status=write.apply,
+        events=write.events,
+        requeue_after=earliest(now, (write.due, now + observed.config.resync_interval)),
+        reservations=reservations(job, observed.pods, observed.fleet),
+    )
