@@ -11,7 +11,7 @@ from builders.local_jobs import learner_template
 def a_growing_job(
     name: str, *pools: str, min: int, max: int = 0, timeouts: Mapping[str, str] | None = None, annotations: Mapping[str, str] | None = None
 ) -> Obj:
-    """A job that never ends, with pools that ask the autoscaler, each for one unit of one host: `h100`, `v6e` and `v5p`.
+    """A job that never ends, with pools that ask the autoscaler in their order, each for one unit of one host: `h100`, `v6e` and `v5p`.
     `timeouts`: of the provisioning of some of them; the others wait ten minutes."""
     template = learner_template(60, QUADRATIC_STEP_MS=100)
     if annotations:
@@ -27,7 +27,9 @@ def a_growing_job(
         "v5p": tpu_pool("v5p", "tpu-v5p", "2x2x1", **asks("v5p")),
     }
     training = {"steps": 1_000_000, "syncInterval": 8, "fragments": 8, "overlapSteps": 2}
-    builder = JobBuilder(name).with_learners(min, max or min).with_restarts(5, initial="0s")
+    builder = (
+        JobBuilder(name).with_learners(min, max or min).with_restarts(5, initial="0s").with_spec(placement={"objective": "Preference"})
+    )
     return builder.with_pools(*(made[pool] for pool in pools)).with_training(**training).build()
 
 

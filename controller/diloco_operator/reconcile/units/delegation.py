@@ -29,6 +29,7 @@ from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.timeouts import NoPlace, all_bound, bound_at
+from diloco_operator.reconcile.units.worth import pool_worth
 from diloco_operator.timeouts import RECONCILE
 
 _GROWS = (UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
@@ -114,8 +115,9 @@ class Delegation(NamedTuple):
 def delegate(context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]) -> Delegation:
     """`request`: all units that may run, those for which placement had no free slice among them; `records`: the units after placement.
 
-    What waits is kept as long as the job has room for it. New units are asked for in the order of the pools: those of the pools' minima,
-    those of the job's minimum, and the others once every unit of the minima has its nodes."""
+    What waits is kept as long as the job has room for it. New units are asked for in the pools that are worth most first, among equals in
+    the order of the pools: those of the pools' minima, those of the job's minimum, and the others once every unit of the minima has its
+    nodes."""
     return _Asking(context, request, placement, records).decide()
 
 
@@ -128,7 +130,10 @@ class _Asking:
         self._records = records
         self._assigned = {assigned.unit for assigned in placement.assigned}
         placed = Counter(assigned.pool for assigned in placement.assigned)
-        self._pools = [pool for pool in request.pools if context.pools[pool.name].learners.max > 0]
+        worth = pool_worth(context, records.values())
+        accepted = [pool for pool in request.pools if context.pools[pool.name].learners.max > 0]
+        self._pools = sorted(accepted, key=lambda pool: -worth[pool.name].value)
+        """Those from which the allotment would take a free slice first."""
         self._settled = {pool.name: placed[pool.name] + pool.reserved for pool in request.pools}
         """Pool -> units that have hardware, or had it until a moment ago."""
         self._total = len(placement.assigned) + request.reserved

@@ -150,6 +150,18 @@ def test_pool_of_existing_nodes_asks_nobody() -> None:
     assert stage.condition("Placed")["reason"] == "InsufficientCapacity"
 
 
+@pytest.mark.parametrize(("objective", "asked"), [("Throughput", "h100"), ("Preference", "a100")])
+def test_nodes_of_the_kind_that_trains_the_job_faster_are_asked_for_unless_the_order_of_the_pools_decides(
+    objective: str, asked: str
+) -> None:
+    pools = a_growing_pool("a100", accelerator="nvidia-a100-40gb"), a_growing_pool("h100")  # by the peaks: 312 and 989 TFLOP/s
+    stage = Stage(a_job().with_learners(1, 1).with_pools(*pools).with_spec(placement={"objective": objective}))
+    stage.settle()
+    starts(stage.syncer, stage.now)
+    stage.settle()
+    assert [unit["name"] for unit in stage.status["units"] if unit["reason"] == "WaitingForNodes"] == [f"{asked}-0"]
+
+
 def test_units_beyond_the_minimum_are_asked_for_once_the_minimum_has_its_nodes() -> None:
     stage = a_stage(min=1, max=3)
     assert stage.states() == {"h100-0": "Starting"}
