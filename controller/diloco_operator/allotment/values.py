@@ -2,7 +2,7 @@
 
 Relative to the job's own mean, because raw tokens/s would favour small models. Integers in thousandths, as the flow counts.
 
-See docs/decisions/0213-values-from-throughput.md.
+See docs/decisions/0213-values-from-throughput.md. See docs/decisions/0225-kinds-that-are-not-measured.md.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ STEP = MEAN // 20
 RAW_MARGIN, AVERAGE_MARGIN = 0.2, 0.1
 """What a unit must gain at least by leaving its slice, as a share of its value: where its throughput there is a guess or a few
 measurements, and where it is a long average."""
+UNTRIED = 1.5
+"""A kind of which nothing is measured, while others are, counts as so many times what is expected of it, so that jobs try it: one standard
+deviation of the ratios between kinds that are near each other (Gavel: quartiles 0.9, 1.2 and 1.5)."""
 
 
 class PoolThroughput(NamedTuple):
@@ -47,8 +50,8 @@ def exact_values(pools: Mapping[str, PoolThroughput]) -> dict[str, int]:
 
 
 def _tokens_per_second(pool: PoolThroughput, all_pools: Iterable[PoolThroughput]) -> float | None:
-    """As measured; else the peak, times what the job gets out of a TFLOP/s of this kind, or of others; else, where nothing is measured, the
-    peak alone. None: unknown."""
+    """As measured; else the peak, times what the job gets out of a TFLOP/s of this kind, or `UNTRIED` times what it gets out of others;
+    else, where nothing is measured, the peak alone. None: unknown."""
     if pool.measured is not None:
         return pool.measured
     measured = [(each.kind, each.measured / each.peak if each.peak else None) for each in all_pools if each.measured is not None]
@@ -56,7 +59,9 @@ def _tokens_per_second(pool: PoolThroughput, all_pools: Iterable[PoolThroughput]
         return pool.peak or None
     uses = [use for _, use in measured if use is not None]
     own = [use for kind, use in measured if use is not None and kind == pool.kind]
-    return pool.peak * _mean(own or uses) if pool.peak and uses else None
+    if not pool.peak or not uses:
+        return None
+    return pool.peak * (_mean(own) if own else UNTRIED * _mean(uses))
 
 
 def _mean(figures: Iterable[float]) -> float:

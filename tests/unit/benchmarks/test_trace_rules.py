@@ -117,9 +117,9 @@ def test_the_flow_knows_what_was_measured_and_a_prior_from_the_peaks() -> None:
     job = a_trace_job(speeds={"reference": 1000.0, "near-1": 1000.0, "far-1": 122.0})
     # nothing is measured: 1, 0.8333 and 0.2439, by their mean 0.6924
     assert measured(present(job)) == {"reference": 1444, "near-1": 1204, "far-1": 352}
-    # one measured kind scales all others alike
-    assert measured(present(job, measured="near-1")) == measured(present(job))
-    # near-1 does 1.2 times its peak and far-1 half of it, so the reference is taken to do 0.85 of it: 850, 1000, 122, by their mean 657.4
-    assert measured(present(job, measured="near-1 far-1")) == {"reference": 1293, "near-1": 1521, "far-1": 186}
+    # near-1 does 1.2 times its peak, so 1.5 times that is hoped for of the others: 1800, 1000 and 439, by their mean 1080
+    assert measured(present(job, measured="near-1")) == {"reference": 1667, "near-1": 926, "far-1": 407}
+    # and far-1 half of it, so 1.5 times 0.85 of it is hoped for of the reference: 1275, 1000 and 122, by their mean 799
+    assert measured(present(job, measured="near-1 far-1")) == {"reference": 1596, "near-1": 1251, "far-1": 153}
     # 1000, 1000 and 122, by their mean 707.3
     assert known(present(job)) == {"reference": 1414, "near-1": 1414, "far-1": 172}

@@ -75,6 +75,15 @@ def test_the_peak_of_the_accelerator_decides_until_two_minutes_are_measured() ->
     assert "value" not in figures(stage, "v5p")
 
 
+def test_a_kind_that_the_job_has_not_tried_is_hoped_to_be_better_than_its_peak_until_it_is_measured() -> None:
+    stage = a_mixed_job()
+    stage.lose_node("tpu-1")
+    stage.settle()
+    trains(stage, 300, v5p=300.0)
+    # By the peaks v6e is twice as fast; 1.5 times 600 are 900, and the mean with 300 is 600.
+    assert values(stage) == {"v5p": 500, "v6e": 1500}
+
+
 def test_the_record_outlives_the_pools_units() -> None:
     stage = a_mixed_job()
     trains(stage, 300, v5p=300.0, v6e=900.0)
