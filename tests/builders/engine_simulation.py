@@ -57,7 +57,7 @@ class Account:
         return self.committed_and_missing + self.missing_and_committed + self.trained_twice + self.wrong_tokens
 
 
-class Inline(ThreadPoolExecutor):
+class _Inline(ThreadPoolExecutor):
     """Does at once what a thread would: virtual time does not pass meanwhile."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
@@ -121,7 +121,7 @@ class World:
 
     async def run(self, trouble: int) -> None:
         """To the end of the job, with `trouble` incidents at random moments."""
-        asyncio.get_running_loop().set_default_executor(Inline())
+        asyncio.get_running_loop().set_default_executor(_Inline())
         self._start_syncer()
         for unit in self._units:
             self._start_learner(unit)
