@@ -30,7 +30,7 @@ from diloco.algorithm.effects import Close, Decode, Effect, Pull
 from diloco.algorithm.events import Computed, Joined, Metadata, Offer, Offered, Reported, Seeded, Tick, Usable
 from diloco.algorithm.guards import ARMED_AFTER, Guard
 from diloco.contract import Grace
-from diloco.syncer.sessions import Accepted, JoinRequest, SessionRegistry
+from diloco.syncer.streams.sessions import Accepted, JoinRequest, SessionRegistry
 
 from benchmarks.figure import Figure
 

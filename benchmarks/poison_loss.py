@@ -25,8 +25,8 @@ from diloco.algorithm.fragments import unpack
 from diloco.algorithm.shard import Decoded
 from diloco.contract import Training
 from diloco.data.ledger import Ledger
-from diloco.syncer.sessions import UnitSession
-from diloco.syncer.work import MOST_SAMPLES, Work
+from diloco.syncer.job.work import MOST_SAMPLES, Work
+from diloco.syncer.streams.sessions import UnitSession
 from numpy.typing import NDArray
 
 from benchmarks.figure import Figure

@@ -23,13 +23,13 @@ from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, FragmentNames, FromLearner, ToLearner, Welcome
 from diloco.protocol.framing import Transfer
 from diloco.protocol.tls import TlsFiles, server_credentials
-from diloco.syncer.changes import Changes
 from diloco.syncer.config import Timeouts
-from diloco.syncer.engine import Engine
-from diloco.syncer.outgoing import Version
-from diloco.syncer.peer import HelloReceived, Peer, StreamEvent
-from diloco.syncer.service import Service
-from diloco.syncer.sessions import UnitSession
+from diloco.syncer.job.engine import Engine
+from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.outgoing import Version
+from diloco.syncer.streams.peer import HelloReceived, Peer, StreamEvent
+from diloco.syncer.streams.service import Service
+from diloco.syncer.streams.sessions import UnitSession
 from numpy.typing import NDArray
 
 JOB_UID = "bench"

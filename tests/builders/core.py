@@ -19,7 +19,7 @@ from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Metadata, Offer
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.shard import Decoded
 from diloco.contract import Grace, Training
-from diloco.syncer.awake import AwakeClock
+from diloco.syncer.job.awake import AwakeClock
 from numpy.typing import NDArray
 
 

@@ -32,10 +32,10 @@ from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import SyncerConfig, Timeouts
-from diloco.syncer.engine import RunOutcome
-from diloco.syncer.fences import FencesError
+from diloco.syncer.job.engine import RunOutcome
+from diloco.syncer.job.restore import BadState
 from diloco.syncer.main import ListenError, SyncerServer
-from diloco.syncer.restore import BadState
+from diloco.syncer.snapshots.fences import FencesError
 
 JOB_UID = "11111111-2222-3333-4444-555555555555"
 PROGRAMS = Path(__file__).parents[1] / "programs"

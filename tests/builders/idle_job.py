@@ -12,7 +12,7 @@ from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, traini
 from diloco.algorithm.fragments import unpack
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.store import ParameterStore
-from diloco.syncer.engine import RunOutcome
+from diloco.syncer.job.engine import RunOutcome
 from diloco.torch.store import ModuleStore
 from numpy.typing import NDArray
 

@@ -24,8 +24,8 @@ from diloco.learner.work import LeasedWork
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor, ToLearner, Welcome
 from diloco.protocol.framing import Transfer, is_last
-from diloco.syncer.engine import Engine
-from diloco.syncer.peer import (
+from diloco.syncer.job.engine import Engine
+from diloco.syncer.streams.peer import (
     WITHOUT_SLOT,
     ByeReceived,
     EvaluationReceived,

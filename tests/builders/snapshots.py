@@ -13,11 +13,11 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.contract import JobFile
 from diloco.data.ledger import Ledger
-from diloco.syncer.loss_history import LossHistory
-from diloco.syncer.restore import META_FORMAT, snapshot_data
-from diloco.syncer.snapshots import SnapshotStore
-from diloco.syncer.tensor_file import TensorParts
-from diloco.syncer.unit_stats import UnitStatsTable
+from diloco.syncer.job.restore import META_FORMAT, snapshot_data
+from diloco.syncer.reporting.loss_history import LossHistory
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.snapshots.store import SnapshotStore
+from diloco.syncer.snapshots.tensor_file import TensorParts
 from numpy.typing import NDArray
 
 type Arrays = Mapping[str, NDArray[Any]]

@@ -16,7 +16,7 @@ from typing import Any
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from diloco.syncer.snapshots import MANIFEST_FILE, Unusable, generation_of, parse_manifest, step_of
+from diloco.syncer.snapshots.store import MANIFEST_FILE, Unusable, generation_of, parse_manifest, step_of
 
 _DEPTH = 4
 """Folders between a state directory and its snapshots: `volumes/<namespace>/<claim>/snapshots`."""

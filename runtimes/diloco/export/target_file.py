@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from diloco.export.places import ExportError
-from diloco.syncer.snapshots import fsync_directory
+from diloco.syncer.snapshots.store import fsync_directory
 
 
 class TargetFile:

@@ -18,15 +18,15 @@ from diloco.environment import ContractError
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.tls import TlsError, server_credentials
-from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
-from diloco.syncer.engine import Engine, RunOutcome
-from diloco.syncer.event_writer import EventWriter
-from diloco.syncer.fences import FencesError
-from diloco.syncer.reports import result_json
-from diloco.syncer.restore import BadState, restore, snapshot_places
-from diloco.syncer.service import Service
-from diloco.syncer.snapshot_writer import SnapshotWriter
+from diloco.syncer.job.engine import Engine, RunOutcome
+from diloco.syncer.job.restore import BadState, restore, snapshot_places
+from diloco.syncer.reporting.event_writer import EventWriter
+from diloco.syncer.reporting.reports import result_json
+from diloco.syncer.snapshots.fences import FencesError
+from diloco.syncer.snapshots.writer import SnapshotWriter
+from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.service import Service
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, traini
 from builders.scripted_learner import ScriptedLearner
 from diloco.algorithm.core import Core
 from diloco.protocol.diloco_pb2 import Pull, UnitReport
-from diloco.syncer.exchange import INLINE_ELEMENTS
+from diloco.syncer.job.exchange import INLINE_ELEMENTS
 
 LARGE = {name: np.zeros((600, 512), np.float32) for name in ("w0", "w1")}
 """Two fragments, each too large for the event loop."""

@@ -13,8 +13,8 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Marks, Offer
 from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Progress, Refused, UnitReport
-from diloco.syncer.sessions import UnitSession
-from diloco.syncer.work import ENOUGH_SAMPLES, MOST_TOKENS_RATIO, Work
+from diloco.syncer.job.work import ENOUGH_SAMPLES, MOST_TOKENS_RATIO, Work
+from diloco.syncer.streams.sessions import UnitSession
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""

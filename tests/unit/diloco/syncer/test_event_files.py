@@ -13,14 +13,15 @@ from builders.event_files import scalars, steps_of
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
 from diloco.data.ledger import Ledger
-from diloco.syncer import event_file, snapshots
 from diloco.syncer.config import Timeouts
-from diloco.syncer.engine import RunOutcome
-from diloco.syncer.event_file import EventFile, event_files
-from diloco.syncer.event_writer import MOST_POINTS, EventWriter
-from diloco.syncer.scalars import MOST_UNITS, step_scalars
-from diloco.syncer.snapshots import SnapshotStore
-from diloco.syncer.unit_stats import UnitStatsTable
+from diloco.syncer.job.engine import RunOutcome
+from diloco.syncer.reporting import event_file
+from diloco.syncer.reporting.event_file import EventFile, event_files
+from diloco.syncer.reporting.event_writer import MOST_POINTS, EventWriter
+from diloco.syncer.reporting.scalars import MOST_UNITS, step_scalars
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.snapshots import store as snapshots
+from diloco.syncer.snapshots.store import SnapshotStore
 
 LONG = 100_000
 

@@ -18,9 +18,9 @@ from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Pull, Refused, Taken, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
-from diloco.syncer.engine import RunOutcome
-from diloco.syncer.exchange import INLINE_ELEMENTS
-from diloco.syncer.peer import PushOffered
+from diloco.syncer.job.engine import RunOutcome
+from diloco.syncer.job.exchange import INLINE_ELEMENTS
+from diloco.syncer.streams.peer import PushOffered
 
 LONG = 100_000
 """Outer steps of a job that is to last as long as its test."""

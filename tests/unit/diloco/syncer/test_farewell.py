@@ -1,8 +1,8 @@
 from diloco.syncer.config import Timeouts
-from diloco.syncer.farewell import Farewell
-from diloco.syncer.peer import Peers
-from diloco.syncer.sessions import JoinRequest, SessionRegistry
-from diloco.syncer.unit_stats import UnitStatsTable
+from diloco.syncer.job.farewell import Farewell
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.sessions import JoinRequest, SessionRegistry
 
 JOB = "job-uid"
 TIMEOUTS = Timeouts(farewell=60.0, linger=10.0, reconnect_window=5.0)

@@ -6,7 +6,7 @@ from diloco.algorithm.events import Marks, Offer
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import deal, portion
-from diloco.syncer.gathering import Gathering
+from diloco.syncer.streams.gathering import Gathering
 
 SPEC = TensorSpec("a", (6,))
 (FRAGMENT,) = make_fragments(Layout([SPEC]), 1)

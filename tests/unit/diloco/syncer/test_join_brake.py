@@ -10,8 +10,8 @@ import pytest
 from builders.exchange import LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
 from builders.shardings import rows
-from diloco.syncer import join_brake
-from diloco.syncer.join_brake import AT_ONCE, SECONDS, JoinBrake
+from diloco.syncer.job import join_brake
+from diloco.syncer.job.join_brake import AT_ONCE, SECONDS, JoinBrake
 
 
 def test_some_models_in_a_row_are_free_and_then_one_comes_in_each_interval() -> None:

@@ -7,7 +7,7 @@ import math
 
 import pytest
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
-from diloco.syncer.loss_history import LossCurve, LossHistory, LossPoint
+from diloco.syncer.reporting.loss_history import LossCurve, LossHistory, LossPoint
 from hypothesis import given
 from hypothesis import strategies as st
 

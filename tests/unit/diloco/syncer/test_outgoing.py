@@ -11,7 +11,7 @@ from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Done, ToLearner, Work
 from diloco.protocol.framing import LEAST_CHUNK_BYTES
 from diloco.protocol.window import ACKNOWLEDGED_BYTES, FIRST_BYTES
-from diloco.syncer.outgoing import Outgoing, Version
+from diloco.syncer.streams.outgoing import Outgoing, Version
 
 TAU = 2
 VALUE = memoryview(bytes(16))

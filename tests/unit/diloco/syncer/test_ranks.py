@@ -17,8 +17,8 @@ from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Piece, whole
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, PieceMap, Pull, Refused, UnitReport, WorkWanted
 from diloco.protocol.piece_maps import piece_maps
-from diloco.syncer.exchange import INLINE_ELEMENTS
-from diloco.syncer.outgoing import INLINE_BYTES
+from diloco.syncer.job.exchange import INLINE_ELEMENTS
+from diloco.syncer.streams.outgoing import INLINE_BYTES
 
 SHARDINGS: dict[str, Sharding | None] = {
     "one process": None,

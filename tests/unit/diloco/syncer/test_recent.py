@@ -9,8 +9,8 @@ from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, traini
 from builders.scripted_learner import ScriptedLearner
 from diloco.protocol.diloco_pb2 import Entry, Progress, Report, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
-from diloco.syncer.recent import MOST_BYTES, RecentEntries
-from diloco.syncer.sessions import UnitSession
+from diloco.syncer.reporting.recent import MOST_BYTES, RecentEntries
+from diloco.syncer.streams.sessions import UnitSession
 
 
 def a_session(unit: str = "u", attempt: int = 1, number: int = 1) -> UnitSession:

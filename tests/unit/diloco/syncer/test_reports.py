@@ -4,9 +4,9 @@ from builders.exchange import training
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Result
 from diloco.data.ledger import Ledger, UnitWork
-from diloco.syncer.loss_history import LossHistory
-from diloco.syncer.reports import RESULT_BYTES, Facts, held_out_loss, ledger_text, make_report, make_result, result_json
-from diloco.syncer.unit_stats import UnitStatsTable
+from diloco.syncer.reporting.loss_history import LossHistory
+from diloco.syncer.reporting.reports import RESULT_BYTES, Facts, held_out_loss, ledger_text, make_report, make_result, result_json
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
 
 
 def facts(**changes: object) -> Facts:

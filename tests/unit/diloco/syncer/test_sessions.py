@@ -1,5 +1,5 @@
 from diloco.protocol.diloco_pb2 import Refused
-from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry
+from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, SessionRegistry
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -12,12 +12,12 @@ from builders.exchange import LocalSyncer, Place, job_file, training, until, wei
 from builders.scripted_learner import ScriptedLearner
 from diloco.data.ledger import Ledger, Summary
 from diloco.protocol.diloco_pb2 import Progress
-from diloco.syncer.exchange import SKIPS_SAID_AGAIN_AFTER, Exchanges
-from diloco.syncer.peer import Peers
-from diloco.syncer.recent import RecentEntries
-from diloco.syncer.sessions import UnitSession
-from diloco.syncer.unit_stats import UnitStatsTable
-from diloco.syncer.work import Work
+from diloco.syncer.job.exchange import SKIPS_SAID_AGAIN_AFTER, Exchanges
+from diloco.syncer.job.work import Work
+from diloco.syncer.reporting.recent import RecentEntries
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.sessions import UnitSession
 
 
 def test_the_work_of_a_contribution_that_is_refused_at_the_merge_is_free_again(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_a_job_that_merges_nothing_says_so_now_and_then(caplog: pytest.LogCaptur
     exchanges = Exchanges(a_job(), core, Peers(), Work(Ledger(), 4), UnitStatsTable({}), RecentEntries(), lambda event: None)
     core.join("u", 0.0)
     session = UnitSession("u", 1, b"s", "u/1/1", 1)
-    with caplog.at_level(logging.INFO, "diloco.syncer.exchange"):
+    with caplog.at_level(logging.INFO, "diloco.syncer.job.exchange"):
         for step in range(1, 2 * SKIPS_SAID_AGAIN_AFTER + 51):
             # It reports steps, and none on any fragment.
             exchanges.progress(session, Progress(local_step=step, steps=[0] * 4, tokens=[0] * 4, step_seconds=1.0), float(step))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from diloco.syncer.turns import Turns
+from diloco.syncer.streams.turns import Turns
 
 
 async def passes_of(turns: Turns, tasks: int, rounds: int) -> list[list[str]]:

@@ -2,7 +2,7 @@ import math
 
 import pytest
 from diloco.contract import MOST_PAUSE
-from diloco.syncer.unit_stats import RATE_WINDOW, Phase, Rate, UnitStatsTable
+from diloco.syncer.reporting.unit_stats import RATE_WINDOW, Phase, Rate, UnitStatsTable
 
 
 def test_throughput_is_that_of_the_last_seconds() -> None:

@@ -7,9 +7,9 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Marks, Offer
 from diloco.data.ledger import Ledger, UnitWork
 from diloco.protocol.diloco_pb2 import Chunk
-from diloco.syncer import work as work_module
-from diloco.syncer.sessions import UnitSession
-from diloco.syncer.work import Work
+from diloco.syncer.job import work as work_module
+from diloco.syncer.job.work import Work
+from diloco.syncer.streams.sessions import UnitSession
 
 
 def a_session(unit: str = "u", number: int = 1) -> UnitSession:

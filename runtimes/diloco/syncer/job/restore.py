@@ -18,14 +18,14 @@ from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
 from diloco.syncer.config import SyncerConfig
-from diloco.syncer.ending import EndError, Ending, is_over, load_ending
-from diloco.syncer.fences import load_fences
-from diloco.syncer.loss_history import LossHistory
-from diloco.syncer.remote import RemoteSnapshots
-from diloco.syncer.snapshot_writer import DurableSnapshot, SnapshotData
-from diloco.syncer.snapshots import Loaded, SnapshotError, SnapshotStore
-from diloco.syncer.tensor_file import Array, TensorParts
-from diloco.syncer.unit_stats import UnitStatsTable
+from diloco.syncer.reporting.loss_history import LossHistory
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.snapshots.ending import EndError, Ending, is_over, load_ending
+from diloco.syncer.snapshots.fences import load_fences
+from diloco.syncer.snapshots.remote import RemoteSnapshots
+from diloco.syncer.snapshots.store import Loaded, SnapshotError, SnapshotStore
+from diloco.syncer.snapshots.tensor_file import Array, TensorParts
+from diloco.syncer.snapshots.writer import DurableSnapshot, SnapshotData
 
 _log = logging.getLogger(__name__)
 

@@ -14,12 +14,16 @@ from diloco.algorithm.shard import Decoded, Update
 from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, Hello, Progress
 from diloco.protocol.framing import Assembler, Transfer
 from diloco.protocol.piece_maps import Owned
-from diloco.syncer.gathering import Gathering
-from diloco.syncer.outgoing import Outgoing
-from diloco.syncer.sessions import UnitSession
+from diloco.syncer.streams.gathering import Gathering
+from diloco.syncer.streams.outgoing import Outgoing
+from diloco.syncer.streams.sessions import UnitSession
 
 QUEUED_MESSAGES = 8
 """Messages of one stream that may wait for the engine. With more, its reader waits, and flow control slows the learner down."""
+
+
+class CongestedError(Exception):
+    """A unit's ranks have more under way than one process could. The stream ends, and may be opened again."""
 
 
 @dataclass(frozen=True, slots=True)

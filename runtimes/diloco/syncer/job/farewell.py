@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from diloco.syncer.config import Timeouts
-from diloco.syncer.peer import Peers
-from diloco.syncer.sessions import SessionRegistry
-from diloco.syncer.unit_stats import Phase, UnitStatsTable
+from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
+from diloco.syncer.streams.peer import Peers
+from diloco.syncer.streams.sessions import SessionRegistry
 
 
 class Farewell:

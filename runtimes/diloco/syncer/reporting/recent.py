@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from diloco.protocol.diloco_pb2 import Entry, LocalStep, Merge, Progress
-from diloco.syncer.sessions import UnitSession
+from diloco.syncer.streams.sessions import UnitSession
 
 MOST_ENTRIES = 4096
 """That are kept: some minutes of a small job, and what a watcher misses while it connects again."""

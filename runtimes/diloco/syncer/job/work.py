@@ -15,7 +15,7 @@ from diloco.algorithm.events import Offer
 from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
 from diloco.data.watermark import Watermark
 from diloco.protocol.diloco_pb2 import Chunk
-from diloco.syncer.sessions import UnitSession
+from diloco.syncer.streams.sessions import UnitSession
 from diloco.wording import plural
 
 MOST_SAMPLES = 1 << 24

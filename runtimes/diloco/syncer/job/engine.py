@@ -22,20 +22,27 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.effects import Distrusted, Finish, Snapshot
 from diloco.contract import Result
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, FromLearner, Refused, Report, ToLearner, Work
+from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, Entry, FromLearner, Refused, Report, ToLearner, Work
 from diloco.protocol.framing import Transfer
-from diloco.syncer.answers import Answers
-from diloco.syncer.awake import TICK
-from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
-from diloco.syncer.ending import JobEnding, is_over
-from diloco.syncer.event_writer import EventWriter
-from diloco.syncer.exchange import Exchanges
-from diloco.syncer.farewell import Farewell
-from diloco.syncer.fences import FenceWriter
-from diloco.syncer.history import History
-from diloco.syncer.membership import Membership
-from diloco.syncer.peer import (
+from diloco.syncer.job.answers import Answers
+from diloco.syncer.job.awake import TICK
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.farewell import Farewell
+from diloco.syncer.job.membership import Membership
+from diloco.syncer.job.ranks import not_of_rank
+from diloco.syncer.job.restore import RestoredState, snapshot_data
+from diloco.syncer.job.work import Work as WorkOfSessions
+from diloco.syncer.reporting.event_writer import EventWriter
+from diloco.syncer.reporting.history import History
+from diloco.syncer.reporting.recent import RecentEntries
+from diloco.syncer.reporting.reports import Facts, ledger_text, make_report, make_result
+from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT
+from diloco.syncer.snapshots.ending import JobEnding, is_over
+from diloco.syncer.snapshots.fences import FenceWriter
+from diloco.syncer.snapshots.writer import SnapshotData, SnapshotWriter
+from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.peer import (
     WITHOUT_SLOT,
     AliveReceived,
     AnswerDecoded,
@@ -56,14 +63,7 @@ from diloco.syncer.peer import (
     StreamLost,
     WorkRequested,
 )
-from diloco.syncer.ranks import not_of_rank
-from diloco.syncer.recent import RecentEntries
-from diloco.syncer.reports import Facts, ledger_text, make_report, make_result
-from diloco.syncer.restore import RestoredState, snapshot_data
-from diloco.syncer.sessions import Rejected, SessionRegistry, UnitSession
-from diloco.syncer.snapshot_writer import SnapshotData, SnapshotWriter
-from diloco.syncer.unit_stats import MOST_PAUSE_TEXT
-from diloco.syncer.work import Work as WorkOfSessions
+from diloco.syncer.streams.sessions import Rejected, SessionRegistry, UnitSession
 from diloco.wording import one_line
 
 _log = logging.getLogger(__name__)
@@ -168,6 +168,11 @@ class Engine:
     def report(self) -> Report:
         """The present state of the job."""
         return make_report(self._facts(), self.exchanges.core, self.work.ledger, self._unit_stats, self._clock())
+
+    def entries(self, after: int) -> tuple[list[Entry], bool]:
+        """What happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
+        found = self.recent.after(after)
+        return found, (found[-1].number if found else after) < self.recent.last
 
     def result(self) -> Result:
         """The result of a complete job."""

@@ -7,11 +7,11 @@ import logging
 from diloco.algorithm.core import Core
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import Evaluation
-from diloco.syncer.event_writer import EventWriter
-from diloco.syncer.loss_history import LossHistory
-from diloco.syncer.reports import held_out_loss
-from diloco.syncer.scalars import HELD_OUT_LOSS, step_scalars
-from diloco.syncer.unit_stats import UnitStatsTable, usable_loss
+from diloco.syncer.reporting.event_writer import EventWriter
+from diloco.syncer.reporting.loss_history import LossHistory
+from diloco.syncer.reporting.reports import held_out_loss
+from diloco.syncer.reporting.scalars import HELD_OUT_LOSS, step_scalars
+from diloco.syncer.reporting.unit_stats import UnitStatsTable, usable_loss
 
 _log = logging.getLogger(__name__)
 

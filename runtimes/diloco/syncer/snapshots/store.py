@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from diloco.syncer.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
+from diloco.syncer.snapshots.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
 from diloco.wording import plural
 
 FORMAT_VERSION = 1

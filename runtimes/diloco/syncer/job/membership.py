@@ -14,17 +14,17 @@ from diloco.protocol.diloco_pb2 import Bye, Done, Hello, Refused, ToLearner
 from diloco.protocol.diloco_pb2 import Work as WorkMessage
 from diloco.protocol.piece_maps import Owned, layout_of
 from diloco.protocol.refusal import name_of, reason_of
-from diloco.syncer.changes import Changes
 from diloco.syncer.config import SyncerConfig
-from diloco.syncer.exchange import Exchanges
-from diloco.syncer.fences import FenceWriter
-from diloco.syncer.join_brake import JoinBrake
-from diloco.syncer.peer import Joining, Peer, Peers
-from diloco.syncer.ranks import Ranks
-from diloco.syncer.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
-from diloco.syncer.unit_stats import Phase, UnitStatsTable
-from diloco.syncer.welcomes import Welcomes
-from diloco.syncer.work import Work
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.join_brake import JoinBrake
+from diloco.syncer.job.ranks import Ranks
+from diloco.syncer.job.welcomes import Welcomes
+from diloco.syncer.job.work import Work
+from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
+from diloco.syncer.snapshots.fences import FenceWriter
+from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.peer import Joining, Peer, Peers
+from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession
 
 _log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from collections.abc import Callable
 from diloco.algorithm.effects import Refusal
 from diloco.algorithm.shard import Decoded
 from diloco.protocol.framing import Transfer
-from diloco.syncer.exchange import Exchanges
-from diloco.syncer.gathering import WholeAnswer
-from diloco.syncer.membership import Membership
-from diloco.syncer.peer import AnswerDecoded, Peer, Peers, PortionReceived, PushDecoded, PushOffered, StreamEvent
-from diloco.syncer.sessions import Rejected, UnitSession
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.membership import Membership
+from diloco.syncer.streams.gathering import WholeAnswer
+from diloco.syncer.streams.peer import AnswerDecoded, Peer, Peers, PortionReceived, PushDecoded, PushOffered, StreamEvent
+from diloco.syncer.streams.sessions import Rejected, UnitSession
 
 _log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from diloco.protocol.diloco_pb2 import FragmentNames, ToLearner, Welcome
-from diloco.syncer.exchange import Exchanges
-from diloco.syncer.peer import Peer
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.streams.peer import Peer
 
 
 class Welcomes:

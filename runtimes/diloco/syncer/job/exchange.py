@@ -29,16 +29,16 @@ from diloco.protocol.diloco_pb2 import Chunk, Progress, ToLearner
 from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.diloco_pb2 import Rest as RestMessage
 from diloco.protocol.framing import OPEN_TRANSFERS, FramingError, Transfer
-from diloco.syncer.arithmetic import Arithmetic
-from diloco.syncer.awake import AwakeClock
-from diloco.syncer.gathering import WholeAnswer
-from diloco.syncer.outgoing import Version
-from diloco.syncer.peer import AnswerDecoded, MergeComputed, Peer, Peers
-from diloco.syncer.recent import RecentEntries
-from diloco.syncer.seeding import Seeding
-from diloco.syncer.sessions import Rejected, UnitSession
-from diloco.syncer.unit_stats import UnitStatsTable
-from diloco.syncer.work import Work
+from diloco.syncer.job.arithmetic import Arithmetic
+from diloco.syncer.job.awake import AwakeClock
+from diloco.syncer.job.seeding import Seeding
+from diloco.syncer.job.work import Work
+from diloco.syncer.reporting.recent import RecentEntries
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
+from diloco.syncer.streams.gathering import WholeAnswer
+from diloco.syncer.streams.outgoing import Version
+from diloco.syncer.streams.peer import AnswerDecoded, CongestedError, MergeComputed, Peer, Peers
+from diloco.syncer.streams.sessions import Rejected, UnitSession
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -51,10 +51,6 @@ SKIPS_SAID_AGAIN_AFTER = 100
 do not answer skips every outer step."""
 
 type Submit = Callable[[MergeComputed | AnswerDecoded], None]
-
-
-class CongestedError(Exception):
-    """A unit's ranks have more under way than one process could. The stream ends, and may be opened again."""
 
 
 class Exchanges:

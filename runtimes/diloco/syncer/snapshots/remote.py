@@ -13,7 +13,7 @@ from typing import Any
 
 import fsspec
 
-from diloco.syncer.snapshots import (
+from diloco.syncer.snapshots.store import (
     MANIFEST_FILE,
     TENSORS_FILE,
     SkippedSnapshot,

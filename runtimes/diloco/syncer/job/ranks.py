@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from diloco.algorithm.pieces import Portion, portion
 from diloco.protocol.diloco_pb2 import Hello, Refused, ToLearner
-from diloco.syncer.exchange import Exchanges
-from diloco.syncer.join_brake import JoinBrake
-from diloco.syncer.peer import Peer, Peers, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
-from diloco.syncer.sessions import JoinRequest, Rejected, SessionRegistry, UnitSession
-from diloco.syncer.welcomes import Welcomes
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.join_brake import JoinBrake
+from diloco.syncer.job.welcomes import Welcomes
+from diloco.syncer.streams.peer import Peer, Peers, PortionReceived, ProtocolViolation, SeedReceived, StreamEvent
+from diloco.syncer.streams.sessions import JoinRequest, Rejected, SessionRegistry, UnitSession
 
 
 class Ranks:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from diloco.syncer.snapshots import fsync_directory
+from diloco.syncer.snapshots.store import fsync_directory
 
 
 def write_json(path: Path, value: Any) -> None:

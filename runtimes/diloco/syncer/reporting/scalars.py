@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diloco.algorithm.core import Core
 from diloco.data.ledger import Ledger
-from diloco.syncer.unit_stats import Phase, UnitStatsTable
+from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
 
 MOST_UNITS = 32
 """Units with scalars of their own; a file of more of them would be mostly theirs."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from diloco.syncer.remote import RemoteSnapshots
-from diloco.syncer.snapshots import SnapshotError, SnapshotStore
-from diloco.syncer.tensor_file import TensorParts
+from diloco.syncer.snapshots.remote import RemoteSnapshots
+from diloco.syncer.snapshots.store import SnapshotError, SnapshotStore
+from diloco.syncer.snapshots.tensor_file import TensorParts
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from diloco.syncer.event_file_pb2 import Event, SessionLog, Summary
+from diloco.syncer.reporting.event_file_pb2 import Event, SessionLog, Summary
 
 FILE_VERSION = "brain.Event:2"
 MOST_FILES = 64

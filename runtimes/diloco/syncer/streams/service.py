@@ -1,4 +1,4 @@
-"""The gRPC service: streams to and from the engine, and which certificate may call which method."""
+"""The gRPC service: streams to and from the job, and which certificate may call which method."""
 
 from __future__ import annotations
 
@@ -6,25 +6,27 @@ import asyncio
 import functools
 import logging
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
 from diloco.contract import learner_identity, operator_identity
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, Hello, WatchRequest
+from diloco.protocol.diloco_pb2 import Chunk, Entry, FromLearner, Hello, Report, WatchRequest
 from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.piece_maps import Owned, read_owned
 from diloco.protocol.rpc import ExchangeContext, WatchContext
 from diloco.protocol.tls import peer_identity
-from diloco.syncer.changes import Changes
-from diloco.syncer.engine import Engine
-from diloco.syncer.exchange import CongestedError
-from diloco.syncer.peer import (
+from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.peer import (
     WITHOUT_SLOT,
     AliveReceived,
     ByeReceived,
+    CongestedError,
     EvaluationReceived,
     HelloReceived,
     Peer,
@@ -35,7 +37,7 @@ from diloco.syncer.peer import (
     StreamLost,
     WorkRequested,
 )
-from diloco.syncer.turns import Turns
+from diloco.syncer.streams.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -44,13 +46,54 @@ DEFAULT_INTERVAL = 1.0
 """Seconds between two reports: the shortest that a watcher may ask for, and the usual."""
 
 
+class Job(Protocol):
+    """What the streams want of the job that they belong to."""
+
+    def connect(self) -> Peer:
+        """Register a new stream."""
+        ...
+
+    def submit(self, event: StreamEvent) -> None:
+        """Queue an event."""
+        ...
+
+    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
+        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send,
+        CongestedError if the stream is to end and may be opened again."""
+        ...
+
+    def memory(self, size: int) -> NDArray[np.uint8]:
+        """So many bytes for a payload whose first chunk `expected_bytes` has admitted."""
+        ...
+
+    async def push(self, peer: Peer, transfer: Transfer) -> None:
+        """Take a complete PUSH. The stream's reader waits for it."""
+        ...
+
+    def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
+        """Note what a joined learner has sent just now, for reports."""
+        ...
+
+    def sent(self, peer: Peer, chunk: DataChunk) -> None:
+        """Note what a learner was sent, for reports."""
+        ...
+
+    def report(self) -> Report:
+        """The present state of the job."""
+        ...
+
+    def entries(self, after: int) -> tuple[list[Entry], bool]:
+        """What happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
+        ...
+
+
 class Service:
     """Implements the proto's `Syncer`. TLS accepts certificates of the job's authorities only; this class checks what each may do."""
 
-    def __init__(self, engine: Engine, job_uid: str, changes: Changes, hello_timeout: float) -> None:
+    def __init__(self, job: Job, job_uid: str, changes: Changes, hello_timeout: float) -> None:
         """`hello_timeout`: how long a stream may take for its first message, seconds."""
         self._hello_timeout = hello_timeout
-        self._engine = engine
+        self._job = job
         self._job_uid = job_uid
         self._changes = changes
         self._turns = Turns()
@@ -58,14 +101,14 @@ class Service:
     async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
         """One learner's stream until its end."""
         shown = peer_identity(context.auth_context())
-        peer = self._engine.connect()
+        peer = self._job.connect()
         reader = asyncio.create_task(self._read(requests, peer, shown), name=f"read-{peer.stream}")
         why = "the stream was cut"
         try:
             async for message in peer.outgoing.messages():
                 await context.write(message)
                 if isinstance(message, DataChunk):  # the next one is made and written in the stream's next turn
-                    self._engine.sent(peer, message)
+                    self._job.sent(peer, message)
                     await self._turns.next()
             why = "the stream has ended"
             if peer.retry_reason:
@@ -74,7 +117,7 @@ class Service:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, peer.identity_mismatch)
         finally:
             reader.cancel()
-            self._engine.submit(StreamLost(peer, why))
+            self._job.submit(StreamLost(peer, why))
 
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
         """Reports: at once, at every change of membership and every interval, until the watcher leaves or the job is complete."""
@@ -88,12 +131,12 @@ class Service:
         last = 0
         while True:
             mark = self._changes.mark
-            report = self._engine.report()
+            report = self._job.report()
             more = False
             if request.entries:
-                report.entries.extend(self._engine.recent.after(last))
-                last = report.entries[-1].number if report.entries else last
-                more = last < self._engine.recent.last
+                entries, more = self._job.entries(last)
+                report.entries.extend(entries)
+                last = entries[-1].number if entries else last
             await context.write(report)
             if more:
                 continue
@@ -102,7 +145,7 @@ class Service:
             await self._changes.wait(mark, interval)
 
     async def _read(self, requests: AsyncIterator[FromLearner | DataChunk], peer: Peer, shown: str) -> None:
-        assembler = peer.assembler = Assembler(functools.partial(self._engine.expected_bytes, peer), self._engine.memory)
+        assembler = peer.assembler = Assembler(functools.partial(self._job.expected_bytes, peer), self._job.memory)
         greeted = False
         limit = asyncio.get_running_loop().call_later(self._hello_timeout, self._end_silent, peer)
         try:
@@ -125,10 +168,10 @@ class Service:
                     if peer.session is None:
                         return
                     continue
-                self._engine.received(peer, message)
+                self._job.received(peer, message)
                 event = _event(peer, message, assembler)
                 if isinstance(event, Transfer):
-                    await self._engine.push(peer, event)
+                    await self._job.push(peer, event)
                 elif event is not None:
                     await self._submit(peer, event)
         except FramingError as error:
@@ -146,7 +189,7 @@ class Service:
             return
         finally:
             limit.cancel()
-        self._engine.submit(StreamLost(peer, "the learner has ended its stream"))
+        self._job.submit(StreamLost(peer, "the learner has ended its stream"))
 
     def _end_silent(self, peer: Peer) -> None:
         """No Hello has come in time. What the stream belongs to is to try again: its link may have been slow."""
@@ -157,7 +200,7 @@ class Service:
         """Queue an event once this stream has a free slot."""
         if not isinstance(event, WITHOUT_SLOT):
             await peer.slots.acquire()
-        self._engine.submit(event)
+        self._job.submit(event)
 
 
 async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from diloco.syncer.event_file import EventFile
+from diloco.syncer.reporting.event_file import EventFile
 
 _log = logging.getLogger(__name__)
 
