@@ -99,7 +99,9 @@ class Leader(SideChannel[ToLeader]):
         accepting = self._loop.create_task(self._accept())
         self._all_there()
         while not self._over or self._streams:
-            self._look()
+            self._judge_silence()
+            self._end_if_due()
+            self._say_alive()
             await asyncio.sleep(TICK)
         accepting.cancel()
 
@@ -209,24 +211,30 @@ class Leader(SideChannel[ToLeader]):
                         self._put(rank, message)
         except (StreamError, DecodeError) as error:
             self._verdict.lost(rank, f"is lost: {error}")
-            self._look()
+            self._end_if_due()
         finally:
             self._silence.forget(rank)
             await stream.close()
 
-    def _look(self) -> None:
-        """See who is silent, decide whether the unit ends, and say that this process lives."""
-        if self._over:
-            return
+    def _judge_silence(self) -> None:
+        """Hold those for lost who were silent for too long."""
         for rank in self._silence.lost(self._loop.time()):
             self._verdict.lost(rank, f"is lost: nothing was heard of it for {SILENCE:.0f} s: its process or its host is frozen, or cut off")
+
+    def _end_if_due(self) -> None:
+        """End the unit if one of its ranks is lost or has failed, or if not all have come in time."""
+        if self._over:
+            return
         cause = self._verdict.look()
         if cause is not None:
             self._end(cause, f"{self.me.name(cause.rank)} {cause.why}. This process ends, and with it the unit")
         elif (missing := absent(self.me.ranks, self._heres)) and time.monotonic() > self._deadline:
             why = f"unit {self.me.unit} waited for {missing} in vain: {plural(self.me.ranks, 'rank')} must start, with one leader address"
             self._end(Cause(0, why), why)
-        else:
+
+    def _say_alive(self) -> None:
+        """Tell the others that this process lives, while the unit does."""
+        if not self._over:
             for stream in self._streams.values():
                 stream.sign_of_life()
 

@@ -90,7 +90,7 @@ def test_a_side_channel_that_fails_ends_its_process_with_the_reason(place: Place
     assert (error.status, error.message) == (Exit.RANK_LOST, f"rank 1 of unit u {said}")
     met = [unit.meets(channel) for channel in (unit.leader, unit.follower(1))]
     assert [one.result(WAIT_TIMEOUT).session for one in met] == [b"session", b"session"]
-    monkeypatch.setattr(unit.leader, "_look", fail)
+    monkeypatch.setattr(unit.leader, "_judge_silence", fail)
     assert unit.ends[0].result() == (Exit.RANK_LOST, f"rank 0 (the leader) of unit u {said}")
 
 
