@@ -19,8 +19,8 @@ See docs/decisions/0062-merge-numerics.md. See docs/decisions/0192-stacks.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,11 +80,14 @@ def merge(
     merged = np.empty(fragment.size, np.float32) if out is None else out
     for i, (tensor, where) in enumerate(parts_of):
         parts, into = [d[where] for d in deltas], merged[where]
-        if tensor.is_averaged or (embeddings if tensor.embedding else method) == "Average":
-            weighted_average(parts, weights, into)
-        else:
-            rda(parts, [x[i] for x in norms], weights, into)
+        rule = average if tensor.is_averaged else RULES[embeddings if tensor.embedding else method]
+        rule(parts, [x[i] for x in norms], weights, into)
     return merged
+
+
+def average(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> None:
+    """As `weighted_average`."""
+    weighted_average(deltas, weights, out)
 
 
 def weighted_average(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
@@ -114,6 +117,16 @@ def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float
         weighted_average(deltas, weights, out)
     else:
         out *= np.float32(1 / length)
+
+
+class Rule(Protocol):
+    """Merges one matrix of at least two contributions into `out`, [n] like each of `deltas`. `norms`: of each delta. `weights`: positive.
+    Equal arguments give equal bytes."""
+
+    def __call__(self, deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> None: ...
+
+
+RULES: Final[Mapping[MergeMethod, Rule]] = {"RDA": rda, "Average": average}
 
 
 def _within_float32(d: Array, coefficient: float) -> tuple[Array, float]:

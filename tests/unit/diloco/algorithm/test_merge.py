@@ -48,6 +48,10 @@ deltas_of_20 = st.lists(nps.arrays(np.float32, 20, elements=st.floats(-100, 100,
 weights_of = st.floats(0.01, 100)
 
 
+def test_every_method_has_a_rule() -> None:
+    assert set(merging.RULES) == set(get_args(MergeMethod))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("level")
 @settings(max_examples=40)
