@@ -12,7 +12,6 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import cast
 
 import grpc
 import numpy as np
@@ -20,11 +19,10 @@ from diloco.algorithm.codec import Coding, encode
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, FragmentNames, FromLearner, ToLearner, Welcome
+from diloco.protocol.diloco_pb2 import Chunk, Entry, FragmentNames, FromLearner, Report, ToLearner, Welcome
 from diloco.protocol.framing import Transfer
 from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco.syncer.config import Timeouts
-from diloco.syncer.job.engine import Engine
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.outgoing import Version
 from diloco.syncer.streams.peer import HelloReceived, Peer, StreamEvent
@@ -37,8 +35,8 @@ MIB = 1 << 20
 BARE = "/bench.Wire/Exchange"
 
 
-class AnsweringEngine:
-    """What `Service` needs of an `Engine`."""
+class AnsweringJob:
+    """Answers each push with a broadcast of the same fragment."""
 
     def __init__(self, n: int) -> None:
         """`n`: values of the fragment."""
@@ -69,6 +67,12 @@ class AnsweringEngine:
     def sent(self, peer: Peer, chunk: DataChunk) -> None:
         """Nothing is reported."""
 
+    def report(self) -> Report:
+        return Report()
+
+    def entries(self, after: int) -> tuple[list[Entry], bool]:
+        return [], False
+
     async def push(self, peer: Peer, transfer: Transfer) -> None:
         self._broadcast(peer, transfer.header.t)
 
@@ -95,8 +99,8 @@ def bare(messages: int, size: int) -> grpc.GenericRpcHandler:
 
 async def serve(tls: TlsFiles, address: str, mebibytes: int, messages: int, size: int) -> None:
     server = grpc.aio.server(options=server_options(Keepalive()))
-    engine = AnsweringEngine(mebibytes * MIB // 4)
-    rpc.serve(Service(cast("Engine", engine), JOB_UID, Changes(), Timeouts().hello), server)
+    job = AnsweringJob(mebibytes * MIB // 4)
+    rpc.serve(Service(job, JOB_UID, Changes(), Timeouts().hello), server)
     server.add_generic_rpc_handlers((bare(messages, size),))
     server.add_secure_port(address, server_credentials(tls))
     await server.start()

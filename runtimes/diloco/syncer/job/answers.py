@@ -13,11 +13,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from diloco.algorithm.effects import Refusal
+from diloco.algorithm.codec import Coding
+from diloco.algorithm.coordinator import refuse
+from diloco.algorithm.effects import Reason, Refusal, Refused
+from diloco.algorithm.events import Marks, Offer, Offered, Unusable
 from diloco.algorithm.shard import Decoded
+from diloco.protocol.diloco_pb2 import Chunk
+from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.framing import Transfer
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.membership import Membership
+from diloco.syncer.job.work import Work
+from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.gathering import WholeAnswer
 from diloco.syncer.streams.peer import AnswerDecoded, Peer, Peers, PortionReceived, PushDecoded, PushOffered, StreamEvent
 from diloco.syncer.streams.sessions import Rejected, UnitSession
@@ -26,14 +33,27 @@ _log = logging.getLogger(__name__)
 
 
 class Answers:
-    """Of all units of one job. Except `push`, only the engine's task uses it."""
+    """Of all units of one job. Except `push`, only the engine's task uses it. `now` is in seconds on one clock."""
 
-    def __init__(self, exchanges: Exchanges, membership: Membership, peers: Peers, submit: Callable[[StreamEvent], None]) -> None:
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        membership: Membership,
+        peers: Peers,
+        work: Work,
+        unit_stats: UnitStatsTable,
+        submit: Callable[[StreamEvent | AnswerDecoded], None],
+    ) -> None:
         """`submit` queues an event for the engine's task."""
         self._exchanges = exchanges
         self._membership = membership
         self._peers = peers
+        self._work = work
+        self._unit_stats = unit_stats
         self._submit = submit
+        self._decoding: set[asyncio.Task[Decoded | Refusal]] = set()
+
+    # --- in the stream's reader ---------------------------------------------------------------------------------------
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
         """Take a complete PUSH. Called by the stream's reader, which reads on afterwards: so one answer of a stream at a time is decoded,
@@ -51,34 +71,37 @@ class Answers:
             return
         decoded: Decoded | Refusal | None = None
         try:
-            decoded = await self._exchanges.decode(session, offer, transfer.payload)
+            core = self._exchanges.opened()
+            decoded = await self._exchanges.run(offer.fragment, lambda: core.decode(session.unit, offer, transfer.payload))
         finally:
             self._submit(PushDecoded(peer, offer, decoded))
+
+    # --- in the engine's task -----------------------------------------------------------------------------------------
 
     def take(self, session: UnitSession, event: PushOffered | PortionReceived | PushDecoded, now: float) -> Rejected | None:
         """Handle the event of a joined learner. Not None: the learner must be refused."""
         match event:
             case PushOffered():
-                offer = self._exchanges.offered(session, event.header, now)
+                offer = self._offered(session, event.header, now)
                 if isinstance(offer, Rejected):
                     return offer
                 _settle(event.admitted, offer)
             case PortionReceived():
-                outcome = self._exchanges.portion_received(event.peer, session, event.transfer, now)
+                outcome = self._portion_received(event.peer, session, event.transfer, now)
                 if isinstance(outcome, WholeAnswer):
-                    self._exchanges.decode_answer(session, outcome, event.taken)
+                    self._decode(session, outcome, event.taken)
                     return None
                 _settle(event.taken, None)
                 return outcome
             case PushDecoded():
-                return self._exchanges.decoded(session, event.offer, event.decoded, now)
+                return self._decoded(session, event.offer, event.decoded, now)
         return None
 
     def decoded(self, event: AnswerDecoded, now: float) -> None:
         """Let a whole answer into the merge."""
         peer = next((peer for peer, joined in self._peers.joined() if joined.holder == event.session.holder), None)
         try:
-            rejected = self._exchanges.decoded(event.session, event.offer, event.decoded.result(), now)
+            rejected = self._decoded(event.session, event.offer, event.decoded.result(), now)
             if rejected is not None and peer is not None:
                 self._membership.refuse(peer, rejected, now)
         except Exception as error:  # noqa: BLE001 - a defect that one answer has shown; it is logged
@@ -95,6 +118,84 @@ class Answers:
             _settle(event.admitted, None)
         elif isinstance(event, PortionReceived) and event.peer.session is None:  # not joined, or refused for it
             _settle(event.taken, None)
+
+    def _offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
+        """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
+        offer = self._offer(session, header)
+        if isinstance(offer, Rejected):
+            return offer
+        return self._admit(session, offer, now)
+
+    def _portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
+        """Put one rank's portion of an answer aside. The answer if it is whole now: it is admitted, and is to be decoded. None: it is not
+        whole yet, or was refused and counted."""
+        assert peer.portions is not None
+        portion = peer.portions[transfer.header.fragment]
+        if not portion.size:
+            return None
+        offer = self._offer(session, transfer.header)
+        if isinstance(offer, Rejected):
+            return offer
+        coordinator, gathering, unit = self._exchanges.opened().coordinator, peer.leader.gathering, session.unit
+        if why := gathering.disagreement(peer.rank, offer):
+            return Rejected(Code.PROTOCOL, f"unit {unit}: {why}")
+        if gathering.has(peer.rank, offer):
+            return self._refuse(session, refuse(Reason.DUPLICATE, unit, offer, f"rank {peer.rank} has sent its portion before"))
+        if not coordinator.awaits(unit, offer):
+            if gathering.refused_before(peer.rank, offer):
+                return None
+            refused = self._admit(session, offer, now)
+            assert not isinstance(refused, Offer), "the coordinator does not await it"
+            return refused
+        whole = gathering.add(peer.rank, offer, portion, transfer.payload)
+        if whole is not None:
+            self._admit(session, offer, now)
+        return whole
+
+    def _decode(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
+        """Decode a whole answer in a task of its own, so that it counts even if a rank's stream is lost meanwhile."""
+        core, offer = self._exchanges.opened(), whole.offer
+        work = self._exchanges.run(offer.fragment, lambda: core.decode_portions(session.unit, offer, whole.parts))
+        task = asyncio.create_task(work, name=f"decode-{session.unit}-{offer.t}")
+        self._decoding.add(task)  # an event loop holds its tasks weakly
+        task.add_done_callback(self._decoding.discard)
+        task.add_done_callback(lambda decoded: self._submit(AnswerDecoded(session, offer, decoded, taken)))
+
+    def _decoded(self, session: UnitSession, offer: Offer, decoded: Decoded | Refusal | None, now: float) -> Rejected | None:
+        """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
+        core = self._exchanges.opened()
+        if not isinstance(decoded, Decoded):
+            core.take(Unusable(self._exchanges.at(now), session.unit, offer))
+            return self._refuse(session, decoded) if decoded is not None else None
+        # Again: another answer of the unit may have been accepted since this one was admitted.
+        if why := self._work.contradiction_of(offer):
+            core.take(Unusable(self._exchanges.at(now), session.unit, offer))
+            return Rejected(Code.PROTOCOL, why)
+        tokens = self._work.countable_tokens(offer)
+        for effect in core.use(session.unit, offer, decoded, self._exchanges.at(now), tokens):
+            assert isinstance(effect, Refused), "nothing else follows from an answer that can be used"
+            return self._refuse(session, effect.refusal)
+        self._work.offered(offer)
+        self._unit_stats.of(session.unit).contributed(now)
+        return None
+
+    def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
+        if why := self._work.contradiction(session, header):
+            return Rejected(Code.PROTOCOL, why)
+        marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
+        return Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
+
+    def _admit(self, session: UnitSession, offer: Offer, now: float) -> Offer | Rejected | None:
+        """Let the core judge an answer before it is decoded. None: it is not to be decoded, and was counted."""
+        (effect,) = self._exchanges.opened().take(Offered(self._exchanges.at(now), session.unit, offer))
+        return self._refuse(session, effect.refusal) if isinstance(effect, Refused) else offer
+
+    def _refuse(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
+        if refusal.reason is Reason.NON_FINITE:
+            return Rejected(Code.NONFINITE, refusal.message)
+        self._unit_stats.of(session.unit).refuse(refusal.reason.value)
+        _log.info("%s", refusal.message)
+        return None
 
 
 def _settle[T](future: asyncio.Future[T], result: T) -> None:

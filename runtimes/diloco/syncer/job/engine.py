@@ -30,6 +30,7 @@ from diloco.syncer.job.awake import TICK
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.farewell import Farewell
 from diloco.syncer.job.membership import Membership
+from diloco.syncer.job.payloads import Payloads
 from diloco.syncer.job.ranks import not_of_rank
 from diloco.syncer.job.restore import RestoredState, snapshot_data
 from diloco.syncer.job.work import Work as WorkOfSessions
@@ -113,7 +114,8 @@ class Engine:
         self._membership = Membership(
             config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation, self._fences
         )
-        self._answers = Answers(self.exchanges, self._membership, self._peers, self.submit)
+        self._answers = Answers(self.exchanges, self._membership, self._peers, self.work, state.unit_stats, self._events.put_nowait)
+        self._payloads = Payloads(training, self.exchanges)
         self._ending = JobEnding(config.state_dir, config.job.uid, training, state.ending, self._wake)
         self._history = History(state.losses, state.evaluations, state.ledger, state.unit_stats, events)
         self._stopping = asyncio.Event()
@@ -141,11 +143,11 @@ class Engine:
 
     def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
         """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send."""
-        return self.exchanges.expected_bytes(peer, chunk)
+        return self._payloads.expected(peer, chunk)
 
     def memory(self, size: int) -> NDArray[np.uint8]:
         """So many bytes for a payload whose first chunk `expected_bytes` has admitted."""
-        return self.exchanges.memory(size)
+        return self._payloads.memory(size)
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
         """Take a complete PUSH. Called by the stream's reader, see `Answers.push`."""

@@ -1,7 +1,7 @@
-"""The core at work: what learners send is passed to it, and its orders are carried out on the shard and on the peers.
+"""The core at work: what happens to members is passed to it, and its effects are carried out on the peers.
 
-Answers to pulls are decoded and merges are computed in threads if the fragment is large. Both change nothing; what they give is put in
-place by the engine's task, which alone uses the other methods.
+Merges are computed in threads if the fragment is large. That changes nothing; what they give is put in place by the engine's task, which
+alone uses the other methods.
 
 See docs/decisions/0072-threads-and-event-loops.md.
 """
@@ -10,36 +10,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Buffer, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from diloco.algorithm.codec import Coding, payload_bytes
-from diloco.algorithm.coordinator import refuse
+from diloco.algorithm.codec import Coding
 from diloco.algorithm.core import Core
-from diloco.algorithm.effects import Broadcast, Close, Effect, Merged, Pull, Reason, Refusal, Refused, Rest, Skipped
-from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Marks, Metadata, Offer, Offered, Paused, Reported, Seeded, Tick, Unusable
+from diloco.algorithm.effects import Broadcast, Close, Effect, Merged, Pull, Reason, Refusal, Rest, Skipped
+from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Metadata, Paused, Reported, Seeded, Tick
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Portion
-from diloco.algorithm.shard import Decoded, Update
+from diloco.algorithm.shard import Update
 from diloco.contract import Training
-from diloco.protocol.diloco_pb2 import Chunk, Progress, ToLearner
+from diloco.protocol.diloco_pb2 import Progress, ToLearner
 from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.diloco_pb2 import Rest as RestMessage
-from diloco.protocol.framing import OPEN_TRANSFERS, FramingError, Transfer
+from diloco.protocol.framing import Transfer
 from diloco.syncer.job.arithmetic import Arithmetic
 from diloco.syncer.job.awake import AwakeClock
 from diloco.syncer.job.seeding import Seeding
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
-from diloco.syncer.streams.gathering import WholeAnswer
 from diloco.syncer.streams.outgoing import Version
-from diloco.syncer.streams.peer import AnswerDecoded, CongestedError, MergeComputed, Peer, Peers
+from diloco.syncer.streams.peer import MergeComputed, Peer, Peers
 from diloco.syncer.streams.sessions import Rejected, UnitSession
-from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +43,6 @@ INLINE_ELEMENTS = 1 << 18
 SKIPS_SAID_AGAIN_AFTER = 100
 """Of the exchanges that merge nothing, one within so many outer steps is logged, with the number of those before it: a job whose learners
 do not answer skips every outer step."""
-
-type Submit = Callable[[MergeComputed | AnswerDecoded], None]
 
 
 class Exchanges:
@@ -64,7 +56,7 @@ class Exchanges:
         work: Work,
         unit_stats: UnitStatsTable,
         recent: RecentEntries,
-        submit: Submit,
+        submit: Callable[[MergeComputed], None],
     ) -> None:
         """`core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's task."""
         self.core = core
@@ -79,7 +71,7 @@ class Exchanges:
         self._recent = recent
         self._submit = submit
         self._arithmetic = Arithmetic()
-        self._tasks: set[asyncio.Task[Update | None] | asyncio.Task[Decoded | Refusal]] = set()
+        self._merges: set[asyncio.Task[Update | None]] = set()
         self._skips_said_at: int | None = None
         self._skips_unsaid = 0
         self._tokens = [work.ledger.tokens] * training.fragments
@@ -121,7 +113,7 @@ class Exchanges:
     def end(self, t: int, now: float) -> None:
         """The job ends at outer step t, see `EndsAt`."""
         if self.core is not None:
-            self.core.take(EndsAt(self._at(now), t))
+            self.core.take(EndsAt(self.at(now), t))
 
     def lacks(self, held: Mapping[int, int], portions: Sequence[Portion] | None = None) -> float:
         """What a stream that holds these versions is sent whole when it joins, of these portions or (None) of all: in parts of the model.
@@ -137,7 +129,7 @@ class Exchanges:
 
         `held`: per fragment the version that it holds.
         """
-        core = self._core()
+        core = self.opened()
         for fragment in core.fragments:
             p = fragment.index
             if held.get(p) == core.version(p):
@@ -145,44 +137,31 @@ class Exchanges:
             else:
                 peer.outgoing.broadcast(self._whole(core, p), self._work.merged_at(session, p))
         if peer.leader is peer:
-            core.take(Joined(self._at(now), session.unit))
+            core.take(Joined(self.at(now), session.unit))
 
     def leave(self, unit: str, now: float) -> None:
         """The unit is not waited for any more."""
         if self.core is not None:
-            self.core.take(Left(self._at(now), unit))
+            self.core.take(Left(self.at(now), unit))
+
+    # --- arithmetic ---------------------------------------------------------------------------------------------------
+
+    async def run[T](self, p: int | None, work: Callable[[], T]) -> T:
+        """Run `work`, which changes nothing, in a thread if fragment p (None: the largest one) is large."""
+        largest = max(fragment.size for fragment in self.fragments) if p is None else self.fragments[p].size
+        return work() if largest <= INLINE_ELEMENTS else await self._arithmetic.decode(work)
+
+    def at(self, now: float) -> float:
+        """The core's time."""
+        return self.awake.of(now)
 
     # --- what learners send -------------------------------------------------------------------------------------------
-
-    def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
-        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send.
-
-        A seed is a whole model in memory: only the one learner that was asked for it may send it.
-        """
-        if chunk.fragment >= len(self.fragments):
-            raise FramingError(f"there is no fragment {chunk.fragment} in this job")
-        size = self.fragments[chunk.fragment].size if peer.portions is None else peer.portions[chunk.fragment].size
-        # Another unit may be asked by now because one of this unit's ranks was lost, which the others do not know yet.
-        asked = self.seeding.stream == peer.leader.stream or (peer.portions is not None and peer.seed_asked)
-        if chunk.kind == Chunk.SEED and not asked:
-            raise FramingError("this learner sends a seed, and was not asked for one")
-        if chunk.kind == Chunk.SEED and chunk.coding == Chunk.FLOAT32:
-            return payload_bytes(Coding.FLOAT32, size)
-        if chunk.kind == Chunk.PUSH and chunk.coding in Coding:
-            expected = payload_bytes(Coding(chunk.coding), size)
-            self._check_congestion(peer, expected)
-            return expected
-        raise FramingError(f"a learner cannot send {Chunk.Kind.Name(chunk.kind)} coded as {Chunk.Coding.Name(chunk.coding)}")
-
-    def memory(self, size: int) -> NDArray[np.uint8]:
-        """So many bytes for a payload."""
-        return self._core().shard.memory.take(size)
 
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
         """A learner has taken a local step. Not None: it must be refused."""
         metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
         try:
-            self._core().take(Reported(self._at(now), session.unit, metadata))
+            self.opened().take(Reported(self.at(now), session.unit, metadata))
         except ValueError as error:
             return Rejected(Code.PROTOCOL, str(error))
         return None
@@ -190,126 +169,30 @@ class Exchanges:
     def paused(self, unit: str, until: float, now: float) -> None:
         """The unit's program takes no steps until then, on purpose; a time that is past: it goes on."""
         if self.core is not None:
-            self.core.take(Paused(self._at(now), unit, self._at(until)))
+            self.core.take(Paused(self.at(now), unit, self.at(until)))
 
     def alive(self, unit: str, now: float) -> None:
         """The unit's process is alive, whatever its program does."""
         if self.core is not None:
-            self.core.take(Lives(self._at(now), unit))
-
-    def offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
-        """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
-        offer = self._offer(session, header)
-        if isinstance(offer, Rejected):
-            return offer
-        return self._admit(session, offer, now)
-
-    def portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
-        """Put one rank's portion of an answer aside. The answer if it is whole now: it is admitted, and is to be decoded. None: it is not
-        whole yet, or was refused and counted."""
-        assert peer.portions is not None
-        portion = peer.portions[transfer.header.fragment]
-        if not portion.size:
-            return None
-        offer = self._offer(session, transfer.header)
-        if isinstance(offer, Rejected):
-            return offer
-        coordinator, gathering, unit = self._core().coordinator, peer.leader.gathering, session.unit
-        if why := gathering.disagreement(peer.rank, offer):
-            return Rejected(Code.PROTOCOL, f"unit {unit}: {why}")
-        if gathering.has(peer.rank, offer):
-            return self._refuse(session, refuse(Reason.DUPLICATE, unit, offer, f"rank {peer.rank} has sent its portion before"))
-        if not coordinator.awaits(unit, offer):
-            if gathering.refused_before(peer.rank, offer):
-                return None
-            refused = self._admit(session, offer, now)
-            assert not isinstance(refused, Offer), "the coordinator does not await it"
-            return refused
-        whole = gathering.add(peer.rank, offer, portion, transfer.payload)
-        if whole is not None:
-            self._admit(session, offer, now)
-        return whole
-
-    def decode_answer(self, session: UnitSession, whole: WholeAnswer, taken: asyncio.Future[None]) -> None:
-        """Decode a whole answer in a task of its own, so that it counts even if a rank's stream is lost meanwhile."""
-        core, offer = self._core(), whole.offer
-        work = self._run(core, offer.fragment, lambda: core.decode_portions(session.unit, offer, whole.parts))
-        task = asyncio.create_task(work, name=f"decode-{session.unit}-{offer.t}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda decoded: self._submit(AnswerDecoded(session, offer, decoded, taken)))
-
-    async def decode(self, session: UnitSession, offer: Offer, payload: Buffer) -> Decoded | Refusal:
-        """Decode an answer that was admitted, for any task. Changes nothing."""
-        core = self._core()
-        return await self._run(core, offer.fragment, lambda: core.decode(session.unit, offer, payload))
-
-    def decoded(self, session: UnitSession, offer: Offer, decoded: Decoded | Refusal | None, now: float) -> Rejected | None:
-        """Let a decoded answer into the merge. Not None: the learner must be refused; a single answer is refused here, and counted."""
-        core = self._core()
-        if not isinstance(decoded, Decoded):
-            core.take(Unusable(self._at(now), session.unit, offer))
-            return self._refuse(session, decoded) if decoded is not None else None
-        # Again: another answer of the unit may have been accepted since this one was admitted.
-        if why := self._work.contradiction_of(offer):
-            core.take(Unusable(self._at(now), session.unit, offer))
-            return Rejected(Code.PROTOCOL, why)
-        tokens = self._work.countable_tokens(offer)
-        for effect in core.use(session.unit, offer, decoded, self._at(now), tokens):
-            assert isinstance(effect, Refused), "nothing else follows from an answer that can be used"
-            return self._refuse(session, effect.refusal)
-        self._work.offered(offer)
-        self._unit_stats.of(session.unit).contributed(now)
-        return None
-
-    def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
-        if why := self._work.contradiction(session, header):
-            return Rejected(Code.PROTOCOL, why)
-        marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
-        return Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
-
-    def _check_congestion(self, peer: Peer, size: int) -> None:
-        """A unit of several ranks holds no more memory for pushes under way than one process could. Raises CongestedError."""
-        if peer.portions is None:
-            return
-        under_way = sum(each.assembler.reserved for each in peer.unit_streams if each.assembler is not None)
-        transfers = max(OPEN_TRANSFERS, self._training.overlap_steps + 1)
-        most = transfers * payload_bytes(Coding.FLOAT32, max(fragment.size for fragment in self.fragments))
-        if under_way + size > most:
-            raise CongestedError(
-                f"the ranks of the unit have pushes of {under_way + size} bytes under way; {most} are the most, "
-                f"{plural(transfers, 'fragment')} as large as the largest"
-            )
-
-    def _admit(self, session: UnitSession, offer: Offer, now: float) -> Offer | Rejected | None:
-        """Let the core judge an answer before it is decoded. None: it is not to be decoded, and was counted."""
-        (effect,) = self._core().take(Offered(self._at(now), session.unit, offer))
-        return self._refuse(session, effect.refusal) if isinstance(effect, Refused) else offer
-
-    def _refuse(self, session: UnitSession, refusal: Refusal) -> Rejected | None:
-        if refusal.reason is Reason.NON_FINITE:
-            return Rejected(Code.NONFINITE, refusal.message)
-        self._unit_stats.of(session.unit).refuse(refusal.reason.value)
-        _log.info("%s", refusal.message)
-        return None
+            self.core.take(Lives(self.at(now), unit))
 
     async def seed(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> bool | Rejected:
         """Take a fragment of the seed. True: the job has parameters now, and every joined learner takes part."""
-        core = self._core()
+        core = self.opened()
         if self.seeding.stream != peer.leader.stream:
             return False  # another learner is asked meanwhile
         p = transfer.header.fragment
         seed = self.seeding.take(core.fragments, p, peer.rank, None if peer.portions is None else peer.portions[p], transfer.payload)
         if seed is None:
             return False
-        norms = await self._run(core, None, lambda: core.seed(seed()))
+        norms = await self.run(None, lambda: core.seed(seed()))
         if isinstance(norms, Refusal):
             return Rejected(Code.NONFINITE if norms.reason is Reason.NON_FINITE else Code.PROTOCOL, norms.message)
-        core.take(Seeded(self._at(now), norms))
+        core.take(Seeded(self.at(now), norms))
         _log.info("unit %s has seeded the job", session.unit)
         self.seeding.stop()
         for other, joined in self._peers.streams():
-            self.seeding.holds_own(joined.holder, other.rank)
+            self.seeding.forget_own(joined.holder, other.rank)
             seeder = other.leader is peer.leader
             self.join(other, joined, dict.fromkeys(range(len(core.fragments)), 0) if seeder else {}, now)
         return True
@@ -320,7 +203,7 @@ class Exchanges:
         """Let the core decide and carry its effects out. Returns them: snapshots, distrusted units and the end are the caller's."""
         core = self.core
         carried_out: list[Effect] = []
-        while core is not None and (effects := core.take(Tick(self._at(now)))):
+        while core is not None and (effects := core.take(Tick(self.at(now)))):
             for effect in effects:
                 self._carry_out(core, effect, now)
             if rests := {effect.unit: effect.rests for effect in effects if isinstance(effect, Rest)}:
@@ -330,11 +213,11 @@ class Exchanges:
 
     def merged(self, event: MergeComputed, now: float) -> None:
         """Put a merge in place that was computed in a thread."""
-        self._install(self._core(), event.close, event.computed.result(), now)
+        self._install(self.opened(), event.close, event.computed.result(), now)
 
     def wake_at(self, now: float) -> float | None:
         """When to call `advance` if no event comes before; None: only an event changes anything."""
-        at = self.core.wake_at(self._at(now)) if self.core is not None else None
+        at = self.core.wake_at(self.at(now)) if self.core is not None else None
         return None if at is None else self.awake.back(at)
 
     def _carry_out(self, core: Core, effect: Effect, now: float) -> None:
@@ -351,8 +234,8 @@ class Exchanges:
                 self._install(core, effect, core.compute(effect), now)
             case Close():
                 merge = asyncio.create_task(self._arithmetic.merge(lambda: core.compute(effect)), name=f"merge-{effect.t}")
-                self._tasks.add(merge)  # an event loop holds its tasks weakly
-                merge.add_done_callback(self._tasks.discard)
+                self._merges.add(merge)  # an event loop holds its tasks weakly
+                merge.add_done_callback(self._merges.discard)
                 merge.add_done_callback(lambda computed: self._submit(MergeComputed(effect, computed)))
             case Merged():
                 self._merged(effect, now)
@@ -371,7 +254,7 @@ class Exchanges:
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
-        for effect in core.computed(close, update, self._at(now)):
+        for effect in core.computed(close, update, self.at(now)):
             self._carry_out(core, effect, now)
 
     def _merged(self, merged: Merged, now: float) -> None:
@@ -399,15 +282,7 @@ class Exchanges:
         """The current version of fragment p in FLOAT32."""
         return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self._tokens[p])
 
-    def _at(self, now: float) -> float:
-        """The core's time."""
-        return self.awake.of(now)
-
-    def _core(self) -> Core:
+    def opened(self) -> Core:
+        """The core of a job that knows its layout."""
         assert self.core is not None  # the first learner's layout makes it, and it stays while a learner is joined
         return self.core
-
-    async def _run[T](self, core: Core, p: int | None, work: Callable[[], T]) -> T:
-        """Run `work`, in a thread if fragment p (None: the largest one) is large."""
-        largest = max(fragment.size for fragment in core.fragments) if p is None else core.fragments[p].size
-        return work() if largest <= INLINE_ELEMENTS else await self._arithmetic.decode(work)

@@ -142,7 +142,7 @@ class Membership:
         exchanges = self._exchanges
         if exchanges.seeded:
             peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
-            own_seed = exchanges.seeding.holds_own(session.holder, rank=0)
+            own_seed = exchanges.seeding.forget_own(session.holder, rank=0)
             held = dict(enumerate(hello.versions)) if resumed and not own_seed else {}
             self._brake.sent(session.unit, exchanges.lacks(held, peer.portions), now)
             exchanges.join(peer, session, held, now)

@@ -63,7 +63,7 @@ class Ranks:
         peer.outgoing.portions = portions
         peer.outgoing.urgent(self._welcomes.message(peer, resumed=resumed, seed_wanted=False))
         if self._exchanges.seeded:
-            held = {} if self._exchanges.seeding.holds_own(session.holder, peer.rank) else held
+            held = {} if self._exchanges.seeding.forget_own(session.holder, peer.rank) else held
             self._brake.sent(session.unit, self._exchanges.lacks(held, portions), now)
             self._exchanges.join(peer, session, held, now)
         return None

@@ -47,8 +47,8 @@ class Seeding:
         payloads, self._payloads = self._payloads, {}
         return lambda: [_value(fragment, list(payloads[fragment.index].values())) for fragment in fragments]
 
-    def holds_own(self, holder: str, rank: int) -> bool:
-        """Whether this rank of the session holds a version 0 of its own, which is not the job's. It gets the job's now."""
+    def forget_own(self, holder: str, rank: int) -> bool:
+        """This rank of the session gets the job's version 0. Returns whether it held one of its own."""
         own = (holder, rank) in self._asked
         self._asked.discard((holder, rank))
         return own

@@ -238,7 +238,7 @@ def test_an_exception_in_an_answer_of_ranks_that_have_left_holds_up_no_exchange(
         ScriptedLearner(syncer, unit="bad", sharding=rows(2)) as bad,
     ):
         seeded_job(syncer, first, bad)
-        monkeypatch.setattr(syncer.syncer.engine.exchanges, "_run", fails)
+        monkeypatch.setattr(syncer.syncer.engine.exchanges, "run", fails)
         bad.step(1)
         header = asked(first)
         with caplog.at_level(logging.ERROR):
