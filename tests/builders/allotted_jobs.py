@@ -12,6 +12,7 @@ from typing import Self
 from builders.jobs import Obj
 from builders.nodes import an_inventory
 from diloco_operator.allotment import Allotment, AllotmentRequest, HeldUnit, PoolDemand
+from diloco_operator.api.job import Locality
 from diloco_operator.fleet import Shape, Slice
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import group_name
@@ -31,6 +32,7 @@ class SimplePool:
     scavenged: bool = False
     needs: Resources = Resources()  # noqa: RUF009 -- immutable
     admitted: bool = True
+    locality: Locality = Locality.ANY
 
 
 @dataclass
@@ -66,7 +68,16 @@ class SimpleJob:
         reserved = sum(name in self.leaving for name in names)
         least = 0 if pool.scavenged else pool.min
         return PoolRequest(
-            str(index), pool.shape, least, pool.max, tuple(units), reserved, pool.capacity, dict(pool.selector), needs=pool.needs
+            str(index),
+            pool.shape,
+            least,
+            pool.max,
+            tuple(units),
+            reserved,
+            pool.capacity,
+            dict(pool.selector),
+            locality=pool.locality,
+            needs=pool.needs,
         )
 
     def request(self) -> AllotmentRequest:

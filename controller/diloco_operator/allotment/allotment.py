@@ -10,24 +10,19 @@ See docs/decisions/0207-one-allotment-for-many-jobs.md. See docs/decisions/0211-
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from diloco_operator.allotment.classes import SliceClass, SliceClasses
+from diloco_operator.allotment.classes import Located, SliceClasses
+from diloco_operator.allotment.decision import Decision, Steps
 from diloco_operator.allotment.facts import most_units, places, requirements_of, what_decides, whole_nodes
-from diloco_operator.allotment.flow import Answer, FlowProblem, answer
-from diloco_operator.allotment.flow_problem import Applicant, Questions
+from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.allotment.hosts import SharedHosts, shares_of
-from diloco_operator.allotment.outcome import carry_out
 from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit, PoolDemand
-from diloco_operator.allotment.stocks import Stocks
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.slices import Slice, group_name, is_divisible
-
-type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
-"""Each step is short. One that yields a problem goes on when it is sent the answer; others are sent None."""
 
 
 class Allotment:
@@ -269,7 +264,10 @@ class Allotment:
         had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
         jobs = self._competing(component)
         self._waiting.note(component, *self._most_units(component))
-        found = (yield from self._solve(component, jobs)) if jobs else {}
+        found: dict[str, Allotted] = {}
+        if jobs:
+            requests = [self._requests[job] for job in jobs]
+            found = yield from Decision(component, requests, self._classes, self._shared, self._slices_of).steps()
         concerned = set()
         for job in had | found.keys():
             before, now = self.of(job), found.get(job, NOTHING)
@@ -287,31 +285,6 @@ class Allotment:
                 self._kept[node] = job
         return concerned
 
-    def _solve(self, component: int, jobs: list[str]) -> Steps[dict[str, Allotted]]:
-        """Again, as long as a unit gets part of a host on which there is no room for it after all."""
-        barred: dict[Location, frozenset[int]] = {}
-        wanted = 0
-        for job in jobs:
-            for pool in self._requests[job].pools:
-                for each in (pool.requirements, pool.preferred or pool.requirements) if pool.wanted or pool.moving else ():
-                    wanted |= 1 << self._classes.number(each)
-        while True:
-            classes = (class_ for class_ in self._classes if class_.mask & component)
-            stocks = Stocks(classes, self._classes.requirements, self._shared.at, barred, wanted)
-            stocks.hosts(self._shared.within(component), self._classes.class_at)
-            questions = Questions(stocks, self._slices_of)
-            for job in jobs:
-                questions.add(self._applicant(job))
-                yield None
-            question = yield from questions.ask(component)
-            found = yield question.problem
-            assert found is not None, "a problem is answered"
-            outcome = yield from carry_out(question, *found)
-            if not outcome.barred:
-                return outcome.allotted
-            for location, numbers in outcome.barred.items():
-                barred[location] = barred.get(location, frozenset()) | numbers
-
     def _competing(self, component: int) -> list[str]:
         """The jobs that can get or give slices with these requirements, and one more of each line at least."""
         jobs = [job for job in self._active if self._masks[job] & component]
@@ -323,15 +296,8 @@ class Allotment:
         free += sum(host.accelerators_left for host in self._shared.within(component))
         return free, sum(most_units(self._requests[job]) for job in self._active if self._masks[job] & component)
 
-    def _applicant(self, job: str) -> Applicant:
-        request = self._requests[job]
-        numbers = [self._classes.number(pool.requirements) for pool in request.pools]
-        preferred = [self._classes.number(pool.preferred or pool.requirements) for pool in request.pools]
-        return Applicant(request, numbers, preferred)
-
-    def _slices_of(self, unit: HeldUnit) -> list[tuple[SliceClass, Location]]:
-        found = ((self._classes.class_at(location), location) for location in self._locations(unit.nodes))
-        return [(class_, location) for class_, location in found if class_ is not None]
+    def _slices_of(self, unit: HeldUnit) -> list[Located]:
+        return self._classes.located(self._locations(unit.nodes))
 
 
 def _at_once[T](steps: Steps[T]) -> T:

@@ -53,6 +53,10 @@ class SliceClass:
         (self.leaving.add if leaving else self.leaving.discard)(location)
 
 
+type Located = tuple[SliceClass, Location]
+"""A slice, by its class and where it is."""
+
+
 class SliceClasses:
     """The classes of all usable slices for the requirements of all jobs."""
 
@@ -147,6 +151,11 @@ class SliceClasses:
     def class_at(self, location: Location) -> SliceClass | None:
         """Of the usable slice or part that is there."""
         return self._class_of.get(location)
+
+    def located(self, locations: Iterable[Location]) -> list[Located]:
+        """The usable ones of these slices."""
+        found = ((self.class_at(location), location) for location in locations)
+        return [(class_, location) for class_, location in found if class_ is not None]
 
     def requirements(self, number: int) -> SliceRequirements:
         """Those that have this number."""

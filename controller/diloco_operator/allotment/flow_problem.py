@@ -9,14 +9,13 @@ See docs/decisions/0211-allotment-by-the-flow.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from diloco_operator.allotment.classes import SliceClass
+from diloco_operator.allotment.classes import Located
 from diloco_operator.allotment.flow.problem import MEAN, FlowClass, FlowHeld, FlowJob, FlowPool, FlowProblem
 from diloco_operator.allotment.request import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.allotment.stocks import Stock, Stocks
-from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.slices import is_divisible
 from diloco_operator.placement.requirements import SliceRequirements
 
@@ -36,7 +35,7 @@ LOSS = 1
 
 type PoolKey = tuple[str, str]
 """Job, and the place of its pool as text."""
-type SlicesOf = Callable[[HeldUnit], list[tuple[SliceClass, Location]]]
+type SlicesOf = Callable[[HeldUnit], list[Located]]
 """Its usable slices."""
 
 
@@ -57,8 +56,9 @@ class Question:
     applicants: dict[str, Applicant]
     problem: FlowProblem
     stocks: dict[str, Stock]
-    held: dict[tuple[PoolKey, str], list[HeldUnit]] = field(default_factory=dict)
+    held: dict[tuple[PoolKey, str], list[HeldUnit]]
     """Pool and stock -> the units there."""
+    located: SlicesOf
 
 
 class Questions:
@@ -98,7 +98,7 @@ class Questions:
             if stock.host is not None and (job, unit.name) not in stock.host.units:
                 return None  # the host is in parts, and the unit has none of them
             return stock
-        return self._stocks.spread(found, [location for _, location in slices])
+        return self._stocks.spread(slices)
 
     def ask(self, component: int) -> Generator[None, object, Question]:
         """The problem of all jobs, for stocks with these requirements. In steps of about one job, between which the caller may do other
@@ -116,7 +116,7 @@ class Questions:
             yield
         classes = tuple(FlowClass(stock.name, stock.hub, stock.room // stock.unit) for stock in stocks)
         held = {(key, stock.name): units for (key, stock), units in self._held.items()}
-        return Question(self._applicants, FlowProblem(classes, tuple(jobs)), {stock.name: stock for stock in stocks}, held)
+        return Question(self._applicants, FlowProblem(classes, tuple(jobs)), {stock.name: stock for stock in stocks}, held, self._slices_of)
 
     def _job(self, applicant: Applicant, stocks: dict[int, list[Stock]]) -> FlowJob:
         request = applicant.request

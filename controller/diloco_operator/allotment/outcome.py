@@ -186,7 +186,7 @@ def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits
     for count, taker in enumerate(sorted(takers, key=lambda taker: -taker.size), start=1):
         if count % _UNITS == 0:
             yield
-        slots = taker.size // stock.each
+        slots = min(taker.size // stock.each, taker.shape.slots)
         if slots:
             for slice_ in free.near(slots):
                 jobs[taker.job].grant(taker.demand.name, slice_)

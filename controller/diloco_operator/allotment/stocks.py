@@ -10,12 +10,13 @@ See docs/decisions/0210-parts-of-hosts-in-the-flow.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import gcd
 
-from diloco_operator.allotment.classes import SliceClass
+from diloco_operator.allotment.classes import Located, SliceClass
 from diloco_operator.allotment.hosts import HostUse, how_many
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import UNLISTED, Resources, amount_of
@@ -58,6 +59,8 @@ class Stock:
     hub: str = ""
     unit: int = 1
     """Points that count as one for the flow."""
+    for_group: bool = False
+    """It is for one unit of several slices: units of other minima stay elsewhere, if they can."""
 
     def add(self, class_: SliceClass, places: Iterable[Location], *, leaving: bool) -> None:
         """Add slices of the class, in the order of its free ones."""
@@ -136,8 +139,10 @@ class Stocks:
         hosts: Callable[[Location], HostUse | None],
         barred: Barred,
         wanted: int,
+        groups: Sequence[Sequence[Located]] = (),
     ) -> None:
-        """`wanted`: the bits of the requirements with which units look for slices now. Others tell no slices apart."""
+        """`wanted`: the bits of the requirements that tell slices apart. `groups`: slices of several stocks that one unit may have
+        together, each a stock of its own."""
         self._requirements = requirements
         self._hosts = hosts
         self._barred = barred
@@ -148,9 +153,18 @@ class Stocks:
         """What units need that may take parts of its slices."""
         self._alike: dict[tuple[Face, Resources], bool] = {}
         """Whether hosts of this room are one stock."""
+        self._grouped: dict[Location, Stock] = {}
+        for group in groups:
+            stock = self._together(group)
+            stock.for_group = True
+            for class_, location in group:
+                if location in class_.leaving or class_.is_free(location):  # else a unit has it
+                    stock.add(class_, (location,), leaving=location in class_.leaving)
+            self._grouped |= dict.fromkeys((location for _, location in group), stock)
         for class_ in classes:
-            leaving = sorted(class_.leaving)
-            for places, kept in ((class_.free, False), (leaving, True)):
+            leaving = sorted(class_.leaving - self._grouped.keys())
+            free = [location for location in class_.free if location not in self._grouped] if self._grouped else class_.free
+            for places, kept in ((free, False), (leaving, True)):
                 if places and self._key(class_, places[0]) is None:  # all are in one stock
                     self._put(class_, places[0]).add(class_, places, leaving=kept)
                     continue
@@ -163,16 +177,35 @@ class Stocks:
         """The stock of this slice of the class."""
         return self._put(class_, location)
 
-    def spread(self, parts: Iterable[Stock], locations: Iterable[Location]) -> Stock:
-        """A stock of its own for a unit whose slices are of several: the unit that takes its place must be able to use all."""
-        first, *others = parts
-        mask = first.mask
-        for other in others:
-            mask &= other.mask
-        stock = Stock(first.kind, mask, first.each, room_of_each=first.room_of_each, first=min(locations))
-        return self._found.setdefault(((first.kind, mask, ()), min(locations)), stock)
+    def spread(self, slices: Sequence[Located]) -> Stock:
+        """A stock of its own for a unit whose slices are of several. A unit that can use only some of them takes the place of the whole: it
+        is not counted what it leaves to others."""
+        stock = self._together(slices)
+        for number in _bits(self._wanted & ~stock.mask):
+            requirements = self._requirements(number)
+            places = Counter(class_.domains.get(number) for class_, location in slices if self._put(class_, location).meets(number))
+            if max(places.values(), default=0) >= requirements.shape.slots:
+                stock.mask |= 1 << number
+                stock.sizes[number] = len(slices) * stock.each
+        return stock
+
+    def _together(self, slices: Sequence[Located]) -> Stock:
+        """The stock of slices that a unit can only have together; it meets what all of them meet."""
+        parts = [self._put(class_, location) for class_, location in slices]
+        mask = parts[0].mask
+        for part in parts:
+            mask &= part.mask
+        for number in _bits(mask):
+            if len({class_.domains.get(number) for class_, _ in slices}) > 1:
+                mask &= ~(1 << number)
+        locations = [location for _, location in slices]
+        key = ((parts[0].kind, 0, ()), tuple(locations))
+        stock = Stock(parts[0].kind, mask, parts[0].each, room_of_each=parts[0].room_of_each, first=min(locations))
+        return self._found.setdefault(key, stock)
 
     def _put(self, class_: SliceClass, location: Location) -> Stock:
+        if location in self._grouped:
+            return self._grouped[location]
         place = self._face(class_), self._key(class_, location)
         stock = self._found.get(place)
         if stock is None:
@@ -227,8 +260,9 @@ class Stocks:
 
     def finish(self, component: int) -> list[Stock]:
         """All stocks, with names that do not depend on the order in which jobs came: the tightest kind first, then what fewer requirements
-        can use."""
-        stocks = sorted(self._found.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
+        can use; those for groups last, as of equal places a minimum keeps the first."""
+        ordered = sorted(self._found.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
+        stocks = sorted(ordered, key=lambda stock: stock.for_group)
         hubs: dict[object, list[Stock]] = {}
         for index, stock in enumerate(stocks):
             stock.name = f"{index:06d}"

@@ -98,8 +98,8 @@ class _Admission:
         assert not units, "a unit that stays has its slice"
 
     def fill(self, arcs: JobArcs) -> list[tuple[Path, int]]:
-        """New units for the minimum, as many as there are slices for: what the minima of its pools need, in their order, then the rest.
-        Returns what was added to the flow: paths, and units on each."""
+        """New units for the minimum, as many as there are slices for: what the minima of its pools need, the largest units first, as small
+        ones find room beside them; then the rest. Returns what was added to the flow: paths, and units on each."""
         job, network = arcs.job, self._network
         wanted = job.missing
         network.upper[arcs.minimum] = job.protected + wanted
@@ -107,7 +107,8 @@ class _Admission:
         pushed: list[tuple[Path, int]] = []
         if arcs.rest is not None:
             network.upper[arcs.rest] = wanted - sum(pool.missing for pool in job.firm)
-            for arc in arcs.own.values():
+            largest = {pool.name: max((pool.size, *pool.sizes.values())) for pool in job.firm}
+            for _, arc in sorted(arcs.own.items(), key=lambda each: -largest[each[0]]):
                 pushed += self._push(arcs, [arc], closed | {arcs.start, arcs.rest_node}, wanted, set())
         reached: set[int] = set()
         pushed += self._push(arcs, [], closed, wanted - sum(units for _, units in pushed), reached)

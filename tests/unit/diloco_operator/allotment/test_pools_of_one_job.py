@@ -9,6 +9,7 @@ import pytest
 from builders.allotted_jobs import SimplePool, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
+from diloco_operator.api.job import Locality
 from diloco_operator.fleet import Shape
 from diloco_operator.fleet.slices import Slice
 from hypothesis import given, settings
@@ -51,7 +52,7 @@ def test_small_units_come_first_where_large_ones_would_miss_the_minimum() -> Non
 def test_single_hosts_are_in_other_zones_than_a_unit_that_fits_only_in_one() -> None:
     zones = {"a": "z1", "b": "z1", "c": "z2", "d": "z3"}
     world = World(*(a_gpu_node(name, labels={ZONE: zone}) for name, zone in zones.items()))
-    world.job("job", a_pool(min=2, max=2, shape=gpus(1)), a_pool(min=1, max=1, shape=gpus(2)), min=3).settle()
+    world.job("job", a_pool(min=2, max=2, shape=gpus(1)), a_pool(min=1, max=1, shape=gpus(2), locality=Locality.ZONE), min=3).settle()
     found = nodes_of(world)
     assert sorted(found["1-0"]) == ["a", "b"]
     assert sorted(found["0-0"] + found["0-1"]) == ["c", "d"]

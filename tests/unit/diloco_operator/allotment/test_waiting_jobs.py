@@ -10,7 +10,7 @@ from builders.allotted_jobs import SimplePool, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.allotment import NOTHING, allotment
-from diloco_operator.allotment.allotment import Steps
+from diloco_operator.allotment.decision import Steps
 from diloco_operator.allotment.flow import answer
 from diloco_operator.allotment.flow_problem import Question, Questions
 from diloco_operator.allotment.waiting import only_waits

@@ -14,7 +14,7 @@ from builders.nodes import a_node
 from builders.operator_run import an_api
 from builders.virtual_time import run_virtual
 from diloco_operator.allotment import Allotment
-from diloco_operator.allotment.allotment import Steps as AllotmentSteps
+from diloco_operator.allotment.decision import Steps as AllotmentSteps
 from diloco_operator.api import names
 from diloco_operator.operator import RunConfig, allotment_refresh
 from diloco_operator.plan import Plan

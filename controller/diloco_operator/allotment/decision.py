@@ -1,0 +1,104 @@
+"""One decision over jobs that are connected through slices: the flow is asked, and its counts become slices. Pure.
+
+See docs/decisions/0211-allotment-by-the-flow.md. See docs/decisions/0219-groups-in-the-flow.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+
+from diloco_operator.allotment.classes import SliceClasses
+from diloco_operator.allotment.flow import Answer, FlowProblem
+from diloco_operator.allotment.flow_problem import Applicant, Question, Questions, SlicesOf
+from diloco_operator.allotment.host_groups import Group, for_minimum, is_better, left_together
+from diloco_operator.allotment.hosts import SharedHosts
+from diloco_operator.allotment.outcome import carry_out
+from diloco_operator.allotment.request import AllotmentRequest, Allotted
+from diloco_operator.allotment.stocks import Stocks
+from diloco_operator.fleet.inventory import Location
+from diloco_operator.placement.requirements import SliceRequirements
+
+TRIES = 3
+"""For so many jobs whose minimum lacks a group of hosts it is tried whether hosts that are told apart would make one."""
+type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
+"""Each step is short. One that yields a problem goes on when it is sent the answer; others are sent None."""
+
+
+class Decision:
+    """Made once, in `steps`."""
+
+    def __init__(
+        self, component: int, requests: Sequence[AllotmentRequest], classes: SliceClasses, shared: SharedHosts, slices_of: SlicesOf
+    ) -> None:
+        """`component`: the bits of the requirements by which the jobs are connected."""
+        self._component = component
+        self._requests = requests
+        self._classes = classes
+        self._shared = shared
+        self._slices_of = slices_of
+        self._wanted = self._telling_apart()
+        self._barred: dict[Location, frozenset[int]] = {}
+        """See `stocks.Barred`."""
+
+    def _telling_apart(self) -> int:
+        """The bits of the requirements that tell slices apart: with which units look for some now. Where units of several slices do, also
+        those of units that may be asked to leave, because they will look for others: hosts that make a group beside them must still make
+        one without them, or the group would come and go."""
+        now = later = 0
+        groups = False
+        for request in self._requests:
+            for pool in request.pools:
+                mask = self._bit(pool.requirements) | self._bit(pool.preferred or pool.requirements)
+                if pool.wanted or pool.moving:
+                    now |= mask
+                    groups = groups or pool.requirements.shape.slots > 1
+                if pool.units and request.may_give:
+                    later |= mask
+        return now | later if groups else now
+
+    def _bit(self, requirements: SliceRequirements) -> int:
+        return 1 << self._classes.number(requirements)
+
+    def steps(self) -> Steps[dict[str, Allotted]]:
+        """Ask again with groups of hosts, if these help, and as long as a unit gets part of a host on which it has no room after all."""
+        groups: list[Group] = []
+        question, found = yield from self._ask(groups)
+        tries = TRIES
+        for job in sorted(question.problem.jobs, key=lambda job: job.order):
+            more = for_minimum(question, found[0], job) if tries else []
+            yield None
+            if more:
+                tries -= 1
+                other, then = yield from self._ask([*groups, *more])
+                if is_better(then[0], found[0]):
+                    groups, question, found = [*groups, *more], other, then
+        if rest := (yield from left_together(question, found[0])):
+            groups = [*groups, *rest]
+            question, found = yield from self._ask(groups)
+        while True:
+            outcome = yield from carry_out(question, *found)
+            if not outcome.barred:
+                return outcome.allotted
+            for location, numbers in outcome.barred.items():
+                self._barred[location] = self._barred.get(location, frozenset()) | numbers
+            question, found = yield from self._ask(groups)
+
+    def _ask(self, groups: Sequence[Group]) -> Steps[tuple[Question, Answer]]:
+        """What the flow says, with these groups as stocks of their own."""
+        classes = (class_ for class_ in self._classes if class_.mask & self._component)
+        located = [self._classes.located(group) for group in groups]
+        stocks = Stocks(classes, self._classes.requirements, self._shared.at, self._barred, self._wanted, located)
+        stocks.hosts(self._shared.within(self._component), self._classes.class_at)
+        questions = Questions(stocks, self._slices_of)
+        for request in self._requests:
+            questions.add(self._applicant(request))
+            yield None
+        question = yield from questions.ask(self._component)
+        found = yield question.problem
+        assert found is not None, "a problem is answered"
+        return question, found
+
+    def _applicant(self, request: AllotmentRequest) -> Applicant:
+        numbers = [self._classes.number(pool.requirements) for pool in request.pools]
+        preferred = [self._classes.number(pool.preferred or pool.requirements) for pool in request.pools]
+        return Applicant(request, numbers, preferred)
