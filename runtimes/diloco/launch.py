@@ -12,6 +12,7 @@ import argparse
 import collections
 import os
 import queue
+import resource
 import signal
 import socket
 import subprocess
@@ -199,6 +200,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command. A single process takes its place, so that nothing stands between it and the kubelet."""
     options = _parser().parse_args(argv)
     environment = dict(os.environ)
+    raise_locked_memory()
     python = options.module or options.program.endswith(".py")
     command = [*([sys.executable] if python else []), *(["-m"] if options.module else []), options.program, *options.arguments]
     try:
@@ -216,6 +218,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         leave_last_words(environment, _CANNOT_START, message)
         sys.stderr.write(f"{_PROGRAM}: {message}\n")
         return _CANNOT_START
+
+
+def raise_locked_memory() -> None:
+    """Let this process and the ranks lock as much memory as they may: without a limit where the container has CAP_SYS_RESOURCE, else up to
+    the hard limit. Drivers of TPUs and network cards pin memory: https://cloud.google.com/kubernetes-engine/docs/how-to/tpus."""
+    _, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    for limits in ((resource.RLIM_INFINITY, resource.RLIM_INFINITY), (hard, hard)):
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, limits)
+        except (OSError, ValueError):
+            continue  # it may not raise the hard limit
+        return
 
 
 def _parser() -> argparse.ArgumentParser:

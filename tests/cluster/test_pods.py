@@ -48,7 +48,8 @@ def dry_run(plane: ControlPlane, objects: list[dict[str, Any]]) -> str:
 
 
 def test_every_pod_passes_the_restricted_profile_with_names_at_their_limits(control_plane: ControlPlane, restricted: str) -> None:
-    job = a_job("j" * 32).with_learners(1, 8).with_pool("t" * 15, max=1, topology="2x2x2")
+    nonroot = template(securityContext={"runAsNonRoot": True})  # a TPU needs root by default, which this profile forbids
+    job = a_job("j" * 32).with_learners(1, 8).with_pool("t" * 15, max=1, topology="2x2x2", template=nonroot)
     job.with_gpu_pool("g" * 15, max=1, template=template(initContainers=[{"name": "fetch", "image": "fetch:1"}]))
     job.with_pool("c" * 15, accelerator="cpu", max=1)
     objects = objects_of(job, *a_tpu_slice("np-0", 2), a_gpu_node("gpu-0"), namespace=restricted)

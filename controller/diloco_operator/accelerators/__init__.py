@@ -17,7 +17,7 @@ from diloco_operator.accelerators.catalogue import (
     unit_shape,
 )
 from diloco_operator.accelerators.labels import NodeLabels
-from diloco_operator.accelerators.model import CPU, MAX_NAME, NAME_PATTERN, Accelerator, Family
+from diloco_operator.accelerators.model import CPU, MAX_NAME, NAME_PATTERN, Accelerator, Access, Family
 from diloco_operator.accelerators.topology import chip_count, parse_topology
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "MAX_NAME",
     "NAME_PATTERN",
     "Accelerator",
+    "Access",
     "Family",
     "NodeLabels",
     "UnitShape",

@@ -26,6 +26,28 @@ class Family(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """What a container needs to open the devices of its host, beyond the restricted Pod Security profile."""
+
+    root: bool = False
+    """Only root may open them."""
+    capabilities: tuple[str, ...] = ()
+    """Which root needs besides. Without root they would have no effect: a kernel gives a process of another user none of them."""
+    profile: str = "restricted"
+    """The strictest Pod Security profile that admits it: https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
+
+
+UNPRIVILEGED = Access()
+"""Its device files are open to every user."""
+AS_ROOT = Access(root=True, profile="baseline")
+"""/dev/kfd and /dev/dri of AMD belong to root and a group whose number differs from host to host:
+https://github.com/ROCm/k8s-device-plugin/issues/93."""
+AS_ROOT_WITH_LOCKED_MEMORY = Access(root=True, capabilities=("SYS_RESOURCE",), profile="privileged")
+"""VFIO devices of TPUs are root's, and the driver locks memory: the program raises its limit before it starts, as `diloco-launch` does.
+See https://cloud.google.com/kubernetes-engine/docs/how-to/tpus#privileged-mode."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accelerator:
     """One kind of hardware: a row of the catalogue."""
 
@@ -51,6 +73,7 @@ class Accelerator:
     """TPU: the topologies in words, for messages."""
     sources: tuple[str, ...] = ()
     """URLs of the pages that state host sizes, peak and memory."""
+    access: Access = UNPRIVILEGED
 
     @property
     def topologies(self) -> tuple[str, ...]:
@@ -83,6 +106,7 @@ def tpu_3d(
         topology_rule="2x2x1, 2x2x2, 2x2x4, 2x4x4, or AxBxC of multiples of 4 with A <= B <= C, "
         f"at most {'x'.join(map(str, pod))} and {max_chips} chips",
         sources=sources,
+        access=AS_ROOT_WITH_LOCKED_MEMORY,
     )
 
 
@@ -100,6 +124,7 @@ def tpu_2d(name: str, label: str, *, peak: float, memory: float, sources: tuple[
         host_options=MESH,
         topology_rule=", ".join(MESH),
         sources=sources,
+        access=AS_ROOT_WITH_LOCKED_MEMORY,
     )
 
 
@@ -112,6 +137,7 @@ def host_accelerator(
     memory: float,
     sources: tuple[str, ...],
     taints: tuple[str, ...] = (),
+    access: Access = UNPRIVILEGED,
 ) -> Accelerator:
     """An accelerator of single hosts. The taint named like the resource is always tolerated: clusters use it by convention
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration)."""
@@ -125,4 +151,5 @@ def host_accelerator(
         peak_tflops=peak,
         memory_gb=memory,
         sources=sources,
+        access=access,
     )

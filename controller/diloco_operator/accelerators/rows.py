@@ -19,7 +19,7 @@ from diloco_operator.accelerators.labels import (
     NFD_PCI,
     NVIDIA_FEATURE_DISCOVERY,
 )
-from diloco_operator.accelerators.model import CPU, Accelerator, Family, host_accelerator, tpu_2d, tpu_3d
+from diloco_operator.accelerators.model import AS_ROOT, CPU, Accelerator, Family, host_accelerator, tpu_2d, tpu_3d
 
 _NVIDIA = "nvidia.com/gpu"
 _GKE_TPU_SIZES = "https://cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"
@@ -306,6 +306,7 @@ ROWS = (
         AMD_DEVICE.of("74a1", "74b5"),
         INSTANCE_TYPE.of("Standard_ND96isr_MI300X_v5", "BM.GPU.MI300X.8"),
         host_sizes=(8,),
+        access=AS_ROOT,
         peak=1307,
         memory=192,
         sources=(_AZURE, _OCI, "https://www.amd.com/en/products/accelerators/instinct/mi300/mi300x.html"),
@@ -316,6 +317,7 @@ ROWS = (
         # The device, and its virtual function.
         AMD_DEVICE.of("74a5", "74b9"),
         host_sizes=(8,),
+        access=AS_ROOT,
         peak=1307,
         memory=256,
         sources=(_AMD_DEVICES, "https://www.amd.com/en/products/accelerators/instinct/mi300/mi325x.html"),
@@ -325,6 +327,7 @@ ROWS = (
         "amd.com/gpu",
         AMD_DEVICE.of("75a3", "75b3"),
         host_sizes=(8,),
+        access=AS_ROOT,
         peak=2517,
         memory=288,
         sources=(_AMD_DEVICES, "https://www.amd.com/en/products/accelerators/instinct/mi350/mi355x.html"),

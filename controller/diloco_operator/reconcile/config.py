@@ -59,6 +59,8 @@ class OperatorConfig:
     """Memory limit of such a syncer. Empty: none, since a limit that is too low kills the job's only syncer."""
     syncer_cpu_limit: str = ""
     """CPU limit of such a syncer. Empty: none. A namespace whose quota counts limits needs both."""
+    assign_users: bool = True
+    """Name the user and the groups of pods whose template names none. False leaves them to the cluster, as OpenShift wants it."""
     image_pull_secrets: tuple[str, ...] = ()
     """Names of Secrets with which the pods of jobs pull images, besides those of their templates. They are in the namespaces of the
     jobs."""

@@ -70,7 +70,8 @@ def job(made: Images, steps: int) -> Obj:
     torch = learner(
         made.torch, "diloco.trainers.byte_lm_torch", "3Gi", env=[{"name": "PYTHONPATH", "value": "/opt/torch"}], volumeMounts=[mount]
     )
-    jax_template = {"spec": {"containers": [learner(made.jax, "diloco.trainers.byte_lm_jax", "3Gi")]}}
+    nonroot = {"runAsNonRoot": True}  # the namespace forbids root, which a real TPU needs
+    jax_template = {"spec": {"securityContext": nonroot, "containers": [learner(made.jax, "diloco.trainers.byte_lm_jax", "3Gi")]}}
     torch_template = {"spec": {"containers": [torch], "volumes": [volume]}}
     checkpoint = {"everySteps": 200, "keep": 2}
     return (

@@ -1,6 +1,7 @@
 """`diloco-launch`: the ranks of one host, started and ended together."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -204,3 +205,16 @@ def test_wrong_environment_is_named_in_the_pods_message(launched: Launched) -> N
     assert status == Exit.BAD_CONTRACT
     assert "DILOCO_PROCESSES_PER_HOST must be an integer of at least 1, not 'many'" in output
     assert launched.message.read_text().startswith("diloco: exit 64: DILOCO_PROCESSES_PER_HOST")
+
+
+def test_ranks_may_lock_as_much_memory_as_the_container_allows(tmp_path: Path) -> None:
+    """A shell with a soft limit of 64 KiB below a hard limit of 128 KiB: the program has at least the hard one."""
+    program = tmp_path / "limits.py"
+    program.write_text("import resource\nprint('locked', resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])\n")
+    limits = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 131072)); os.execv(sys.executable, sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", limits, sys.executable, "-m", "diloco.launch", "--nproc-per-node", "1", str(program)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    [locked] = [int(line.split()[-1]) for line in ran.stdout.splitlines() if "locked" in line]
+    assert locked in (131072, resource.RLIM_INFINITY)  # without a limit where the test may raise the hard one

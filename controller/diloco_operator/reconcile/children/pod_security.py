@@ -1,6 +1,8 @@
-"""The restricted Pod Security profile under a template: fields that the template does not set are filled in, one by one. Pure.
+"""The restricted Pod Security profile under a template: fields that the template does not set are filled in, one by one. The container
+that trains gets more where its accelerator needs it. Pure.
 
 See docs/decisions/0099-pod-security-and-templates.md.
+See docs/decisions/0236-pods-on-real-nodes.md.
 """
 
 from __future__ import annotations
@@ -8,26 +10,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from diloco_operator.accelerators import Access
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 
 NONROOT = 65532
 """User and group of our images ("nonroot")."""
 TMP = "/tmp"  # noqa: S108 - a path in the container, where an emptyDir is mounted
+_USERS = ("runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy")
 _POD = {"runAsNonRoot": True, "runAsUser": NONROOT, "runAsGroup": NONROOT, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def pod_security(template: Mapping[str, Any], *, own_volumes: bool = False) -> Obj:
+def pod_security(template: Mapping[str, Any], *, own_volumes: bool = False, users: bool = True) -> Obj:
     """A pod's securityContext. A template that asks for user 0 does not get our runAsNonRoot; the cluster's policy may reject the pod.
 
     `own_volumes`: its volumes are the job's own, so their group may be changed to one that can write. A user's volume is left alone:
-    changing the group of a large data set takes hours.
+    changing the group of a large data set takes hours. `users`: name the user and the groups; else the cluster assigns them.
     """
     given = template.get("securityContext") or {}
-    found = {**_POD, **({"fsGroup": NONROOT, "fsGroupChangePolicy": "OnRootMismatch"} if own_volumes else {}), **given}
+    defaults = {**_POD, **({"fsGroup": NONROOT, "fsGroupChangePolicy": "OnRootMismatch"} if own_volumes else {})}
+    found = {**(defaults if users else {key: value for key, value in defaults.items() if key not in _USERS}), **given}
     if given.get("runAsUser") == 0 and "runAsNonRoot" not in given:
         del found["runAsNonRoot"]
     return found
+
+
+def with_access(container: Mapping[str, Any], template: Mapping[str, Any], access: Access, *, users: bool = True) -> Mapping[str, Any]:
+    """The container that trains, as the user and with the capabilities that its accelerator needs, if the template chooses no user.
+    `users`: see `pod_security`."""
+    given, of_pod = container.get("securityContext") or {}, template.get("securityContext") or {}
+    chosen = any(each.get("runAsUser") is not None or each.get("runAsNonRoot") for each in (given, of_pod)) or given.get("privileged")
+    if not access.root or chosen or not users:
+        return container
+    capabilities = given.get("capabilities") or {}
+    added = {"add": list(access.capabilities)} if access.capabilities and "add" not in capabilities else {}
+    found = {"runAsUser": 0, "runAsGroup": 0, **given}
+    if added:
+        found["capabilities"] = {"drop": ["ALL"], **capabilities, **added}
+    return {**container, "securityContext": found}
 
 
 def restricted(container: Mapping[str, Any]) -> Obj:

@@ -22,7 +22,7 @@ from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import gang_label
-from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes
+from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes, with_access
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.grantors.interface import PodPlace
 from diloco_operator.reconcile.grantors.registry import grantor_of, tolerations
@@ -78,7 +78,8 @@ def learner_template_base(
     template, memory = counted(pool), shared_memory(pool)
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
-    learner = main_container(_with_contract(container, [_value(name, "") for name in _IDENTITY]))
+    allowed = with_access(container, template, kind.access, users=config.assign_users)
+    learner = main_container(_with_contract(allowed, [_value(name, "") for name in _IDENTITY]))
     if kind.resource:
         learner["resources"] = _with_devices(container.get("resources") or {}, kind.resource, pool.shape.accelerators_per_host)
     if memory:
@@ -91,7 +92,7 @@ def learner_template_base(
         **_common_spec(job, spec, template, config),
         "restartPolicy": "Never",
         "nodeSelector": selector,
-        "securityContext": pod_security(template),
+        "securityContext": pod_security(template, users=config.assign_users),
         "tolerations": [
             *(template.get("tolerations") or ()),
             *({"key": key, "operator": "Exists"} for key in kind.taints),
@@ -203,7 +204,7 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
         **_common_spec(job, spec, template.spec, config),
         "restartPolicy": "OnFailure",
         "hostname": name,
-        "securityContext": pod_security(template.spec, own_volumes=True),
+        "securityContext": pod_security(template.spec, own_volumes=True, users=config.assign_users),
         "containers": [syncer, *others],
         "volumes": [
             *_volumes(job, names.syncer_secret_name(job.name), contract.TLS_IDENTITY_FILE),

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from builders.catalogues import extended_by
 from builders.jobs import a_job
-from builders.nodes import a_node
+from builders.nodes import a_node, a_tpu_node
 from builders.pods import is_unschedulable
 from builders.stage import Stage
 from diloco_operator.api import names
@@ -312,3 +312,69 @@ def test_a_service_mesh_is_told_that_the_pods_encrypt_themselves() -> None:
     stage = on(a_gpu_job(), h100s())
     [port] = stage.children["Service"]["spec"]["ports"]
     assert (port["name"], port["appProtocol"]) == ("grpc", "tls")
+
+
+# --- who opens devices -------------------------------------------------------------------------------------------------------
+def context_of(stage: Stage) -> tuple[Obj, Obj]:
+    """Of the learner's pod, and of its container."""
+    [pod] = learners(stage)
+    return pod["spec"]["securityContext"], pod["spec"]["containers"][0]["securityContext"]
+
+
+def a_tpu_job(**template: Any) -> Obj:
+    job = a_job().with_learners(1, 1).with_pool(max=1).build()
+    spec = job["spec"]["pools"][0]["template"]["spec"]
+    spec["containers"][0] |= template.pop("container", {})
+    spec |= template
+    return job
+
+
+def test_the_program_on_a_tpu_is_root_and_may_lock_memory_and_nothing_else_of_the_pod_is() -> None:
+    sidecar = {"name": "sidecar", "image": "sidecar:1"}
+    job = a_tpu_job()
+    job["spec"]["pools"][0]["template"]["spec"]["containers"].append(sidecar)
+    stage = on(job, a_tpu_node("tpu-0"))
+    pod, container = context_of(stage)
+    assert (pod["runAsUser"], pod["runAsNonRoot"]) == (65532, True)
+    assert (container["runAsUser"], container["runAsNonRoot"], container["allowPrivilegeEscalation"]) == (0, False, False)
+    assert container["capabilities"] == {"drop": ["ALL"], "add": ["SYS_RESOURCE"]}
+    [learner] = learners(stage)
+    assert learner["spec"]["containers"][1]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert stage.syncer["spec"]["securityContext"]["runAsUser"] == 65532
+
+
+def test_the_program_on_amd_gpus_is_root_without_capabilities() -> None:
+    job = a_job().with_learners(1, 1).with_pool("mi300x", accelerator="amd-mi300x-192gb", max=1).build()
+    node = a_node("amd-0", labels={"amd.com/gpu.device-id": "74a1"}, devices={"amd.com/gpu": "8"})
+    _, container = context_of(on(job, node))
+    assert (container["runAsUser"], container["capabilities"]) == (0, {"drop": ["ALL"]})
+
+
+def test_the_program_on_nvidia_gpus_obeys_the_restricted_profile() -> None:
+    pod, container = context_of(on(a_gpu_job(), h100s()))
+    assert pod["runAsNonRoot"] is True
+    assert container == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"securityContext": {"runAsUser": 1000}},
+        {"securityContext": {"runAsNonRoot": True}},
+        {"container": {"securityContext": {"runAsUser": 1000}}},
+        {"container": {"securityContext": {"privileged": True}}},
+    ],
+)
+def test_a_template_that_chooses_a_user_gets_no_other_and_no_capabilities(template: Obj) -> None:
+    given = template.get("container", {}).get("securityContext", {})
+    _, container = context_of(on(a_tpu_job(**template), a_tpu_node("tpu-0")))
+    assert container.get("runAsUser") == given.get("runAsUser")
+    assert container["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_openshift_assigns_users_and_groups_itself() -> None:
+    stage = Stage(a_gpu_job(), h100s(), config=OperatorConfig(assign_users=False))
+    stage.settle()
+    for pod in stage.pods.values():
+        assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        assert all("runAsUser" not in each["securityContext"] for each in pod["spec"]["containers"])

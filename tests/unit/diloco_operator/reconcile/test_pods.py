@@ -337,7 +337,7 @@ def security(pod: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def test_every_container_obeys_the_restricted_profile_unless_the_template_sets_it() -> None:
-    stage = with_template(initContainers=[{"name": "fetch", "image": "fetch:1"}])
+    stage = with_template(initContainers=[{"name": "fetch", "image": "fetch:1"}], securityContext={"runAsNonRoot": True})
     pods = [learner(stage), stage.syncer]
     for pod in pods:
         whole, containers = security(pod)
