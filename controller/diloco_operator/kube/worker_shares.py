@@ -40,7 +40,11 @@ class WorkerShares:
         """Whether a key of this lane may have a worker now. One is free: it asks."""
         if self._held[lane] >= ALPHA * self._free:
             return False
-        return self._held[lane] < IN_CONTENTION or not self._flows.is_contended(lane, self._held, now)
+        return self._held[lane] < IN_CONTENTION or not self.makes_room(lane, now)
+
+    def makes_room(self, lane: Hashable, now: float) -> bool:
+        """Whether the lane is a crowd while another lane is present that is none."""
+        return self._flows.is_contended(lane, self._held, now)
 
     def took(self, lane: Hashable, waiting: int, now: float) -> None:
         """A worker has a key of this lane, in which so many others wait for one."""

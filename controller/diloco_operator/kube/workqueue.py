@@ -314,6 +314,10 @@ class WorkQueue[K: Hashable]:
         """Whether `key` was added and not taken since; delayed keys do not count."""
         return self._keys.is_queued(key)
 
+    def makes_room(self, key: K) -> bool:
+        """Whether the key's lane is a crowd beside a lane that is none."""
+        return self._shares is not None and self._shares.makes_room(self._lane(key), self._time())
+
     @property
     def depth(self) -> int:
         """Number of keys that wait for a worker."""

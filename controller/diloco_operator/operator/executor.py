@@ -1,6 +1,7 @@
 """Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing.
 
 See docs/decisions/0121-write-cost.md. See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0221-crowds-make-room.md.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
@@ -87,6 +90,8 @@ class Executor:
     """Carries out plans with at most `concurrency` requests at once over all jobs and `per_job` for one job. A job that wants more than
     `light` at once gets `in_contention` while other jobs write too. Waiting jobs take turns, request by request.
 
+    `makes_room` says that the jobs of a job's namespace are so many, beside others, that their requests go one at a time.
+
     `unsent` is called with (resource, namespace, name) of every create and delete that failed, or that was not sent because an earlier
     stage failed: its effect must not be expected. If it happened after all, to do it again is harmless.
     """
@@ -100,10 +105,14 @@ class Executor:
         per_job: int = JOB_CONCURRENCY,
         light: int = LIGHT_FLOW,
         in_contention: int = CONTENTION_CONCURRENCY,
+        makes_room: Callable[[Subject], bool] = lambda _: False,
     ) -> None:
         self._client = client
         self._events = events
         self._per_job = per_job
+        self._makes_room = makes_room
+        self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By namespace; held by the requests that use it."""
         self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, light=light, most_in_contention=min(in_contention, per_job))
 
     async def execute(
@@ -328,12 +337,22 @@ class Executor:
 
     async def _request[T](self, job: Subject, send: Callable[[], Awaitable[T]]) -> T:
         """One request, once the job has a slot. After a time-out, as without a connection, the effect of the request is unknown."""
-        async with self._slots.slot(job):
+        async with self._turn(job), self._slots.slot(job):
             try:
                 async with asyncio.timeout(REQUESTS.write):
                     return await send()
             except TimeoutError:
                 raise Unavailable(504, "Timeout", f"no answer within {REQUESTS.write:.0f} s") from None
+
+    @asynccontextmanager
+    async def _turn(self, job: Subject) -> AsyncIterator[None]:
+        """Around one request: waits for those of the namespace before it, if it makes room for others."""
+        if not self._makes_room(job):
+            yield
+            return
+        lock = self._one_at_a_time.setdefault(job.namespace, asyncio.Lock())
+        async with lock:
+            yield
 
 
 def _report_unsent(creates: Sequence[Create], to_issue: Sequence[IssueCertificates], unsent: Callable[[Resource, str, str], None]) -> None:

@@ -175,6 +175,8 @@ def test_a_crowd_has_one_worker_while_another_lane_comes_now_and_then() -> None:
             if second in (3, 6, 9):
                 queue.add(f"quiet/{second}")
             held[second] = len(queue.running)
+            assert queue.makes_room("crowd/1") == (3 < second < 16), second  # the last key ends at 10.5 s, and counts for 5 s more
+            assert not queue.makes_room("quiet/1")
             await asyncio.sleep(0.5)
         for worker in workers:
             worker.cancel()

@@ -143,6 +143,24 @@ def test_creates_run_side_by_side_but_not_more_than_allowed() -> None:
     assert run.result.created == 20
 
 
+def test_namespaces_that_make_room_have_one_request_at_a_time_each() -> None:
+    async def scenario() -> tuple[int, int]:
+        api = ScriptedApi()
+        client: Any = api
+        crowds = {"crowd", "other-crowd"}
+        executor = Executor(client, EventRecorder(client, lambda: NOW), makes_room=lambda job: job.namespace in crowds)
+        plan = Plan(creates=tuple(create(f"p{i}") for i in range(5)))
+
+        async def busiest(*namespaces: str) -> int:
+            api.busiest = 0
+            await asyncio.gather(*(executor.execute(Subject(name, f"lm-{i}", f"uid-{i}"), plan) for name in namespaces for i in range(3)))
+            return api.busiest
+
+        return await busiest("crowd", "other-crowd"), await busiest("quiet")
+
+    assert run_virtual(scenario()) == (2, 15)
+
+
 def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job() -> None:
     run = Run(Plan(status=STATUS))
     [(_, (resource, namespace, name, body, type_, subresource, manager, force))] = run.api.calls
