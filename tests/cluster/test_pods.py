@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from builders.control_plane import ControlPlane
 from builders.jobs import JobBuilder, a_job, template
-from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
+from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, advice
 
 
@@ -39,6 +40,11 @@ def objects_of(job: JobBuilder, *nodes: dict[str, Any], namespace: str) -> list[
     return found
 
 
+def nonroot() -> dict[str, Any]:
+    """A template that forgoes the root that a TPU asks for by default: the profile forbids it."""
+    return template(securityContext={"runAsNonRoot": True})
+
+
 def dry_run(plane: ControlPlane, objects: list[dict[str, Any]]) -> str:
     """Have the API server check them as if they were made. Returns what it says against it; "" when it would make them."""
     listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
@@ -48,8 +54,7 @@ def dry_run(plane: ControlPlane, objects: list[dict[str, Any]]) -> str:
 
 
 def test_every_pod_passes_the_restricted_profile_with_names_at_their_limits(control_plane: ControlPlane, restricted: str) -> None:
-    nonroot = template(securityContext={"runAsNonRoot": True})  # a TPU needs root by default, which this profile forbids
-    job = a_job("j" * 32).with_learners(1, 8).with_pool("t" * 15, max=1, topology="2x2x2", template=nonroot)
+    job = a_job("j" * 32).with_learners(1, 8).with_pool("t" * 15, max=1, topology="2x2x2", template=nonroot())
     job.with_gpu_pool("g" * 15, max=1, template=template(initContainers=[{"name": "fetch", "image": "fetch:1"}]))
     job.with_pool("c" * 15, accelerator="cpu", max=1)
     objects = objects_of(job, *a_tpu_slice("np-0", 2), a_gpu_node("gpu-0"), namespace=restricted)
@@ -57,6 +62,31 @@ def test_every_pod_passes_the_restricted_profile_with_names_at_their_limits(cont
     assert sum(obj["kind"] == "ConfigMap" for obj in objects) == 2  # the job file, and the list of the TPU's hosts
     # No warning either: kubectl prints those where it prints errors.
     assert dry_run(control_plane, objects) == ""
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "level", "refused"),
+    [
+        ("tpu-v5p", "baseline", True),
+        ("tpu-v5p", "privileged", False),
+        ("amd-mi300x-192gb", "restricted", True),
+        ("amd-mi300x-192gb", "baseline", False),
+        ("nvidia-h100-80gb", "restricted", False),
+    ],
+)
+def test_pods_of_a_kind_are_admitted_by_the_profile_that_the_catalogue_names(
+    control_plane: ControlPlane, restricted: str, accelerator: str, level: str, refused: bool
+) -> None:
+    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
+    control_plane.request("PATCH", f"/api/v1/namespaces/{restricted}", label, content_type="application/merge-patch+json")
+    kind = CATALOGUE[accelerator]
+    topology = {"topology": "2x2x1"} if kind.topologies else {}
+    node = a_node("n-0", labels=kind.labels[0].on_node(topology="2x2x1", per_host=4), devices={kind.resource: str(kind.host_sizes[-1])})
+    objects = objects_of(a_job().with_pool("only", accelerator=accelerator, max=1, **topology), node, namespace=restricted)
+    pods = [obj for obj in objects if "only" in obj["metadata"]["name"] and obj["kind"] == "Pod"]
+    assert len(pods) == 1
+    assert ("violates PodSecurity" in dry_run(control_plane, pods)) is refused
+    assert (kind.access.profile == level) is not refused
 
 
 def test_template_that_asks_for_more_meets_the_clusters_policy_and_not_ours(control_plane: ControlPlane, restricted: str) -> None:
@@ -100,7 +130,7 @@ def test_used_up_quota_gets_advice_that_fits(control_plane: ControlPlane, restri
     control_plane.request("POST", f"/api/v1/namespaces/{restricted}/resourcequotas", quota)
     path = f"/api/v1/namespaces/{restricted}/resourcequotas/none"
     control_plane.wait_for(lambda: "hard" in control_plane.request("GET", path).get("status", {}), "the quota to be in force")
-    objects = objects_of(a_job().with_pool(max=1), a_tpu_node("tpu-0"), namespace=restricted)
+    objects = objects_of(a_job().with_pool(max=1, template=nonroot()), a_tpu_node("tpu-0"), namespace=restricted)
     pods = [obj for obj in objects if obj["kind"] == "Pod"]
     control_plane.wait_for(lambda: bool(dry_run(control_plane, pods)), "admission to know of the quota")
     message = dry_run(control_plane, pods)
@@ -109,7 +139,7 @@ def test_used_up_quota_gets_advice_that_fits(control_plane: ControlPlane, restri
 
 
 def test_unicode_and_long_values_are_the_programs_own_affair(control_plane: ControlPlane, restricted: str) -> None:
-    given = template()
+    given = nonroot()
     given["metadata"] = {"annotations": {"note": "\u4e16\u754c \U0001f600"}}
     given["spec"]["containers"][0] |= {"args": ["\u00e9\u0301"], "env": [{"name": "STORY", "value": "\u2603" * 30_000}]}
     objects = objects_of(a_job().with_pool(max=1, template=given), a_tpu_node("tpu-0"), namespace=restricted)
@@ -134,7 +164,7 @@ def test_scheduler_binds_a_unit_to_the_node_that_placement_chose_whatever_its_ho
         nodes = [control_plane.request("GET", f"/api/v1/nodes/{name}") for name in names]
         pods = [
             obj
-            for obj in objects_of(a_job().with_learners(2, 2).with_pool(max=2), *nodes, namespace=restricted)
+            for obj in objects_of(a_job().with_learners(2, 2).with_pool(max=2, template=nonroot()), *nodes, namespace=restricted)
             if "v5p" in obj["metadata"]["name"]
         ]
         chosen = {pod["metadata"]["name"]: pod["metadata"]["annotations"]["diloco.dev/node"] for pod in pods}
