@@ -1,4 +1,7 @@
-"""The gRPC service: streams to and from the job, and which certificate may call which method."""
+"""The gRPC service: streams to and from the job, and which certificate may call which method.
+
+See docs/decisions/0230-packages-of-the-syncer.md.
+"""
 
 from __future__ import annotations
 
