@@ -142,6 +142,11 @@ VENDOR_LABELS = ("kubernetes.azure.com/accelerator", "karpenter.azure.com/sku-gp
 sizes of memory. See https://learn.microsoft.com/azure/aks/node-auto-provisioning-node-pools."""
 
 
+NVLINK_DOMAIN = "nvidia.com/gpu.clique"
+"""The hosts whose GPUs one NVLink network connects, such as a rack of NVL72, as NVIDIA's feature discovery labels them:
+https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
+
+
 def part_of_accelerator(product: str) -> str:
     """What a product is that is no whole accelerator, by the name that NVIDIA's feature discovery gives it; "" for any other.
     See https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""

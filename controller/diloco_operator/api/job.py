@@ -276,8 +276,8 @@ class Pool(ApiModel):
     locality: Locality = Field(
         Locality.ZONE,
         description="How near to each other the hosts of one unit must be. Zone: in one zone (topology.kubernetes.io/zone). Block: also in "
-        "one network block, the widest that the nodes' labels name. Any: anywhere. Of the places that have room, the nearest common "
-        "network block is preferred. Hosts of a TPU slice are always together.",
+        "one network block, the widest that the nodes' labels name; NVLink domains are the narrowest. Any: anywhere. Of the places with "
+        "room, the nearest common network block is preferred. Hosts of a TPU slice are always together.",
     )
     provisioning: Provisioning = Field(
         default_factory=Provisioning,

@@ -1,4 +1,5 @@
-"""Where in the network a host stands, by its labels: the zone, and in it the network blocks from the widest to the nearest. Pure.
+"""Where in the network a host stands, by its labels: the zone, in it the network blocks from the widest to the nearest, and in these the
+domain of its NVLink. Pure.
 
 See docs/decisions/0224-grants-to-units.md.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diloco_operator.accelerators.labels import NVLINK_DOMAIN
 from diloco_operator.api.names import NODE_ZONE
 
 type Domain = tuple[str, ...]
@@ -48,4 +50,6 @@ def locality_of(labels: Mapping[str, str]) -> Domain:
                 break
             found.append(labels[key])
         break
+    if clique := labels.get(NVLINK_DOMAIN):
+        found.append(clique)
     return tuple(found)

@@ -9,6 +9,7 @@ from diloco_operator.fleet.locality import locality_of
 
 ZONE = {"topology.kubernetes.io/zone": "us-east5-a"}
 AWS = "topology.k8s.aws/network-node-layer-"
+CLIQUE = "nvidia.com/gpu.clique"
 GKE = "cloud.google.com/gce-topology-"
 
 
@@ -22,6 +23,9 @@ GKE = "cloud.google.com/gce-topology-"
         ({**ZONE, AWS + "1": "nn-1", AWS + "3": "nn-3"}, ("us-east5-a", "nn-1")),
         ({**ZONE, GKE + "subblock": "s1"}, ("us-east5-a",)),
         ({GKE + "block": "b1"}, ("", "b1")),
+        ({**ZONE, CLIQUE: "c.1"}, ("us-east5-a", "c.1")),
+        ({**ZONE, AWS + "1": "nn-1", CLIQUE: "c.1"}, ("us-east5-a", "nn-1", "c.1")),
+        ({**ZONE, CLIQUE: ""}, ("us-east5-a",)),
     ],
 )
 def test_labels_name_the_zone_and_then_ever_nearer_network_blocks(labels: dict[str, str], expected: tuple[str, ...]) -> None:

@@ -378,3 +378,24 @@ def test_openshift_assigns_users_and_groups_itself() -> None:
     for pod in stage.pods.values():
         assert pod["spec"]["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
         assert all("runAsUser" not in each["securityContext"] for each in pod["spec"]["containers"])
+
+
+# --- NVL72 -------------------------------------------------------------------------------------------------------------------
+def racks(*cliques: str) -> list[Obj]:
+    labels = {GFD: "NVIDIA-GB200", "kubernetes.io/arch": "arm64"}
+    return [
+        a_node(f"gb200-{index}", labels={**labels, "nvidia.com/gpu.clique": clique}, devices={"nvidia.com/gpu": "4"})
+        for index, clique in enumerate(cliques)
+    ]
+
+
+def test_a_unit_of_two_hosts_stays_within_one_nvlink_domain() -> None:
+    job = a_job().with_learners(1, 1).with_pool("nvl72", accelerator="nvidia-gb200", hosts=2, max=1).build()
+    stage = on(job, *racks("rack.1", "rack.2", "rack.2"))
+    nodes = sorted(pod["metadata"]["annotations"][names.ANNOTATION_NODE] for pod in learners(stage))
+    assert nodes == ["gb200-1", "gb200-2"]
+
+
+def test_a_pool_that_asks_for_one_block_waits_rather_than_cross_nvlink_domains() -> None:
+    job = a_job().with_learners(1, 1).with_pool("nvl72", accelerator="nvidia-gb200", hosts=2, max=1, locality="Block").build()
+    assert learners(on(job, *racks("rack.1", "rack.2"))) == []
