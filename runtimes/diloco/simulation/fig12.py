@@ -3,7 +3,9 @@
 Three learners train, and a fourth joins. The syncer's link carries the broadcasts to all, and the parameters that the newcomer gets. It
 takes `copy_steps` steps for as many bytes as all fragments have in a broadcast. Elastic data parallel stops all learners for the copy.
 
-Nothing is fitted. The paper has that joining is free until a copy takes about 6 steps at H = 24, `1/6 = (3 + 1)/24`: then the link is busy.
+Nothing is fitted. The paper has that joining is free until a copy takes about 6 steps at H = 24, `1/6 = (3 + 1)/24`, and costs as much as
+with elastic data parallel when it takes 24. Both follow if learners wait for their exchanges (`lost_by_waiting`). Ours do not wait: they
+train on, and what does not pass the link in time is not merged.
 """
 
 from __future__ import annotations
@@ -79,6 +81,15 @@ class Join:
     @property
     def free(self) -> bool:
         return self.alone > 0 and self.lost <= FREE * self.alone
+
+
+def lost_by_waiting(copy_steps: int) -> int:
+    """Steps that each of the others loses in closed form, if learners wait for their exchanges instead of training on.
+
+    In H steps each of the three exchanges one copy of the model, fragment by fragment, and the newcomer gets one: the link is busy for
+    `4 * copy_steps`, and without the newcomer for `3 * copy_steps`. What that is beyond H steps is waited for.
+    """
+    return max(H, (OTHERS + 1) * copy_steps) - max(H, OTHERS * copy_steps)
 
 
 def simulate(copy_steps: int, seeds: int, seed: int) -> Join:

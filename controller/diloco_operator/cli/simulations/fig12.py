@@ -6,7 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
-from diloco.simulation.fig12 import FREE, LEAST_STEPS, MOST_STEPS, OTHERS, PREDICTED_FREE, PUBLISHED_FREE, H, Join, free_until, joins
+from diloco.simulation.fig12 import (
+    FREE,
+    LEAST_STEPS,
+    MOST_STEPS,
+    OTHERS,
+    PREDICTED_FREE,
+    PUBLISHED_FREE,
+    H,
+    Join,
+    free_until,
+    joins,
+    lost_by_waiting,
+)
 
 from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
 
@@ -30,19 +42,19 @@ def fig_12(seeds: int, seed: int, output: str) -> None:
         print_json(_lines(found))
         return
     print_table(
-        ("COPY", "TRAINS AFTER", "ALONE", "BESIDE", "LOST", "LOST STEPS", "DATA PARALLEL", ""),
+        ("COPY", "TRAINS AT", "ALONE", "BESIDE", "LOST", "LOST STEPS", "WAITING", "DATA PARALLEL", ""),
         (_cells(join) for join in found),
         left=("",),
     )
     print_text(
         "COPY: steps that the link takes for one copy, as broadcasts carry it (bf16); a newcomer gets float32, twice as much. "
         f"ALONE: work of the {OTHERS} others that is merged without the newcomer, in percent of that on a link that costs no time. "
-        f"BESIDE: with it, until it trains, {LEAST_STEPS:.0f} steps at least. LOST STEPS: of each of the others; of elastic data parallel "
-        "each loses the copy.",
+        f"BESIDE: with it, until it trains, {LEAST_STEPS:.0f} steps at least. LOST STEPS: of each of the others. WAITING: the same in "
+        "closed form, if learners waited for their exchanges. DATA PARALLEL: elastic data parallel stops for the copy.",
         f"Joining is free (the others lose at most {100 * FREE:.1f} %) until a copy takes {free_until(found)} steps; published "
         f"{PUBLISHED_FREE}, predicted {PREDICTED_FREE}. From {H / OTHERS:g} steps on the link does not carry the broadcasts of the "
-        f"{OTHERS} alone. Published for {H} steps: as slow as elastic data parallel. Of ours {100 * found[-1].alone:.0f} % is merged over "
-        "such a link without a newcomer.",
+        f"{OTHERS} alone. Published for {H} steps: as slow as elastic data parallel, which is so if learners wait "
+        f"({lost_by_waiting(H)} steps). Ours train on, and {100 * found[-1].alone:.0f} % is merged over such a link without a newcomer.",
     )
 
 
@@ -54,6 +66,7 @@ def _cells(join: Join) -> tuple[str, ...]:
         f"{100 * join.beside:.1f}",
         f"{100 * join.lost:.1f}",
         f"{join.lost_steps:.1f}",
+        f"{lost_by_waiting(join.copy_steps)}",
         f"{join.copy_steps}",
         "free" if join.free else "",
     )
@@ -67,6 +80,7 @@ def _lines(found: Sequence[Join]) -> Iterator[dict[str, Any]]:
             "mergedAlone": round(join.alone, 4),
             "mergedBeside": round(join.beside, 4),
             "lostSteps": round(join.lost_steps, 2),
+            "lostStepsIfWaiting": lost_by_waiting(join.copy_steps),
             "free": join.free,
         }
     yield {

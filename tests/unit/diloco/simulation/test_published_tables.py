@@ -66,3 +66,10 @@ def test_joining_is_free_only_as_long_as_it_is_for_each_shorter_copy() -> None:
     assert fig12.free_until([join(1, 0.99), join(6, 0.96), join(8, 0.9), join(10, 1.0)]) == 6
     assert fig12.free_until([join(1, 0.9)]) == 0
     assert not fig12.Join(24, 10.0, True, alone=0.0, beside=0.0).free, "nothing is merged, so nothing is free"
+
+
+def test_learners_that_wait_lose_what_the_paper_has_at_six_steps_and_at_24() -> None:
+    lost = {copy_steps: fig12.lost_by_waiting(copy_steps) for copy_steps in fig12.COPY_STEPS}
+    # 24 steps carry 4 copies of 6 steps each; with copies of 7, 4 * 7 - 24 are left; from 8 on 3 copies fill the link.
+    assert lost == {1: 0, 2: 0, 3: 0, 4: 0, 5: 0, 6: 0, 7: 4, 8: 8, 10: 10, 12: 12, 24: 24}
+    assert max(copy_steps for copy_steps, steps in lost.items() if not steps) == fig12.PUBLISHED_FREE
