@@ -63,7 +63,6 @@ class _Leaver(NamedTuple):
 @dataclass(slots=True)
 class _Job:
     granted: dict[str, list[Slice]] = field(default_factory=dict)
-    coming: int = 0
     revoked: dict[str, str] = field(default_factory=dict)
     checks: set[str] = field(default_factory=set)
     withheld: set[str] = field(default_factory=set)
@@ -98,13 +97,12 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) ->
     found = {
         key: Allotted(
             {pool: tuple(each) for pool, each in job.granted.items()},
-            job.coming,
             job.revoked,
             frozenset(job.checks),
             frozenset(job.withheld),
         )
         for key, job in jobs.items()
-        if job.granted or job.coming or job.revoked or job.checks or job.withheld
+        if job.granted or job.revoked or job.checks or job.withheld
     }
     return Outcome(found, barred)
 
@@ -177,7 +175,6 @@ def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits
 
     def later(job: str) -> None:
         nonlocal leaving
-        jobs[job].coming += 1
         if leaving > 0:
             leaving -= 1
         else:
@@ -197,7 +194,6 @@ def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits
         needs = taker.demand.requirements.needs
         if (opened := open_.take(needs)) is not None:
             host, rest = opened
-            jobs[taker.job].coming += host is None
         elif (host := free.next()) is not None:
             rest = host.room
         else:
@@ -264,7 +260,6 @@ def _share_host(
             now = left(now, (needs,))
             jobs[taker.job].grant(taker.demand.name, _part(host.whole, taker) if taker.shape.divides else host.whole)
         else:
-            jobs[taker.job].coming += 1
             waiting.append(taker.job)
     return waiting
 

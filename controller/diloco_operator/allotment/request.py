@@ -96,8 +96,6 @@ class Allotted:
 
     granted: Mapping[str, tuple[Slice, ...]] = field(default_factory=dict)
     """Pool, by its name -> free slices that only its units may take now."""
-    coming: int = 0
-    """Slices that other units are leaving, and that are kept for this job."""
     revoked: Mapping[str, str] = field(default_factory=dict)
     """Units that must leave their slices -> the key of the job that gets these."""
     checks: frozenset[str] = frozenset()

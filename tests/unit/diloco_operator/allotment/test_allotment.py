@@ -109,7 +109,6 @@ def test_a_slice_that_a_unit_leaves_is_kept_for_the_minimum_it_was_revoked_for()
     world.act("old")
     world.job("thief", a_pool(max=9), priority=0)
     world.allotment.refresh()
-    assert world.allotment.of("claimant").coming == 1
     world.units_end()
     assert world.allotment.of("claimant").granted
     world.act("thief")

@@ -65,7 +65,7 @@ def check_as_from_nothing(world: World) -> None:
     for name in world.jobs:
         now, then = world.allotment.of(name), fresh.of(name)
         assert {shape: len(slices) for shape, slices in now.granted.items()} == {s: len(slices) for s, slices in then.granted.items()}
-        assert (now.coming, len(now.revoked)) == (then.coming, len(then.revoked))
+        assert len(now.revoked) == len(then.revoked)
 
 
 def check_minima(world: World) -> None:
