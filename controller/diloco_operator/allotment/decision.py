@@ -10,7 +10,7 @@ from collections.abc import Generator, Sequence
 from diloco_operator.allotment.classes import SliceClasses
 from diloco_operator.allotment.flow import Answer, FlowProblem
 from diloco_operator.allotment.flow_problem import Applicant, Question, Questions, SlicesOf
-from diloco_operator.allotment.host_groups import Group, for_minimum, is_better, left_together
+from diloco_operator.allotment.host_groups import Group, for_minimum, is_better, left_together, used
 from diloco_operator.allotment.hosts import SharedHosts
 from diloco_operator.allotment.outcome import carry_out
 from diloco_operator.allotment.request import AllotmentRequest, Allotted
@@ -69,9 +69,12 @@ class Decision:
             yield None
             if more:
                 tries -= 1
-                other, then = yield from self._ask([*groups, *more])
+                asked = [*groups, *more]
+                other, then = yield from self._ask(asked)
                 if is_better(then[0], found[0]):
-                    groups, question, found = [*groups, *more], other, then
+                    groups, question, found = used(other, then[0], asked), other, then
+                    if len(groups) < len(asked):
+                        question, found = yield from self._ask(groups)
         if rest := (yield from left_together(question, found[0])):
             groups = [*groups, *rest]
             question, found = yield from self._ask(groups)

@@ -61,6 +61,13 @@ def is_better(then: FlowPlan, now: FlowPlan) -> bool:
     return len(then.admitted) > len(now.admitted) or sum(then.missing.values()) < sum(now.missing.values())
 
 
+def used(question: Question, plan: FlowPlan, groups: Iterable[Group]) -> list[Group]:
+    """Leave out groups that no unit takes after all: small ones may have those hosts."""
+    taken = {name for placed in plan.pools.values() for counts in (placed.taken, placed.replaced) for name in counts}
+    firsts = {stock.first for name, stock in question.stocks.items() if stock.for_group and name in taken}
+    return [group for group in groups if min(group) in firsts]
+
+
 def _wants_groups(question: Question, job: FlowJob, waiting: dict[str, int]) -> bool:
     demands = question.applicants[job.key].request.pools
     return any(waiting.get(str(index), 0) > 0 and demand.requirements.shape.slots > 1 for index, demand in enumerate(demands))

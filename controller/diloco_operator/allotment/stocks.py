@@ -60,7 +60,7 @@ class Stock:
     unit: int = 1
     """Points that count as one for the flow."""
     for_group: bool = False
-    """It is for one unit of several slices: units of other minima stay elsewhere, if they can."""
+    """It is for a unit of several slices: no small one is new in it, and units of other minima stay elsewhere, if they can."""
 
     def add(self, class_: SliceClass, places: Iterable[Location], *, leaving: bool) -> None:
         """Add slices of the class, in the order of its free ones."""
@@ -157,6 +157,7 @@ class Stocks:
         for group in groups:
             stock = self._together(group)
             stock.for_group = True
+            stock.mask = sum(1 << number for number in _bits(stock.mask) if requirements(number).shape.slots > 1)
             for class_, location in group:
                 if location in class_.leaving or class_.is_free(location):  # else a unit has it
                     stock.add(class_, (location,), leaving=location in class_.leaving)
