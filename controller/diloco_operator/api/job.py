@@ -513,6 +513,11 @@ class UnitStatus(ApiModel):
         description="What the grantor had said of its nodes or quota when the last asking ended without a place. Absent: it is asked for "
         "now, it has had a place since, or it was never asked for.",
     )
+    cause: str | None = Field(
+        None,
+        max_length=4096,
+        description="How its last attempt ended, or why it has to leave, where the message says more than that; absent: it does not.",
+    )
     template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
 
 

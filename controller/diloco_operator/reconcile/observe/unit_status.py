@@ -40,6 +40,7 @@ class UnitStatusRecord(NamedTuple):
     not_before: float | None = None
     unschedulable: int = 0
     grantor_said: str = ""
+    cause: str = ""
     paused_until: float | None = None
     slow_since: float | None = None
     recover_seconds: float | None = None
@@ -91,6 +92,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         not_before=_time(get("notBefore")),
         unschedulable=get("unschedulable", 0),
         grantor_said=get("grantorSaid", ""),
+        cause=get("cause", ""),
         paused_until=_time(get("pausedUntil")),
         slow_since=_time(get("slowSince")),
         recover_seconds=get("recoverSeconds"),
@@ -146,6 +148,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         found["unschedulable"] = record.unschedulable
     if record.grantor_said:
         found["grantorSaid"] = record.grantor_said
+    if record.cause:
+        found["cause"] = record.cause
     if record.failed_attempt:
         found["failedAttempt"] = record.failed_attempt
     if record.last_failure:

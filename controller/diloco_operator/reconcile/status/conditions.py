@@ -29,7 +29,6 @@ from diloco_operator.api.reasons import (
     UnitReason,
 )
 from diloco_operator.kube.client import Cause
-from diloco_operator.placement.explain import WAITS
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.grantors.interface import NODES, Grant
 from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
@@ -451,8 +450,8 @@ def _missing_units(scaling: Scaling, contributing: frozenset[str]) -> list[UnitS
 def _missing(scaling: Scaling, contributing: frozenset[str]) -> str:
     """The units that do not contribute, and why: `v5p-0 is backing off until 12:03:10 after exit 137 (OOMKilled)`."""
     others = _missing_units(scaling, contributing)
-    waiting = [r for r in others if r.message == WAITS.format(r.pool)]
-    rest = [r for r in others if r.message != WAITS.format(r.pool)]
+    waiting = [r for r in others if _only_waits(r)]
+    rest = [r for r in others if not _only_waits(r)]
     named = [_describe(record) for record in rest[:_NAMED]]
     if len(rest) > _NAMED:
         named.append(f"{len(rest) - _NAMED} more")
@@ -460,6 +459,11 @@ def _missing(scaling: Scaling, contributing: frozenset[str]) -> str:
         wait = "waits for a slice" if len(waiting) == 1 else "wait for slices"
         named.append(f"{_several([r.name for r in waiting])} {wait}, see Placed")
     return "; ".join(named)
+
+
+def _only_waits(record: UnitStatusRecord) -> bool:
+    """Whether all that there is to say of the unit is that it waits for a slice: why stands in the message of its pool."""
+    return record.reason == UnitReason.NO_CAPACITY and not record.cause
 
 
 def _describe(record: UnitStatusRecord) -> str:

@@ -67,7 +67,7 @@ def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
     bad = [node for node in suspects if _until(hosts[node]) > context.now]
     program = _blame_program(context, records, hosts, suspects) if bad else ""
     for node in bad:
-        avoid = not program and _is_replaceable(context, hosts[node], suspects)
+        avoid = not program and _is_replaceable(context, records, hosts[node], suspects)
         hosts[node] = _avoided(hosts[node]) if avoid else _acquitted(hosts[node])
     hosts = {record.node: record for record in _most_important(hosts.values(), context.now)}
     avoided = {node: record.avoided_until for node, record in hosts.items() if record.avoided_until and record.avoided(context.now)}
@@ -166,9 +166,11 @@ def _blame_program(
     )
 
 
-def _is_replaceable(context: ReconcileContext, record: HostRecord, suspects: Sequence[str]) -> bool:
+def _is_replaceable(
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], record: HostRecord, suspects: Sequence[str]
+) -> bool:
     """Whether every pool whose attempts failed on the host could run on others, in whatever state they are, that are not suspects."""
-    failed = {each.unit.rpartition("-")[0] for each in record.failures}
+    failed = {records[each.unit].pool for each in record.failures if each.unit in records}
     return all(_has_other_host(context, pool, suspects) for pool in context.spec.pools if pool.name in failed)
 
 
@@ -219,13 +221,14 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
 
 
 def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
-    """The avoided host on which most of the unit's failures happened, and their number."""
-    mine = {format_timestamp(at) for at in record.failures}
-    counts = {
-        node: sum(each.unit == record.name and format_timestamp(each.at) in mine for each in hosts.records[node].failures)
-        for node in hosts.avoided
-    }
+    """The avoided host on which most of the failures happened that used up the unit's restart budget, and their number."""
+    counts = {node: sum(_counts(record, each) for each in hosts.records[node].failures) for node in hosts.avoided}
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
+
+
+def _counts(record: UnitStatusRecord, failure: HostFailure) -> bool:
+    """Whether this is one of the failures on the unit's record. To be slow is none, and those before the first one are forgotten."""
+    return failure.unit == record.name and failure.reason != UnitReason.SLOW and failure.at >= record.failures[0]
 
 
 class SpareSlices:

@@ -20,9 +20,9 @@ def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitSta
             found[name] = record
         elif record.running:
             text = f"spec.pools has no pool {record.pool} any more"
-            found[name] = record._replace(state=UnitState.DRAINING, reason=UnitReason.SCALED_DOWN, message=text, since=context.now)
+            found[name] = record._replace(state=UnitState.DRAINING, reason=UnitReason.SCALED_DOWN, message=text, cause="", since=context.now)
         elif context.learners.get(name):
-            found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=UnitReason.SCALED_DOWN)
+            found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=UnitReason.SCALED_DOWN, cause="")
     return found
 
 
@@ -32,7 +32,7 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     if record.running:
         if record.state is UnitState.DRAINING:
             return record
-        return record._replace(state=UnitState.DRAINING, reason=UnitReason.SUSPENDED, message=message, since=now)
+        return record._replace(state=UnitState.DRAINING, reason=UnitReason.SUSPENDED, message=message, cause="", since=now)
     if record.state is UnitState.COMPLETED and not record.reason:
         return record
     fresh = record._replace(
@@ -41,6 +41,7 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
         failures=(),
         unschedulable=0,
         grantor_said="",
+        cause="",
         ended_at=None,
         reason=UnitReason.SUSPENDED,
         message=message,
@@ -65,6 +66,7 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
         not_before=None,
         ended_at=None,
         grantor_said="",
+        cause="",
         reason="",
         message="" if worked else "the job is over",
         since=now,

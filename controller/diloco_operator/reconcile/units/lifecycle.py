@@ -33,8 +33,6 @@ from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up
 from diloco_operator.timeouts import RECONCILE
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
-_STUCK = "; its pod "
-"""Begins what a message says of a pod that does not end."""
 _DRAINED_GRACE = 5.0
 """Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A
 report comes every second. A needless attempt at the end of a job costs little."""
@@ -98,6 +96,7 @@ def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection
         slice="",
         reason=UnitReason.PODS_REFUSED,
         message=rejection.message,
+        cause="",
         since=context.now,
     )
     return UnitObservation(ended, deadlines=(rejection.retry_at,))
@@ -167,6 +166,7 @@ def _adopt(
         since=first.created,
         not_before=None,
         grantor_said="",
+        cause="",
         template_hash=first.template_hash,
     )
 
@@ -224,7 +224,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", why)), adopted, deadlines)
     end = _when(context, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
-        draining = record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, since=context.now)
+        draining = record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, cause="", since=context.now)
         return UnitObservation(draining, adopted, deadlines)
     failures = blame(record, record.attempt, end, current)
     return UnitObservation(
@@ -309,8 +309,9 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     due = min((pod.deletion + RECONCILE.stuck_deletion for pod in current if pod.deletion is not None and not pod.ended), default=None)
     if _lingers(context, current):
         late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
-        message = _why_it_drains(context, record) + (_stuck(late) if late else "")
-        return UnitObservation(record._replace(message=message), adopted, [due] if due is not None and not late else [])
+        why = _why_it_drains(context, record)
+        told = record._replace(message=f"{why}; {_stuck(late)}", cause=why) if late else record._replace(message=why, cause="")
+        return UnitObservation(told, adopted, [due] if due is not None and not late else [])
     end = _end_of_drain(record._replace(message=_why_it_drains(context, record)), context.now)
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
         # It may have reached the end of the job before it was asked to go.
@@ -322,7 +323,7 @@ def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
     """Without what was added while its pods did not end."""
     if record.reason == UnitReason.SUSPENDED and not context.spec.suspend:
         return "the job was suspended and is resumed; the unit starts again when its pods have ended"
-    return record.message.partition(_STUCK)[0]
+    return record.cause or record.message
 
 
 def _stuck(pods: Sequence[PodView]) -> str:
@@ -330,7 +331,7 @@ def _stuck(pods: Sequence[PodView]) -> str:
     first = min(pods, key=lambda pod: pod.name)
     assert first.deletion is not None, "chosen for it"
     return (
-        f"{_STUCK}{first.name} was to end by {format_timestamp(first.deletion)}, and node {first.node} answers but has not ended it: a "
+        f"its pod {first.name} was to end by {format_timestamp(first.deletion)}, and node {first.node} answers but has not ended it: a "
         "process that waits for a device or a file system cannot be killed. Look at the node; if it must be restarted, drain it first"
     )
 

@@ -59,12 +59,13 @@ def start_fresh(record: UnitStatusRecord, message: str, now: float) -> UnitStatu
         not_before=None,
         unschedulable=0,
         ended_at=None,
+        cause="",
     )
 
 
 def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
     """The record with the end of `attempt`. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
-    ended = record._replace(attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None)
+    ended = record._replace(attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None, cause="")
     lost_at = record.ended_at if record.ended_at is not None else end.at  # attempts that end before they contribute are one loss
     match end.kind:
         case EndKind.COMPLETE:

@@ -25,6 +25,6 @@ def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRec
         is_own = winner == context.observed.job.key
         goal = "because others are worth more to its job" if is_own else f"to job {'/'.join(winner.split('/')[:2])}"
         message = f"it leaves slice {record.slice} {goal}"
-        gone = record._replace(reason=UnitReason.GAVE_WAY, message=message, since=context.now)
+        gone = record._replace(reason=UnitReason.GAVE_WAY, message=message, cause="", since=context.now)
         found[name] = gone._replace(state=UnitState.DRAINING) if record.running else gone._replace(slice="")
     return found

@@ -75,6 +75,7 @@ def _afresh(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
         state=UnitState.PENDING,
         reason=UnitReason.TEMPLATE_CHANGED,
         message=_CHANGED,
+        cause="",
         failures=(),
         not_before=None,
         since=now,
@@ -83,4 +84,4 @@ def _afresh(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
 
 
 def _drain(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    return record._replace(state=UnitState.DRAINING, reason=UnitReason.TEMPLATE_CHANGED, message=_CHANGED, failures=(), since=now)
+    return record._replace(state=UnitState.DRAINING, reason=UnitReason.TEMPLATE_CHANGED, message=_CHANGED, cause="", failures=(), since=now)

@@ -183,9 +183,9 @@ def _assign(
         (pods_there[unit] for host in assignment.hosts if (pods_there := busy.get(host.node)) for unit in own if unit in pods_there), ""
     )
     if blocked or blocker or context.finishing:
-        why = blocked or (_with_cause(record, f"waits until the pod {blocker} has gone") if blocker else "the job is about to end")
-        reason = UnitReason.SCHEDULING if blocker else UnitReason.WAITING_FOR_SYNCER
-        return _set(record, UnitState.PENDING, reason, why, context.now)
+        if blocker and not blocked:
+            return _waits_on(record, UnitReason.SCHEDULING, f"waits until the pod {blocker} has gone", context.now)
+        return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked or "the job is about to end", context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.placed -= 1
@@ -223,8 +223,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
     if blocked:
         return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked, context.now)
     if blocker := grantor.blocker(context, record):
-        why = _with_cause(record, f"waits until the pod {blocker} has ended")
-        return _set(record, UnitState.PENDING, UnitReason.SCHEDULING, why, context.now)
+        return _waits_on(record, UnitReason.SCHEDULING, f"waits until the pod {blocker} has ended", context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.deadlines.append(rejection.retry_at)
@@ -234,12 +233,12 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
     return started._replace(reason=grantor.gives.unit, message=asked_message(grantor, context.now), since=context.now)
 
 
-def _with_cause(record: UnitStatusRecord, waits: str) -> str:
-    """Why a unit waits. The cause of the last attempt's end comes first: it is what a reader needs most."""
-    if record.message.endswith(waits):
-        return record.message
+def _waits_on(record: UnitStatusRecord, reason: UnitReason, waits: str, now: float) -> UnitStatusRecord:
+    """A unit that waits for something. How its last attempt ended comes first: it is what a reader needs most."""
     ended = record.state is UnitState.BACKING_OFF or record.reason in _ENDED_WITHOUT_FAILURE
-    return f"{record.message}; {waits}" if ended and record.message else waits
+    cause = record.cause or (record.message if ended else "")
+    message = f"{cause}; {waits}" if cause else waits
+    return _set(record, UnitState.PENDING, reason, message, now)._replace(cause=cause)
 
 
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
@@ -257,7 +256,7 @@ def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRec
     record = record._replace(slice="", not_before=None)
     if left.reason == UnitReason.NO_CAPACITY:
         reason, message = _why_waits(context, scaling, left)
-        return _set(record, UnitState.PENDING, reason, _with_cause(record, message), context.now)
+        return _waits_on(record, reason, message, context.now)
     record = not_needed(record, left.message)
     return _set(record, UnitState.PENDING, left.reason, record.message, context.now)
 
@@ -273,7 +272,7 @@ def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) 
 
 def _set(record: UnitStatusRecord, state: UnitState, reason: str, message: str, now: float) -> UnitStatusRecord:
     since = record.since if state is record.state and record.since is not None else now
-    return record._replace(state=state, reason=reason, message=message, since=since)
+    return record._replace(state=state, reason=reason, message=message, cause="", since=since)
 
 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:

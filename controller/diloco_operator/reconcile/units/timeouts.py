@@ -295,7 +295,7 @@ def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) 
     ]
     if not ends:
         return Timeout()
-    due, message = min(ends)
+    due, message = min(ends, key=lambda each: each[0])
     if report.received_at >= due:
         return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, message, context.now))
     return Timeout(due=due if due > context.now else None)

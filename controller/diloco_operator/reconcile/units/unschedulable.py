@@ -65,6 +65,7 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
         reason=why.reason,
         message=f"{words}; the next one starts at {format_timestamp(not_before)}",
         grantor_said=words if withdrawn else "",
+        cause="",
         since=context.now,
         not_before=not_before,
         unschedulable=in_a_row,
