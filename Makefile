@@ -75,10 +75,11 @@ crds: setup  ## regenerate crds/ and the chart's copy from the types
 	@$(BIN)/diloco crd > crds/diloco.dev_dilocojobs.yaml
 	@cp crds/*.yaml helm/diloco-operator/files/crds/
 
-docs: setup  ## regenerate docs/api.md from the types, the values table of the chart, and the rights for grantors
+docs: setup  ## regenerate docs/api.md and docs/states.md, the values table of the chart, and the rights for grantors
 	@$(BIN)/python hack/api_docs.py > docs/api.md
 	@$(BIN)/python hack/chart_docs.py
 	@$(BIN)/python hack/grantor_docs.py
+	@$(BIN)/python hack/states_docs.py > docs/states.md
 
 wheel: setup  ## build the wheel for images with programs of your own: dist/diloco_operator-….whl
 	@uv=$$(command -v uv || echo .tools/uv/bin/uv); "$$uv" build --quiet --wheel --python $(BIN)/python --out-dir $(or $(WHEELS),dist)

@@ -4,6 +4,8 @@ same: `pytest -p builders.scrambled_words --scrambled-report FILE`.
 The modules are changed as they are imported. What has a space and a letter is prose: a literal, an f-string, or a constant of a module. It
 goes through `_say`, which returns it, or in the second reconcile its digest: words that nothing can read, the same for the same text. So
 what a reconcile reads back from a status that the second one wrote changes exactly when the words do.
+
+See docs/decisions/0232-words-decide-nothing.md.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from builders.documents import NOT_TYPED, PRESENT, ROOT, SCENARIOS, SHELL, Block
 from diloco_operator.api.names import API_VERSION
 from diloco_operator.cli.validate import check
 
-LANGUAGES = {SHELL, "text", "yaml", "python", "json", "dockerfile"}
+LANGUAGES = {SHELL, "text", "yaml", "python", "json", "dockerfile", "mermaid"}
 """Text is what a program prints."""
 ASSIGNED = [name for names in SCENARIOS.values() for name in names]
 # Every process collects this file, and bash reads each line of a block to find its commands: so only the blocks that have such a command.

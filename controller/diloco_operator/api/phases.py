@@ -13,7 +13,6 @@ from typing import Protocol
 from diloco.goodput import Use
 
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import UnitReason
 
 
 class Phase(enum.StrEnum):
@@ -41,7 +40,7 @@ class Phase(enum.StrEnum):
 
 
 class UnitFacts(Protocol):
-    """What the phase of a unit follows from: `api.job.UnitStatus`, or what reconcile reads of it."""
+    """What the state of a unit follows from (`reconcile.units.states`): `api.job.UnitStatus`, or what reconcile reads of it."""
 
     @property
     def state(self) -> UnitState: ...
@@ -53,28 +52,3 @@ class UnitFacts(Protocol):
     def restarts(self) -> int: ...
     @property
     def steps(self) -> int: ...
-
-
-def phase_of(unit: UnitFacts, *, trained: bool = False) -> Phase:
-    """Name what its hardware does. `trained`: it is known to have trained before, though it may have no committed step yet."""
-    match unit.state:
-        case UnitState.TRAINING | UnitState.JOINING if unit.reason == UnitReason.PAUSED:
-            return Phase.PAUSE
-        case UnitState.TRAINING:
-            return Phase.WAITING if unit.reason == UnitReason.WAITING_FOR_QUORUM else Phase.TRAINING
-        case UnitState.PENDING if unit.reason in (UnitReason.SUSPENDED, UnitReason.SCALED_DOWN):
-            return Phase.OVER
-        case UnitState.PENDING | UnitState.STARTING if not unit.slice:
-            return Phase.MISSING
-        case UnitState.PENDING | UnitState.STARTING | UnitState.JOINING:
-            if trained or unit.steps or unit.restarts:
-                return Phase.RECOVERY
-            return Phase.COMPILE if unit.reason == UnitReason.FIRST_STEP else Phase.START
-        case UnitState.BACKING_OFF:
-            return Phase.RECOVERY
-        case UnitState.DRAINING:
-            return Phase.RECONFIGURATION
-        case UnitState.FAILED:
-            return Phase.FAILED
-        case UnitState.COMPLETED:
-            return Phase.OVER

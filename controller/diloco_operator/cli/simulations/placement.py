@@ -16,13 +16,14 @@ from diloco.simulation.slices import Group, PlacedUnit
 from diloco_operator.allotment import Allotment
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED
-from diloco_operator.api.phases import Phase, phase_of
+from diloco_operator.api.phases import Phase
 from diloco_operator.fleet import Inventory, Shape, project_node
 from diloco_operator.fleet.capacity import CapacityType, capacity_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, parse_job, reconcile
 from diloco_operator.reconcile.observe.unit_status import read_units
+from diloco_operator.reconcile.units.states import phase_of
 
 _NOW = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 """Any moment: where units go does not depend on the time. What could be a matter of time, such as hosts that are avoided, is not here."""

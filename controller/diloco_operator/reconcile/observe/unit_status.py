@@ -74,13 +74,14 @@ def read_units(status: Mapping[str, Any]) -> dict[str, UnitStatusRecord]:
 
 def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
     get = raw.get
+    attempt, ended = get("attempt", 0), get("endedAttempt", 0)
     return UnitStatusRecord(
         name=raw["name"],
         pool=raw["pool"],
-        state=UnitState(raw["state"]),
+        state=_state(UnitState(raw["state"]), runs=attempt > ended),
         slice=get("slice", ""),
-        attempt=get("attempt", 0),
-        ended_attempt=get("endedAttempt", 0),
+        attempt=attempt,
+        ended_attempt=ended,
         failed_attempt=get("failedAttempt", 0),
         last_failure=get("lastFailure", ""),
         restarts=get("restarts", 0),
@@ -106,6 +107,13 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         steps=get("steps", 0),
         refused=get("refused") or _NONE,
     )
+
+
+def _state(state: UnitState, *, runs: bool) -> UnitState:
+    """As written, unless the attempts contradict it, which no operator writes: they decide which pods may go."""
+    if runs is (state in LIVE):
+        return state
+    return UnitState.STARTING if runs else UnitState.PENDING
 
 
 def write_unit(record: UnitStatusRecord) -> dict[str, Any]:

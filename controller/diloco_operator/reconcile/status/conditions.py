@@ -38,10 +38,9 @@ from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.status.events import own_data_advice
 from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.reconcile.status.statements import Statement, Statements
-from diloco_operator.reconcile.units.delegation import is_waiting
 from diloco_operator.reconcile.units.roll_out import stopped_roll_outs
 from diloco_operator.reconcile.units.scaling import Scaling
-from diloco_operator.reconcile.units.unschedulable import GAVE_UP
+from diloco_operator.reconcile.units.states import GAVE_UP, State, state_of
 from diloco_operator.report import UnitPhase
 from diloco_operator.timeouts import RECONCILE
 
@@ -228,7 +227,7 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
 
 def _awaited(context: ReconcileContext, scaling: Scaling) -> Grant | None:
     """What the first unit of those waits for that were asked for; None: there are none."""
-    first = next(filter(is_waiting, scaling.records.values()), None)
+    first = next((each for each in scaling.records.values() if state_of(each) is State.WAITING_FOR_GRANTOR), None)
     if first is None:
         return None
     grantor = grantor_of(context.spec, context.pools[first.pool])

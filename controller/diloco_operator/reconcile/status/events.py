@@ -26,7 +26,7 @@ from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.remedies import with_remedies
-from diloco_operator.reconcile.units.delegation import is_waiting
+from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.unschedulable import gave_slice_up
 
 _LIMIT = 20
@@ -46,7 +46,7 @@ def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, Unit
 
 
 def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | None:
-    changed = old is None or old.state is not new.state or old.attempt != new.attempt or is_waiting(old) != is_waiting(new)
+    changed = old is None or old.state is not new.state or old.attempt != new.attempt or _waits(old) != _waits(new)
     if not changed:
         return None
     if new.state is UnitState.FAILED:
@@ -56,10 +56,10 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
     ended = old is not None and new.ended_attempt > old.ended_attempt and new.restarts > old.restarts
     if new.state is UnitState.BACKING_OFF and ended:
         return Event.of(EventReason.UNIT_CRASHED, _said(new.name, new.message))
-    if is_waiting(new):
+    if _waits(new):
         asked = new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0)
         return Event.of(EventReason.NODES_REQUESTED, f"{new.name}: attempt {new.attempt} {new.message}") if asked else None
-    if old is not None and is_waiting(old) and new.slice and new.attempt == old.attempt:
+    if old is not None and _waits(old) and new.slice and new.attempt == old.attempt:
         return Event.of(EventReason.UNIT_STARTED, f"{new.name}: attempt {new.attempt} got {new.slice}")
     if new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0):
         return Event.of(EventReason.UNIT_STARTED, f"{new.name}: attempt {new.attempt} starts on {new.slice}")
@@ -72,6 +72,10 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
         back = f", {new.recover_seconds:.1f} s after it was lost" if recovered else ""
         return Event.of(EventReason.UNIT_CONTRIBUTES, f"{new.name}: attempt {new.attempt} contributes{back}")
     return None
+
+
+def _waits(record: UnitStatusRecord) -> bool:
+    return state_of(record) is State.WAITING_FOR_GRANTOR
 
 
 def own_data_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:

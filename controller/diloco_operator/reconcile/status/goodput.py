@@ -17,9 +17,10 @@ from diloco.goodput import Use
 
 from diloco_operator.api.goodput import key_of
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.phases import Phase, phase_of
+from diloco_operator.api.phases import Phase
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.report import Report
 
 _MOST_COUNT = 2**53

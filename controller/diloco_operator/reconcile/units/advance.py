@@ -13,6 +13,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.timeouts import all_bound, all_run, starting
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import UnitPhase, UnitReport
 
 _PAUSE_TOLERANCE = 5.0
@@ -25,18 +26,18 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
     """The record with the state that the attempt is in now. `pods`: its own."""
     seen = context.unit_report(record.name, record.attempt)
     state, reason, message = _state(context, record, pods, seen)
+    until = None
     if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
         until = _paused_until(context, record, seen)
-        record = record._replace(paused_until=until)
         words = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
         reason, message = UnitReason.PAUSED, words
     if record.unschedulable and all_bound(pods):
         record = record._replace(unschedulable=0)
     if state is UnitState.TRAINING and record.ended_at is not None:
         record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
-    if (state, reason, message) == (record.state, record.reason, record.message):
+    if (state, reason, message, until) == (record.state, record.reason, record.message, record.paused_until):
         return record
-    return record._replace(state=state, reason=reason, message=message, since=record.since if state is record.state else context.now)
+    return transition(record, UnitEvent.SEEN, context.now, reason, message, shown=state, paused_until=until)
 
 
 def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:

@@ -14,7 +14,7 @@ from diloco_operator.reconcile.grantors import registry
 from diloco_operator.reconcile.grantors.interface import Answer
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.delegation import is_waiting
+from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.timeouts import all_bound
 
 
@@ -28,7 +28,7 @@ def granted_pods(context: ReconcileContext, pods: LearnerPods, records: Mapping[
     creates: list[Create] = []
     for record in records.values():
         mine = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
-        if not is_waiting(record) or not context.up_to_date(record):
+        if state_of(record) is not State.WAITING_FOR_GRANTOR or not context.up_to_date(record):
             continue
         answer = read_answer(context, record, mine)
         grantor = registry.grantor_of(context.spec, context.pools[record.pool])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from diloco.wording import plural
 
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import Capacity, UnitState
+from diloco_operator.api.job import Capacity
 from diloco_operator.api.reasons import PoolReason, UnitReason
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Shape, Slice, group_name
@@ -28,21 +28,16 @@ from diloco_operator.reconcile.grantors.registry import cannot_ask, grantor_of
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.requirements import pool_requirements
+from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace, all_bound, bound_at
 from diloco_operator.reconcile.units.worth import pool_worth
 from diloco_operator.timeouts import RECONCILE
 
-_GROWS = (UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 
-
-def is_waiting(record: UnitStatusRecord) -> bool:
-    """Whether the unit's pods exist, and its slice is not known yet."""
-    return not record.slice and record.running and record.state in _GROWS
-
-
-def is_cooling(record: UnitStatusRecord, now: float) -> bool:
-    """Whether no nodes came for the unit in time, and it pauses."""
-    return record.reason == UnitReason.NOT_PROVISIONED and record.not_before is not None and now < record.not_before
+def _cool_until(records: Iterable[UnitStatusRecord], now: float) -> float | None:
+    """When the last of these units that cool down may be asked for again; None: none cools down now."""
+    pauses = [record.not_before for record in records if state_of(record) is State.COOLING_DOWN and record.not_before is not None]
+    return max((until for until in pauses if now < until), default=None)
 
 
 # --- the slice of a unit ------------------------------------------------------------------------------------------------
@@ -157,7 +152,7 @@ class _Asking:
     def _keep(self) -> list[str]:
         """Count the units that wait and are needed, those of the pools' minima and the oldest first. Returns the others."""
         position = {pool.name: index for index, pool in enumerate(self._pools)}
-        waiting = [record for record in self._records.values() if is_waiting(record)]
+        waiting = [record for record in self._records.values() if state_of(record) is State.WAITING_FOR_GRANTOR]
         waiting.sort(key=lambda record: (record.since or 0.0, position.get(record.pool, len(position)), record.number))
         short = {pool.name: pool.min - self._settled[pool.name] for pool in self._pools}
         first: list[UnitStatusRecord] = []
@@ -190,9 +185,9 @@ class _Asking:
         if self._grantor(pool) is None:
             return []
         mine = [record for record in self._records.values() if record.pool == pool.name]
-        pauses = [record.not_before for record in mine if is_cooling(record, self._context.now) and record.not_before is not None]
-        if pauses:  # what did not come for one unit would not come for the next one either
-            self._deadlines.append(max(pauses))
+        until = _cool_until(mine, self._context.now)
+        if until is not None:  # what did not come for one unit would not come for the next one either
+            self._deadlines.append(until)
             return []
         found = []
         for unit in pool.units:
@@ -225,11 +220,11 @@ def asked_message(grantor: Grantor, at: float) -> str:
     return f"asked {grantor.asked} for {grantor.gives.words} at {format_timestamp(at)}"
 
 
-def not_needed(record: UnitStatusRecord, why: str) -> UnitStatusRecord:
-    """A unit that the job has no room for any more, with the message `why`, and what its grantor had said until then: without that a pool
-    that is not used could not say what was wrong with it."""
-    said = record.message if is_waiting(record) else record.grantor_said
-    return record._replace(grantor_said=said, message=f"{why}; until then: {said}" if said else why)
+def not_needed(record: UnitStatusRecord, why: str) -> tuple[str, str]:
+    """The message of a unit that the job has no room for any more, because of `why`, and what its grantor had said until then: without
+    that a pool that is not used could not say what was wrong with it."""
+    said = record.message if state_of(record) is State.WAITING_FOR_GRANTOR else record.grantor_said
+    return f"{why}; until then: {said}" if said else why, said
 
 
 def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:
@@ -242,8 +237,8 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             found.append(with_remedy(outcome, ASK) if outcome.why and pool.capacity is not Capacity.SCAVENGED else outcome)
             continue
         mine = [record for record in records.values() if record.pool == pool.name]
-        waiting = sum(map(is_waiting, mine))
-        pauses = [record.not_before for record in mine if is_cooling(record, context.now) and record.not_before is not None]
+        waiting = sum(state_of(record) is State.WAITING_FOR_GRANTOR for record in mine)
+        until = _cool_until(mine, context.now)
         if outcome.why and (why := cannot_ask(context.spec, pool, context.observed.without)):
             outcome = with_cause(outcome, why)
         elif waiting:
@@ -255,8 +250,8 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             last = max(given_up, key=lambda record: (record.since or 0.0, record.number), default=None)
             if last is not None:
                 outcome = with_cause(outcome, f"{last.name} until then: {last.grantor_said}")
-        elif pauses and outcome.why:
-            more = f"{grantor.asked} brought no nodes in time and is asked again at {format_timestamp(max(pauses))}"
+        elif until is not None and outcome.why:
+            more = f"{grantor.asked} brought no nodes in time and is asked again at {format_timestamp(until)}"
             outcome = with_cause(outcome, more)
         found.append(outcome)
     return found

@@ -24,6 +24,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.restarts import backoff_seconds
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 FAILURES = 2
 """Attempts that must have failed on a host before the job avoids it."""
@@ -208,12 +209,13 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
         if not excused or len(record.failures) - excused > budget.limit:
             continue
         not_before = record.failures[-1] + backoff_seconds(budget, len(record.failures))
-        found[name] = record._replace(
-            state=UnitState.BACKING_OFF,
-            reason=UnitReason.HOST_AVOIDED,
-            message=f"{excused} of its {plural(len(record.failures), 'failure')} happened on node {node}, which is avoided until "
+        found[name] = transition(
+            record,
+            UnitEvent.EXCUSED,
+            now,
+            UnitReason.HOST_AVOIDED,
+            f"{excused} of its {plural(len(record.failures), 'failure')} happened on node {node}, which is avoided until "
             f"{format_timestamp(hosts.avoided[node])}; it starts again on another host",
-            since=now,
             restarts=record.restarts + 1,
             not_before=not_before,
         )

@@ -15,11 +15,11 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.delegation import is_waiting
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.reconcile.units.meanwhile import takes_slices
 from diloco_operator.reconcile.units.requirements import hardware_request
+from diloco_operator.reconcile.units.states import State, state_of
 
 _KEEP_ORDER = {
     UnitState.TRAINING: 0,
@@ -111,7 +111,7 @@ def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 def _pool_request(
     context: ReconcileContext, pool: Pool, mine: list[UnitStatusRecord], occupancy: _Occupancy, most_new: int, avoid: Collection[str]
 ) -> PoolRequest:
-    waiting = [r for r in mine if is_waiting(r)]
+    waiting = [r for r in mine if state_of(r) is State.WAITING_FOR_GRANTOR]
     if all(takes_slices(context, r) for r in waiting):
         waiting = []  # kube-scheduler has no pods for what is free
     able = (r for r in mine if r.state in _KEEP_ORDER and r not in waiting)

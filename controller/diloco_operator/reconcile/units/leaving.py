@@ -10,6 +10,7 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 
 def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
@@ -20,9 +21,9 @@ def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitSta
             found[name] = record
         elif record.running:
             text = f"spec.pools has no pool {record.pool} any more"
-            found[name] = record._replace(state=UnitState.DRAINING, reason=UnitReason.SCALED_DOWN, message=text, cause="", since=context.now)
+            found[name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, text)
         elif context.learners.get(name):
-            found[name] = record._replace(state=UnitState.PENDING, slice="", not_before=None, reason=UnitReason.SCALED_DOWN, cause="")
+            found[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.message)
     return found
 
 
@@ -32,21 +33,10 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     if record.running:
         if record.state is UnitState.DRAINING:
             return record
-        return record._replace(state=UnitState.DRAINING, reason=UnitReason.SUSPENDED, message=message, cause="", since=now)
+        return transition(record, UnitEvent.ASKED_TO_LEAVE, now, UnitReason.SUSPENDED, message)
     if record.state is UnitState.COMPLETED and not record.reason:
         return record
-    fresh = record._replace(
-        slice="",
-        not_before=None,
-        failures=(),
-        unschedulable=0,
-        grantor_said="",
-        cause="",
-        ended_at=None,
-        reason=UnitReason.SUSPENDED,
-        message=message,
-    )
-    return fresh if record.state is UnitState.PENDING else fresh._replace(state=UnitState.PENDING, since=now)
+    return transition(record, UnitEvent.SUSPENDED, now, UnitReason.SUSPENDED, message)
 
 
 def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | None, now: float) -> UnitStatusRecord:
@@ -57,17 +47,7 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
     if record.state is UnitState.FAILED:
         return record._replace(slice="")
     if record.state is UnitState.COMPLETED:
-        return record._replace(slice="", reason="", message="")
-    worked = complete and record.state in LIVE
-    return record._replace(
-        state=UnitState.COMPLETED if worked else UnitState.PENDING,
-        ended_attempt=record.attempt,
-        slice="",
-        not_before=None,
-        ended_at=None,
-        grantor_said="",
-        cause="",
-        reason="",
-        message="" if worked else "the job is over",
-        since=now,
-    )
+        return transition(record, UnitEvent.JOB_COMPLETE, now)
+    if complete and record.state in LIVE:
+        return transition(record, UnitEvent.JOB_COMPLETE, now, since=now)
+    return transition(record, UnitEvent.JOB_OVER, now, message="the job is over", since=now)

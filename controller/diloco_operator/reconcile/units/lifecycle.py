@@ -25,14 +25,18 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.advance import advance
 from diloco_operator.reconcile.units.answers import read_answer
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
-from diloco_operator.reconcile.units.delegation import is_waiting, read_binding
+from diloco_operator.reconcile.units.delegation import read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
+from diloco_operator.reconcile.units.states import GAVE_UP, State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace, Timeout, all_bound, bound_at, timed_out
-from diloco_operator.reconcile.units.unschedulable import GAVE_UP, give_slice_up, node_taken, nodes_to_avoid
+from diloco_operator.reconcile.units.transitions import UnitEvent, new_unit, transition
+from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_taken, nodes_to_avoid
 from diloco_operator.timeouts import RECONCILE
 
 _DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
+TOOK_SLICE = "the unit took a slice that became free"
+"""Message of the end of an attempt that waited for a grantor."""
 _DRAINED_GRACE = 5.0
 """Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A
 report comes every second. A needless attempt at the end of a job costs little."""
@@ -64,7 +68,7 @@ def observe_units(context: ReconcileContext) -> Units:
     """Of every unit on record, and of every unit that has pods."""
     units = Units(dict(context.before), set(), [], nodes_to_avoid(context), [])
     for name, pods in context.learners.items():
-        units.records.setdefault(name, UnitStatusRecord(name, pods[0].pool, since=context.now))
+        units.records.setdefault(name, new_unit(name, pods[0].pool, context.now))
     for name, record in units.records.items():
         observation = observe_unit(context, record, context.learners.get(name, ()))
         if observation.adopted and (rejection := _rejected_gang(context, observation.record)) is not None:
@@ -90,15 +94,7 @@ def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejec
 
 def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection: Rejection) -> UnitObservation:
     """The attempt ends: it would occupy what it cannot use."""
-    ended = record._replace(
-        state=UnitState.PENDING,
-        ended_attempt=record.attempt,
-        slice="",
-        reason=UnitReason.PODS_REFUSED,
-        message=rejection.message,
-        cause="",
-        since=context.now,
-    )
+    ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, rejection.message)
     return UnitObservation(ended, deadlines=(rejection.retry_at,))
 
 
@@ -114,8 +110,6 @@ def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
     if adopted:
         record = _adopt(context, record, pods, newest, older)
     observation = _observe_newest(context, record, pods, adopted=adopted)
-    if observation.record.paused_until is not None and observation.record.reason != UnitReason.PAUSED:
-        observation = observation._replace(record=observation.record._replace(paused_until=None))
     return observation._replace(failures=(*older, *observation.failures))
 
 
@@ -136,18 +130,20 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         return _drained(context, record, current, adopted=adopted)
     if len(slices) > 1:
         return UnitObservation(_on_two_slices(context, record, slices), adopted)
-    if not is_waiting(record):
+    if state_of(record) is not State.WAITING_FOR_GRANTOR:
         return _observe_attempt(context, record, current, adopted=adopted)
     answer = read_answer(context, record, current)
     if answer is not None and answer.problem:
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", answer.problem)), adopted)
     if answer is not None:  # its pods come when its nodes do
-        record = record._replace(reason=answer.waits, message=answer.message)
+        record = transition(record, UnitEvent.GRANTOR_SAID, context.now, answer.waits, answer.message)
         return UnitObservation(record, adopted, [answer.recheck_at] if answer.recheck_at is not None else [])
     binding = read_binding(context, record, current)
     if binding.problem is not None:
         return UnitObservation(give_slice_up(context, record, binding.problem), adopted)
-    observation = _observe_attempt(context, record._replace(slice=binding.slice), current, adopted=adopted)
+    if binding.slice:
+        record = transition(record, UnitEvent.GRANTED, context.now, record.reason, record.message, slice=binding.slice)
+    observation = _observe_attempt(context, record, current, adopted=adopted)
     return observation._replace(deadlines=[*observation.deadlines, *([binding.recheck_at] if binding.recheck_at is not None else [])])
 
 
@@ -159,16 +155,15 @@ def _adopt(
     record = _account_older(context, record, pods, newest, failures)
     mine = [pod for pod in pods if pod.attempt == newest]
     first = mine[0]
-    return record._replace(
-        state=UnitState.STARTING,
-        attempt=newest,
-        slice=next((pod.slice for pod in mine if pod.slice), ""),
-        since=first.created,
-        not_before=None,
-        grantor_said="",
-        cause="",
-        template_hash=first.template_hash,
-    )
+    slice_ = next((pod.slice for pod in mine if pod.slice), "")
+    return _found(record, newest, slice_, first.created)._replace(template_hash=first.template_hash)
+
+
+def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
+    """A unit of which there are pods of an attempt that is not on record."""
+    message = "its pods were there, and their attempt was not on record"
+    starting, event = UnitState.STARTING, UnitEvent.FOUND
+    return transition(record, event, since, UnitReason.SCHEDULING, message, shown=starting, since=since, attempt=attempt, slice=slice_)
 
 
 def _slices(pods: Sequence[PodView]) -> set[str]:
@@ -185,14 +180,14 @@ def _without_slice(context: ReconcileContext, record: UnitStatusRecord) -> UnitS
     """An operator died before it had created any of the pods that name the group, so the rest of the attempt cannot be created."""
     message = f"attempt {record.attempt} was created in part, and none of its pods names its slice; it is created again"
     never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
-    return after_end(record, record.attempt, never, context.spec.learners.restart, context.now)
+    return after_end(record, never, context.spec.learners.restart, context.now)
 
 
 def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:
     """Two plans created the attempt, because the operator did not know how much of the first was carried out."""
     message = f"attempt {record.attempt} was created on two slices, {' and '.join(sorted(slices))}; it is created again on one"
     never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
-    return after_end(record, record.attempt, never, context.spec.learners.restart, context.now)
+    return after_end(record, never, context.spec.learners.restart, context.now)
 
 
 def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
@@ -220,16 +215,15 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     due = cause_due(end, current, context.now)
     if due is not None:
         return UnitObservation(record, adopted, [*deadlines, due])
-    if is_waiting(record) and (why := _never_whole(end, current)):  # with a pause, or it would be asked for without end
+    if state_of(record) is State.WAITING_FOR_GRANTOR and (why := _never_whole(end, current)):
+        # With a pause, or it would be asked for without end.
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", why)), adopted, deadlines)
     end = _when(context, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
-        draining = record._replace(state=UnitState.DRAINING, reason=end.reason, message=end.message, cause="", since=context.now)
+        draining = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, end.reason, end.message)
         return UnitObservation(draining, adopted, deadlines)
     failures = blame(record, record.attempt, end, current)
-    return UnitObservation(
-        after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted, deadlines, failures=failures
-    )
+    return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted, deadlines, failures=failures)
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str:
@@ -244,7 +238,7 @@ def _never_whole(end: End, current: Sequence[PodView]) -> str:
 def _node_health(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> NodeHealth:
     """A new node may have come to the scheduler before it came to us."""
     bound = bound_at(pod, context.now)
-    if is_waiting(record) and bound is not None and context.observed.fleet.node(pod.node) is None:
+    if state_of(record) is State.WAITING_FOR_GRANTOR and bound is not None and context.observed.fleet.node(pod.node) is None:
         due = bound + RECONCILE.node_seen
         if context.now < due:
             return NodeHealth("", due)
@@ -256,18 +250,21 @@ def _account_older(
 ) -> UnitStatusRecord:
     """Ends of attempts that are not on record: the next attempt exists, so they have ended."""
     for attempt in sorted({pod.attempt for pod in pods if pod.attempt < newest} | {record.attempt}):
-        if attempt <= record.ended_attempt:
+        if attempt <= record.ended_attempt or attempt < record.attempt:
             continue
+        waited = attempt == record.attempt and state_of(record) is State.WAITING_FOR_GRANTOR
+        if attempt > record.attempt:
+            record = _found(record, attempt, record.slice, record.since if record.since is not None else context.now)
         mine = [pod for pod in pods if pod.attempt == attempt]
         end = gang_end(mine, len(mine), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
-        if end is None and is_waiting(record) and attempt == record.attempt:
-            end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, "the unit took a slice that became free", context.now)
+        if end is None and waited:
+            end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, TOOK_SLICE, context.now)
         elif record.state is UnitState.DRAINING or end is None:
             # It drained, or its pods are gone or going, and with them the cause: a failure cannot be proven.
             end = _end_of_drain(record, context.now)
         end = _when(context, record, end)
         failures += blame(record, attempt, end, mine)
-        record = after_end(record, attempt, end, context.spec.learners.restart, context.now)
+        record = after_end(record, end, context.spec.learners.restart, context.now)
     return record._replace(ended_attempt=newest - 1, attempt=newest - 1)
 
 
@@ -310,13 +307,14 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     if _lingers(context, current):
         late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
         why = _why_it_drains(context, record)
-        told = record._replace(message=f"{why}; {_stuck(late)}", cause=why) if late else record._replace(message=why, cause="")
+        message, cause = (f"{why}; {_stuck(late)}", why) if late else (why, "")
+        told = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, message, cause=cause)
         return UnitObservation(told, adopted, [due] if due is not None and not late else [])
-    end = _end_of_drain(record._replace(message=_why_it_drains(context, record)), context.now)
+    end = _asked_to_leave(record, _why_it_drains(context, record), context.now)
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
         # It may have reached the end of the job before it was asked to go.
         end = replace(end, kind=EndKind.COMPLETE, at=context.now)
-    return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now), adopted)
+    return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
 
 
 def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
@@ -339,15 +337,16 @@ def _stuck(pods: Sequence[PodView]) -> str:
 def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
     if record.state is not UnitState.DRAINING:
         return End(EndKind.DISRUPTION, UnitReason.POD_LOST, f"attempt {record.attempt} was replaced", now)
-    return _asked_to_leave(record, now)
+    return _asked_to_leave(record, record.message, now)
 
 
-def _asked_to_leave(record: UnitStatusRecord, now: float) -> End:
-    """The end of a unit whose record says why it had to leave. A drain by the operator ends `now`; a disruption began with the state."""
+def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
+    """The end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with the
+    state."""
     if record.reason not in _DISRUPTIONS:
-        return End(EndKind.DRAINED, record.reason, record.message, now, leave_slice=record.reason == UnitReason.GAVE_WAY)
+        return End(EndKind.DRAINED, record.reason, why, now, leave_slice=record.reason == UnitReason.GAVE_WAY)
     began = record.since if record.since is not None else now
-    return End(EndKind.DISRUPTION, record.reason, record.message, began, leave_slice=record.reason == UnitReason.NODE_LOST)
+    return End(EndKind.DISRUPTION, record.reason, why, began, leave_slice=record.reason == UnitReason.NODE_LOST)
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:
@@ -359,12 +358,11 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     if context.report.received_at < deadline:
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
     if record.reason:
-        return UnitObservation(
-            after_end(record, record.attempt, _asked_to_leave(record, context.now), context.spec.learners.restart, context.now)
-        )
+        left = _asked_to_leave(record, record.message, context.now)
+        return UnitObservation(after_end(record, left, context.spec.learners.restart, context.now))
     message = (
         "the training program ended with status 0 before the job was done; let it train until session.batches ends, or end the job for all "
         "units with session.finish"
     )
     end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, message, record.since)
-    return UnitObservation(after_end(record, record.attempt, end, context.spec.learners.restart, context.now))
+    return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now))

@@ -11,14 +11,15 @@ from __future__ import annotations
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.delegation import is_waiting, stuck_at
+from diloco_operator.reconcile.units.delegation import stuck_at
+from diloco_operator.reconcile.units.states import State, state_of
 
 
 def takes_slices(context: ReconcileContext, record: UnitStatusRecord) -> bool:
     """Whether placement may give this unit a slice, although it waits for nodes. Not where its grantor chooses the place."""
     pool = context.pools.get(record.pool)
     grantor = grantor_of(context.spec, pool) if pool is not None else None
-    if grantor is None or grantor.chooses or not is_waiting(record):
+    if grantor is None or grantor.chooses or state_of(record) is not State.WAITING_FOR_GRANTOR:
         return False
     pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
     if grantor.pods_follow and not pods:

@@ -16,6 +16,7 @@ from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 _CAUSE = 500
 """Characters that a record keeps of how the last attempt failed."""
@@ -49,50 +50,31 @@ def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRe
 
 def start_fresh(record: UnitStatusRecord, message: str, now: float) -> UnitStatusRecord:
     """A unit without processes that starts again with a new restart budget. Its attempts go on counting: the syncer refuses older ones."""
-    return record._replace(
-        state=UnitState.PENDING,
-        slice="",
-        reason=UnitReason.RETRIED,
-        message=message,
-        since=now,
-        failures=(),
-        not_before=None,
-        unschedulable=0,
-        ended_at=None,
-        cause="",
-    )
+    return transition(record, UnitEvent.RETRIED, now, UnitReason.RETRIED, message, since=now)
 
 
-def after_end(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
-    """The record with the end of `attempt`. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
-    ended = record._replace(attempt=max(attempt, record.attempt), ended_attempt=attempt, not_before=None, cause="")
+def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -> UnitStatusRecord:
+    """The record with the end of its attempt. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
     lost_at = record.ended_at if record.ended_at is not None else end.at  # attempts that end before they contribute are one loss
+    slice_ = "" if end.leave_slice else record.slice
     match end.kind:
         case EndKind.COMPLETE:
-            return ended._replace(state=UnitState.COMPLETED, reason=end.reason, message=end.message, since=end.at)
+            return transition(record, UnitEvent.ENDED, now, end.reason, end.message, since=end.at)
         case EndKind.DRAINED:
-            slice_ = "" if end.leave_slice else record.slice
-            return ended._replace(state=UnitState.PENDING, slice=slice_, reason=end.reason, message=end.message, since=now, ended_at=None)
+            return transition(record, UnitEvent.DRAINED, now, end.reason, end.message, slice=slice_)
         case EndKind.NEVER_RAN:
-            return ended._replace(state=UnitState.PENDING, reason=end.reason, message=end.message, since=now)
+            return transition(record, UnitEvent.NEVER_RAN, now, end.reason, end.message)
         case EndKind.DISRUPTION:
-            return ended._replace(
-                state=UnitState.PENDING,
-                slice="" if end.leave_slice else record.slice,
-                reason=end.reason,
-                message=end.message,
-                since=now,
-                restarts=record.restarts + 1,
-                ended_at=lost_at,
-            )
+            restarts = record.restarts + 1
+            return transition(record, UnitEvent.DISRUPTED, now, end.reason, end.message, slice=slice_, restarts=restarts, ended_at=lost_at)
         case EndKind.PERMANENT:
-            ended = ended._replace(failed_attempt=attempt, last_failure=_cause(end))
-            message = f"given up after attempt {attempt}: {end.message}; {RETRY_HINT}"
-            return ended._replace(state=UnitState.FAILED, slice="", reason=end.reason, message=message, since=now, ended_at=lost_at)
-        case EndKind.FAILURE:
-            return _after_failure(
-                ended._replace(failed_attempt=attempt, last_failure=_cause(end), ended_at=lost_at), attempt, end, budget, now
+            message = f"given up after attempt {record.attempt}: {end.message}; {RETRY_HINT}"
+            failed, cause = record.attempt, _cause(end)
+            return transition(
+                record, UnitEvent.GIVEN_UP, now, end.reason, message, failed_attempt=failed, last_failure=cause, ended_at=lost_at
             )
+        case EndKind.FAILURE:
+            return _after_failure(record, end, budget, now, lost_at)
 
 
 def _cause(end: End) -> str:
@@ -100,29 +82,36 @@ def _cause(end: End) -> str:
     return clip(f"{end.reason}: {end.message}", _CAUSE)
 
 
-def _after_failure(record: UnitStatusRecord, attempt: int, end: End, budget: Restart, now: float) -> UnitStatusRecord:
+def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: float, lost_at: float) -> UnitStatusRecord:
     failures = (*(t for t in record.failures if now - t < budget.window), end.at)[-(budget.limit + 1) :]
     if len(failures) > budget.limit:
         message = (
             f"given up: {plural(len(failures), 'failure')} within {format_duration(budget.window)}, learners.restart.limit is "
-            f"{budget.limit}; the last, attempt {attempt}: {end.message}; {RETRY_HINT}"
+            f"{budget.limit}; the last, attempt {record.attempt}: {end.message}; {RETRY_HINT}"
         )
-        return record._replace(
-            state=UnitState.FAILED,
-            slice="",
-            reason=UnitReason.RESTARTS_EXHAUSTED,
-            message=message,
-            since=now,
+        return transition(
+            record,
+            UnitEvent.GIVEN_UP,
+            now,
+            UnitReason.RESTARTS_EXHAUSTED,
+            message,
+            failed_attempt=record.attempt,
+            last_failure=_cause(end),
             failures=failures,
+            ended_at=lost_at,
         )
     not_before = end.at + backoff_seconds(budget, len(failures))
-    return record._replace(
-        state=UnitState.BACKING_OFF,
+    return transition(
+        record,
+        UnitEvent.CRASHED,
+        now,
+        end.reason,
+        f"attempt {record.attempt} ended: {end.message}; the next one starts at {format_timestamp(not_before)}",
         slice="" if end.leave_slice else record.slice,
-        reason=end.reason,
-        message=f"attempt {attempt} ended: {end.message}; the next one starts at {format_timestamp(not_before)}",
-        since=now,
+        failed_attempt=record.attempt,
+        last_failure=_cause(end),
         failures=failures,
         restarts=record.restarts + 1,
         not_before=not_before,
+        ended_at=lost_at,
     )

@@ -11,6 +11,7 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 _ABLE = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 
@@ -25,6 +26,6 @@ def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRec
         is_own = winner == context.observed.job.key
         goal = "because others are worth more to its job" if is_own else f"to job {'/'.join(winner.split('/')[:2])}"
         message = f"it leaves slice {record.slice} {goal}"
-        gone = record._replace(reason=UnitReason.GAVE_WAY, message=message, cause="", since=context.now)
-        found[name] = gone._replace(state=UnitState.DRAINING) if record.running else gone._replace(slice="")
+        event = UnitEvent.ASKED_TO_LEAVE if record.running else UnitEvent.MADE_WAY
+        found[name] = transition(record, event, context.now, UnitReason.GAVE_WAY, message, since=context.now)
     return found

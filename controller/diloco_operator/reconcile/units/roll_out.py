@@ -9,6 +9,7 @@ from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 _CHANGED = "the pool's template changed; the unit is created again from the new one"
 _WITHOUT_PROCESSES = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.FAILED)
@@ -71,17 +72,8 @@ def _afresh(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     """Return a unit without processes as if the new template were its first."""
     if record.state is UnitState.PENDING:
         return record._replace(failures=(), template_hash="") if record.failures else record
-    return record._replace(
-        state=UnitState.PENDING,
-        reason=UnitReason.TEMPLATE_CHANGED,
-        message=_CHANGED,
-        cause="",
-        failures=(),
-        not_before=None,
-        since=now,
-        template_hash="",
-    )
+    return transition(record, UnitEvent.RENEWED, now, UnitReason.TEMPLATE_CHANGED, _CHANGED)
 
 
 def _drain(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    return record._replace(state=UnitState.DRAINING, reason=UnitReason.TEMPLATE_CHANGED, message=_CHANGED, cause="", failures=(), since=now)
+    return transition(record, UnitEvent.ROLLED_OUT, now, UnitReason.TEMPLATE_CHANGED, _CHANGED)

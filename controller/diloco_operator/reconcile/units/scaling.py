@@ -1,6 +1,7 @@
 """Which units run, and where: the request to placement, and what its answer means for every unit. Pure.
 
 See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0232-words-decide-nothing.md.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
@@ -24,11 +26,13 @@ from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.observe.pod_answers import ask_at
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.delegation import asked_message, delegate, is_waiting, not_needed, with_waiting
+from diloco_operator.reconcile.units.delegation import asked_message, delegate, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request, settled_at
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
+from diloco_operator.reconcile.units.lifecycle import TOOK_SLICE
 from diloco_operator.reconcile.units.meanwhile import awaits_grant
-from diloco_operator.reconcile.units.unschedulable import GAVE_UP
+from diloco_operator.reconcile.units.states import GAVE_UP, State, state_of
+from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
 from diloco_operator.timeouts import RECONCILE
 
 _ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST, UnitReason.GAVE_WAY})
@@ -86,7 +90,7 @@ def scale(
     for assignment in placement.assigned:
         scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
     for left in placement.unplaced:
-        if left.unit in records and not is_waiting(records[left.unit]):
+        if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
     _delegate(context, scaling, every, placement, pods, blocked)
     scaling.placement = replace(placement, pools=tuple(with_waiting(context, placement.pools, scaling.records)))
@@ -115,13 +119,14 @@ def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placemen
     for pool in (each for each in context.pools if each in observed.checks):
         due = ask_at(observed.pod_answers.get(pool), observed.job.generation, observed.config)
         waiting = [left.unit for left in placement.unplaced if left.pool == pool]
-        waiting += [record.name for record in scaling.records.values() if record.pool == pool and is_waiting(record)]
+        mine = (record for record in scaling.records.values() if record.pool == pool)
+        waiting += [record.name for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
         hosts = _any_hosts(context, context.shapes[pool])
         if context.now < due:
             scaling.deadlines.append(due)
         elif waiting and hosts:
-            record = scaling.records.get(waiting[0]) or UnitStatusRecord(waiting[0], pool, since=context.now)
-            creates = pods.of_attempt(_started(context, record), hosts)
+            record = scaling.records.get(waiting[0]) or new_unit(waiting[0], pool, context.now)
+            creates = pods.of_attempt(_next_attempt(context, record), hosts)
             scaling.pod_checks.append(PodCheck(pool, next(create.obj for create in creates if create.resource == names.PODS)))
 
 
@@ -166,14 +171,14 @@ def _assign(
     busy: Mapping[str, Mapping[str, str]],
     blocked: str,
 ) -> UnitStatusRecord:
-    record = scaling.records.get(assignment.unit) or UnitStatusRecord(assignment.unit, assignment.pool, since=context.now)
-    if is_waiting(record):  # its attempt never ran: the slice was there before the nodes that it asked for
-        record = record._replace(ended_attempt=record.attempt)
+    record = scaling.records.get(assignment.unit) or new_unit(assignment.unit, assignment.pool, context.now)
+    if state_of(record) is State.WAITING_FOR_GRANTOR:  # its attempt never ran: the slice was there before the nodes that it asked for
+        record = transition(record, UnitEvent.NEVER_RAN, context.now, UnitReason.SCHEDULING, TOOK_SLICE)
     if record.running:
         return record
-    record = record._replace(slice=assignment.slice)
-    if record.reason == UnitReason.NOT_PROVISIONED:  # it pauses before it asks again, and does not ask for this slice
-        record = record._replace(not_before=None)
+    # One that cools down pauses before it asks again, and does not ask for this slice.
+    not_before = None if state_of(record) is State.COOLING_DOWN else record.not_before
+    record = _still(record, UnitEvent.PLACED, context.now, slice=assignment.slice, not_before=not_before)
     if record.not_before is not None and context.now < record.not_before:
         scaling.deadlines.append(record.not_before)
         return record
@@ -184,14 +189,15 @@ def _assign(
     )
     if blocked or blocker or context.finishing:
         if blocker and not blocked:
-            return _waits_on(record, UnitReason.SCHEDULING, f"waits until the pod {blocker} has gone", context.now)
-        return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked or "the job is about to end", context.now)
+            return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, f"waits until the pod {blocker} has gone", context.now)
+        why = blocked or "the job is about to end"
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.placed -= 1
         scaling.deadlines.append(rejection.retry_at)
         # The slice is free for others until the next try.
-        return _set(record._replace(slice=""), UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message, slice="")
     started = _started(context, record)
     scaling.creates += pods.of_attempt(started, assignment.hosts)
     return started
@@ -205,60 +211,74 @@ def _delegate(
     scaling.deadlines += decided.deadlines
     for unit in decided.withdrawn:
         text = "its nodes are not needed any more: the job has, or asks for, as many units as it wants"
-        record = not_needed(scaling.records[unit], text)
-        scaling.records[unit] = _set(record, UnitState.DRAINING, UnitReason.SCALED_DOWN, record.message, context.now)
+        record = scaling.records[unit]
+        message, said = not_needed(record, text)
+        scaling.records[unit] = transition(
+            record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, message, grantor_said=said
+        )
     for pool, unit in decided.asked:
         known = scaling.records.get(unit)
         if known is None and not room_on_record(scaling.records):
             continue
-        record = known or UnitStatusRecord(unit, pool, since=context.now)
-        scaling.records[unit] = _ask(context, scaling, pods, record._replace(slice=""), blocked)
+        record = known or new_unit(unit, pool, context.now)
+        scaling.records[unit] = _ask(context, scaling, pods, _still(record, UnitEvent.UNPLACED, context.now), blocked)
 
 
 def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str) -> UnitStatusRecord:
     grantor = grantor_of(context.spec, context.pools[record.pool])
     assert grantor is not None, "only units of pools with a grantor are asked for"
     if missing := grantor.missing(context.observed.without):
-        return _set(record, UnitState.PENDING, grantor.gives.unit, missing, context.now)
+        return transition(record, UnitEvent.HELD, context.now, grantor.gives.unit, missing)
     if blocked:
-        return _set(record, UnitState.PENDING, UnitReason.WAITING_FOR_SYNCER, blocked, context.now)
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, blocked)
     if blocker := grantor.blocker(context, record):
-        return _waits_on(record, UnitReason.SCHEDULING, f"waits until the pod {blocker} has ended", context.now)
+        return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, f"waits until the pod {blocker} has ended", context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.deadlines.append(rejection.retry_at)
-        return _set(record, UnitState.PENDING, UnitReason.PODS_REFUSED, rejection.message, context.now)
-    started = _started(context, record)
-    scaling.creates += grantor.creates(context, started, pods.of_delegated(started, grantor))
-    return started._replace(reason=grantor.gives.unit, message=asked_message(grantor, context.now), since=context.now)
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message)
+    message = asked_message(grantor, context.now)
+    following = _next_attempt(context, record)
+    asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, message, shown=UnitState.STARTING)
+    scaling.creates += grantor.creates(context, asked, pods.of_delegated(asked, grantor))
+    return asked
 
 
-def _waits_on(record: UnitStatusRecord, reason: UnitReason, waits: str, now: float) -> UnitStatusRecord:
+def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, waits: str, now: float) -> UnitStatusRecord:
     """A unit that waits for something. How its last attempt ended comes first: it is what a reader needs most."""
     ended = record.state is UnitState.BACKING_OFF or record.reason in _ENDED_WITHOUT_FAILURE
     cause = record.cause or (record.message if ended else "")
     message = f"{cause}; {waits}" if cause else waits
-    return _set(record, UnitState.PENDING, reason, message, now)._replace(cause=cause)
+    return transition(record, event, now, reason, message, cause=cause)
 
 
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
+    event = UnitEvent.STARTED
+    return transition(_next_attempt(context, record), event, context.now, UnitReason.SCHEDULING, "its pods have been created")
+
+
+def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     attempt = max(record.attempt, record.ended_attempt) + 1
-    started = record._replace(attempt=attempt, template_hash=context.hashes[record.pool], not_before=None, grantor_said="")
-    return _set(started, UnitState.STARTING, UnitReason.SCHEDULING, "its pods have been created", context.now)
+    return record._replace(attempt=attempt, template_hash=context.hashes[record.pool])
+
+
+def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Unpack[Changes]) -> UnitStatusRecord:
+    """A unit that gets or loses its slice, and is otherwise as it was."""
+    kept = Changes(cause=record.cause)
+    return transition(record, event, now, record.reason, record.message, **(kept | changes))
 
 
 def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
     if record.running:
-        return _set(record, UnitState.DRAINING, left.reason, left.message, context.now)
+        return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, left.message)
     if record.not_before is not None and context.now < record.not_before and left.reason == UnitReason.NO_CAPACITY:
         scaling.deadlines.append(record.not_before)
-        return record._replace(slice="")
-    record = record._replace(slice="", not_before=None)
+        return _still(record, UnitEvent.UNPLACED, context.now)
     if left.reason == UnitReason.NO_CAPACITY:
         reason, message = _why_waits(context, scaling, left)
-        return _waits_on(record, reason, message, context.now)
-    record = not_needed(record, left.message)
-    return _set(record, UnitState.PENDING, left.reason, record.message, context.now)
+        return _waits_on(record, UnitEvent.LEFT_OUT, reason, message, context.now)
+    message, said = not_needed(record, left.message)
+    return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, message, grantor_said=said)
 
 
 def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, str]:
@@ -270,15 +290,10 @@ def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) 
     return UnitReason.PODS_REFUSED, f"{left.message}; no unit of another job leaves for it: {refused.message}"
 
 
-def _set(record: UnitStatusRecord, state: UnitState, reason: str, message: str, now: float) -> UnitStatusRecord:
-    since = record.since if state is record.state and record.since is not None else now
-    return record._replace(state=state, reason=reason, message=message, cause="", since=since)
-
-
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:
     """Status shows the units that the minima ask for even if they never had hardware, each with its reason."""
     learners = context.spec.learners
-    waits = sum((r.state in _WAITING and not r.slice) or is_waiting(r) for r in scaling.records.values())
+    waits = sum((r.state in _WAITING and not r.slice) or state_of(r) is State.WAITING_FOR_GRANTOR for r in scaling.records.values())
     short = learners.min - scaling.placed - waits
     assigned = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
     for left in placement.unplaced:
@@ -287,9 +302,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
         pool = context.pools[left.pool]
         if left.reason == UnitReason.NO_CAPACITY and (short > 0 or assigned[left.pool] < pool.learners.min):
             reason, message = _why_waits(context, scaling, left)
-            scaling.records[left.unit] = UnitStatusRecord(
-                left.unit, left.pool, UnitState.PENDING, reason=reason, message=message, since=context.now
-            )
+            scaling.records[left.unit] = new_unit(left.unit, left.pool, context.now, reason, message)
             assigned[left.pool] += 1
             short -= 1
 

@@ -22,6 +22,8 @@ from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.hosts import BlamedFailure, SpareSlices
 from diloco_operator.reconcile.units.requirements import pool_requirements
+from diloco_operator.reconcile.units.states import State, state_of
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.reconcile.units.worth import on_the_way
 from diloco_operator.report import Report, UnitPhase
 
@@ -72,8 +74,8 @@ def mark_slow(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 
 def _explained(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """With the reason for all to see, where there is no other one."""
-    if is_straggler(context, record) and not record.reason:
-        return record._replace(reason=UnitReason.SLOW, message=_text(record))
+    if is_straggler(context, record) and state_of(record) is State.TRAINING and not record.reason:
+        return transition(record, UnitEvent.SLOW, context.now, UnitReason.SLOW, _text(record))
     return record
 
 
@@ -117,9 +119,7 @@ def leave_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatus
         requirements = pool_requirements(context, context.pools[record.pool])
         if slices is not None and SpareSlices(context.observed.fleet, record.pool, requirements).take_for(slices):
             message = f"{_text(record)}; it starts again on another host"
-            found[record.name] = record._replace(
-                state=UnitState.DRAINING, reason=UnitReason.SLOW, message=message, since=context.now, slow_since=None
-            )
+            found[record.name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SLOW, message, slow_since=None)
     return found
 
 

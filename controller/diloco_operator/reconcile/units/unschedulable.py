@@ -21,10 +21,9 @@ from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.states import GAVE_UP
 from diloco_operator.reconcile.units.timeouts import NoPlace
-
-GAVE_UP = frozenset({UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN, UnitReason.NOT_PROVISIONED})
-"""Reasons of units that gave their slice up, or that no slice came for."""
+from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 
 def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> NoPlace | None:
@@ -58,15 +57,13 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
     times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
     withdrawn = why.reason is UnitReason.NOT_PROVISIONED
     words = f"attempt {record.attempt} {'was withdrawn' if withdrawn else 'gave its slice up'}{times}: {why.message}"
-    return record._replace(
-        state=UnitState.PENDING,
-        ended_attempt=record.attempt,
-        slice="",
-        reason=why.reason,
-        message=f"{words}; the next one starts at {format_timestamp(not_before)}",
+    return transition(
+        record,
+        UnitEvent.GAVE_UP_SLICE,
+        context.now,
+        why.reason,
+        f"{words}; the next one starts at {format_timestamp(not_before)}",
         grantor_said=words if withdrawn else "",
-        cause="",
-        since=context.now,
         not_before=not_before,
         unschedulable=in_a_row,
     )

@@ -1,0 +1,266 @@
+"""What can happen to a learner unit, as one table: from which states to which, and what it leaves of the unit's record. Pure.
+
+Whatever happens to a unit goes through `transition`, which sets state, reason, message, `since`, and the fields that the event ends,
+together. What is no row of the table cannot happen: `transition` refuses it. docs/states.md shows the table.
+
+See docs/decisions/0231-states-of-a-unit.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple, TypedDict, Unpack
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.states import ATTEMPT, IDLE, LIVES, OVER, PENDING, STARTS, State, state_of
+
+
+class EventRow(NamedTuple):
+    """What an event does to a unit."""
+
+    before: frozenset[State]
+    after: frozenset[State]
+    meaning: str
+    ends: bool = False
+    """The end of the attempt is on record now."""
+    leaves: bool = False
+    """The unit has no slice any more."""
+    forgets: tuple[str, ...] = ()
+    """Fields of its record that mean nothing any more."""
+    stays: bool = False
+    """`state` stays as it was."""
+
+
+_PAUSE = ("not_before",)
+_LOSS = ("failures", "not_before", "unschedulable", "ended_at")
+"""What a new start wipes out."""
+
+
+class UnitEvent(enum.Enum):
+    """What can happen to a unit."""
+
+    # It gets a place, or waits for one.
+    PLACED = EventRow(IDLE, IDLE - {State.WAITING_FOR_SLICE}, "It gets a slice, or keeps the one that it has.", stays=True)
+    UNPLACED = EventRow(
+        IDLE, IDLE - {State.WAITING_TO_START}, "It has no slice any more; it starts no sooner than before.", leaves=True, stays=True
+    )
+    STARTED = EventRow(
+        IDLE,
+        frozenset({State.SCHEDULING}),
+        "It has a slice, and its pods are created.",
+        forgets=(*_PAUSE, "grantor_said"),
+    )
+    ASKED = EventRow(
+        IDLE,
+        frozenset({State.WAITING_FOR_GRANTOR}),
+        "No slice is free, and a grantor is asked for nodes or quota.",
+        leaves=True,
+        forgets=(*_PAUSE, "grantor_said"),
+    )
+    HELD = EventRow(
+        IDLE,
+        frozenset({State.WAITING_FOR_SLICE, State.WAITING_TO_START}),
+        "It could start, and must not yet: a pod must go first, the syncer comes first, or its pods are refused.",
+    )
+    LEFT_OUT = EventRow(IDLE, frozenset({State.WAITING_FOR_SLICE}), "No slice is free for it.", leaves=True, forgets=_PAUSE)
+    NOT_WANTED = EventRow(IDLE, frozenset({State.UNWANTED}), "The job wants fewer units.", leaves=True, forgets=_PAUSE)
+    GRANTOR_SAID = EventRow(
+        frozenset({State.WAITING_FOR_GRANTOR}), frozenset({State.WAITING_FOR_GRANTOR}), "The grantor says how far it is.", stays=True
+    )
+    GRANTED = EventRow(frozenset({State.WAITING_FOR_GRANTOR}), ATTEMPT, "kube-scheduler has bound its pods to its slice.", stays=True)
+    # Its attempt goes on.
+    FOUND = EventRow(
+        IDLE | OVER,
+        STARTS,
+        "There are pods of an attempt that is not on record: an operator died before it wrote status.",
+        forgets=(*_PAUSE, "grantor_said"),
+    )
+    SEEN = EventRow(ATTEMPT, ATTEMPT, "Its pods, and what the syncer reports, say how far it is.")
+    SLOW = EventRow(
+        frozenset({State.TRAINING}), frozenset({State.TRAINING}), "Its steps have long taken longer than those of its pool.", stays=True
+    )
+    # Its attempt ends.
+    GAVE_UP_SLICE = EventRow(
+        ATTEMPT,
+        frozenset({State.COOLING_DOWN, State.LOOKING_ELSEWHERE}),
+        "No nodes came, no scheduler bound its pods, or another operator's learner was first.",
+        ends=True,
+        leaves=True,
+    )
+    REFUSED = EventRow(STARTS, frozenset({State.WAITING_FOR_SLICE}), "The API server refuses the rest of its pods.", ends=True, leaves=True)
+    NEVER_RAN = EventRow(ATTEMPT, PENDING, "Its pods are gone, and none of them ever ran.", ends=True, forgets=_PAUSE)
+    DISRUPTED = EventRow(
+        LIVES | {State.COMPLETED},
+        PENDING,
+        "The platform ended it; this does not count against its restart budget.",
+        ends=True,
+        forgets=_PAUSE,
+    )
+    DRAINED = EventRow(
+        frozenset({State.DRAINING, State.COMPLETED}),
+        PENDING,
+        "It has handed back its state and ended, as it was asked to.",
+        ends=True,
+        forgets=(*_PAUSE, "ended_at"),
+    )
+    CRASHED = EventRow(
+        ATTEMPT | {State.COMPLETED}, frozenset({State.BACKING_OFF}), "It failed, and its restart budget has room.", ends=True
+    )
+    GIVEN_UP = EventRow(
+        ATTEMPT | {State.COMPLETED},
+        frozenset({State.FAILED}),
+        "It failed, and its restart budget is used up or a restart would not help.",
+        ends=True,
+        leaves=True,
+        forgets=_PAUSE,
+    )
+    ENDED = EventRow(LIVES, frozenset({State.COMPLETED}), "Its program ended with status 0.", ends=True, forgets=_PAUSE)
+    # It has to leave.
+    ASKED_TO_LEAVE = EventRow(
+        ATTEMPT,
+        frozenset({State.DRAINING}),
+        "Its slice goes to another job, the job wants fewer units or is suspended, its node goes, or it is slow.",
+    )
+    ROLLED_OUT = EventRow(
+        ATTEMPT,
+        frozenset({State.DRAINING}),
+        "The template of its pool changed. A unit that trains leaves when all others are back, and not while a unit of the new template "
+        "fails: then the roll-out has stopped.",
+        forgets=("failures",),
+    )
+    STILL_DRAINS = EventRow(frozenset({State.DRAINING}), frozenset({State.DRAINING}), "Its pods have not ended yet.", stays=True)
+    MADE_WAY = EventRow(
+        IDLE,
+        frozenset({State.WAITING_FOR_SLICE, State.BACKING_OFF}),
+        "Its slice goes to another job, and nothing of it runs.",
+        leaves=True,
+        stays=True,
+    )
+    SUSPENDED = EventRow(
+        IDLE | OVER,
+        frozenset({State.UNWANTED}),
+        "The job is suspended, and nothing of it runs.",
+        leaves=True,
+        forgets=(*_LOSS, "grantor_said"),
+    )
+    POOL_REMOVED = EventRow(
+        IDLE | OVER,
+        frozenset({State.UNWANTED}),
+        "Its pool has gone from the spec, and only pods that have ended are left.",
+        leaves=True,
+        forgets=_PAUSE,
+    )
+    # It starts anew.
+    RETRIED = EventRow(
+        IDLE | OVER,
+        frozenset({State.WAITING_FOR_SLICE}),
+        "A user retries the job; it has a new restart budget.",
+        leaves=True,
+        forgets=_LOSS,
+    )
+    RENEWED = EventRow(
+        frozenset({State.BACKING_OFF, State.FAILED}),
+        frozenset({State.WAITING_FOR_SLICE, State.WAITING_TO_START}),
+        "The template of its pool changed: what failed before says nothing about the new one.",
+        forgets=(*_PAUSE, "failures", "template_hash"),
+    )
+    EXCUSED = EventRow(
+        frozenset({State.FAILED}), frozenset({State.BACKING_OFF}), "Its failures happened on one host, which is avoided now."
+    )
+    # The job ends.
+    JOB_COMPLETE = EventRow(
+        LIVES | {State.COMPLETED},
+        frozenset({State.COMPLETED}),
+        "The job is complete.",
+        ends=True,
+        leaves=True,
+        forgets=("not_before", "ended_at", "grantor_said"),
+    )
+    JOB_OVER = EventRow(
+        IDLE | LIVES,
+        frozenset({State.WAITING_FOR_SLICE}),
+        "The job is over, and the unit had not ended by itself.",
+        ends=True,
+        leaves=True,
+        forgets=("not_before", "ended_at", "grantor_said"),
+    )
+
+    @property
+    def row(self) -> EventRow:
+        """What it does."""
+        return self.value
+
+
+class ImpossibleTransitionError(Exception):
+    """An event that the table does not have for a unit in this state: a defect of the operator."""
+
+
+class Changes(TypedDict, total=False):
+    """Further fields of a record that an event sets."""
+
+    slice: str
+    attempt: int
+    ended_attempt: int
+    failed_attempt: int
+    last_failure: str
+    restarts: int
+    failures: tuple[float, ...]
+    ended_at: float | None
+    not_before: float | None
+    unschedulable: int
+    grantor_said: str
+    cause: str
+    paused_until: float | None
+    slow_since: float | None
+    template_hash: str
+
+
+def transition(
+    record: UnitStatusRecord,
+    event: UnitEvent,
+    now: float,
+    reason: str = "",
+    message: str = "",
+    *,
+    shown: UnitState | None = None,
+    since: float | None = None,
+    **changes: Unpack[Changes],
+) -> UnitStatusRecord:
+    """Return the record after an event. `reason` and `message`: why it is in its new state. `shown`: its new `state`, where the event has
+    several. `since`: when it entered that; None: now, or as before if `state` stays. Raises ImpossibleTransitionError."""
+    row = event.row
+    before = state_of(record)
+    found = record._replace(**_effects(record, row))._replace(**changes)
+    to = record.state if row.stays else shown if shown is not None else _shown(row)
+    if since is None:
+        since = record.since if to is record.state and record.since is not None else now
+    found = found._replace(state=to, reason=reason, message=message, since=since)
+    if before not in row.before or state_of(found) not in row.after:
+        raise ImpossibleTransitionError(
+            f"unit {record.name}, attempt {record.attempt}: {event.name} cannot lead from {before.name} to {state_of(found).name} "
+            f"({to.value}, {reason or 'no reason'}); docs/states.md has the table. Please report this"
+        )
+    return found
+
+
+def _effects(record: UnitStatusRecord, row: EventRow) -> Changes:
+    """What the table says of the fields."""
+    found: dict[str, object] = {name: UnitStatusRecord._field_defaults[name] for name in (*row.forgets, "cause", "paused_until")}
+    if row.ends:
+        found["ended_attempt"] = record.attempt
+    if row.leaves:
+        found["slice"] = ""
+    return found  # type: ignore[return-value]
+
+
+def _shown(row: EventRow) -> UnitState:
+    """The only `state` that the event leads to."""
+    found = {shown for state in row.after for shown in state.row.shown}
+    assert len(found) == 1, "where an event has several, the caller says which"
+    return found.pop()
+
+
+def new_unit(name: str, pool: str, now: float, reason: str = "", message: str = "") -> UnitStatusRecord:
+    """Return the record of a unit that had none."""
+    return UnitStatusRecord(name, pool, UnitState.PENDING, reason=reason, message=message, since=now)
