@@ -265,7 +265,7 @@ def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
 
 # --- what it must be --------------------------------------------------------------------------------------------------
 def _reject(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
-    """Whether the object has the wrong kind, version or name. The reasons are added to `problems`."""
+    """Add to `problems` what is wrong with kind, version and name of the object. True: something is."""
     before = len(problems)
     obj = manifest.obj
     kind = obj.get("kind")

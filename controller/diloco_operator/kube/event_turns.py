@@ -82,7 +82,7 @@ class EventTurns:
             self._task = None
 
     def _used_up(self, events: int, seconds: float) -> bool:
-        """Whether the current turn of the loop has had so many events, or lasts for so long since the first of them."""
+        """Begin to count with the first event of a turn of the loop. True: the turn has had so many, or lasts for so long since then."""
         loop = asyncio.get_running_loop()
         if self._began is None:
             self._began, self._in_turn = loop.time(), 0

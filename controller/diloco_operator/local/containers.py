@@ -81,7 +81,7 @@ class Container:
     async def run(self) -> None:
         """Until it has ended for good: it ended and is not restarted, or it was stopped."""
         while True:
-            if isinstance(self.state.now, Terminated) and not await self._should_restart(self.state.now):
+            if isinstance(self.state.now, Terminated) and not await self._prepare_restart(self.state.now):
                 self._update_state(final=True)
                 return
             launched = await self._until_launched()
@@ -127,8 +127,8 @@ class Container:
         self.state = replace(self.state, **changes)
         self._changed()
 
-    async def _should_restart(self, ended: Terminated) -> bool:
-        """Whether to start again after an end. Waits for the back-off."""
+    async def _prepare_restart(self, ended: Terminated) -> bool:
+        """Wait for the back-off after an end. True: the container starts again."""
         if self._stopping.is_set() or not restarts_again(self._policy, ended.exit_code):
             return False
         if ended.started_at and (ended.finished_at - ended.started_at).total_seconds() >= RESTART_FORGOTTEN_AFTER:
@@ -214,7 +214,7 @@ class Container:
         self._process = None
         ended = Terminated(
             exited.code,
-            ended_reason(exited.code, out_of_memory=self._ran_out_of_memory(exited, memory_kills)),
+            ended_reason(exited.code, out_of_memory=self._count_memory_kill(exited, memory_kills)),
             running.started_at,
             finished,
             message=self._folder.termination_message(self._spec, *self.logs[-1], exited.code),
@@ -223,8 +223,9 @@ class Container:
         )
         self._update_state(now=ended)
 
-    def _ran_out_of_memory(self, exited: Exited, kills_at_start: int) -> bool:
-        """Whether the kernel killed it because memory ran out, judged by the machine's count of such kills."""
+    def _count_memory_kill(self, exited: Exited, kills_at_start: int) -> bool:
+        """Put the end down to memory that ran out, if the machine has counted a kill for that which is no other container's. True: it is
+        so."""
         if exited.signal != signal.SIGKILL or self._killing or not self._node.running.is_set():
             return False
         if out_of_memory_kills() <= max(kills_at_start, self._context.memory_kills_reported):

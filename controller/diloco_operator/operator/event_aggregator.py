@@ -29,8 +29,9 @@ class EventAggregator:
     def __init__(self) -> None:
         self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
 
-    def aggregates(self, kind: Hashable, message: str, now: float) -> bool:
-        """Whether this message must join the combined event: 10 others of its kind were written one by one in the last 10 minutes."""
+    def count(self, kind: Hashable, message: str, now: float) -> bool:
+        """Count a message. True: it must join the combined event, since 10 others of its kind were written one by one in the last 10
+        minutes."""
         known = self._kinds.get(kind)
         if known is None or now - known.last >= WINDOW:
             known = self._kinds[kind] = _Kind(now)

@@ -171,7 +171,7 @@ class EventRecorder:
         moment = self._now().astimezone(UTC)
         message = clip(event.message, MESSAGE_LIMIT)
         kind = (job.uid, event.type, event.reason)
-        if self._aggregator.aggregates(kind, message, moment.timestamp()):
+        if self._aggregator.count(kind, message, moment.timestamp()):
             content = "\0".join((*kind, "similar"))
             message = f"(combined from similar events) {message}"[:MESSAGE_LIMIT]
         else:

@@ -199,7 +199,7 @@ class Executor:
         return secret.obj["metadata"]["name"], await self._create(secret, job, result, unsent)
 
     async def _create(self, create: Create, job: Subject, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> bool:
-        """Whether the object exists now."""
+        """Create an object. True: it exists now."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         action = f"create {create.resource.kind} {namespace}/{name}"
@@ -260,7 +260,7 @@ class Executor:
         return False
 
     async def _patch(self, patch: Patch, job: Subject, result: ExecutionResult) -> bool:
-        """Whether the object has the wanted content now."""
+        """Change an object. True: it has the wanted content now."""
         try:
             written = await self._request(
                 job,

@@ -403,9 +403,9 @@ class Reconciler:
             log.info("%s: %s", event.reason, event.message, extra={"unit": event.unit} if event.unit else None)
 
     def _postpone(self, context: JobContext) -> bool:
-        """Whether the status may be left to the next reconcile, which then writes it once with all that happened since."""
+        """Leave the status to the next reconcile, which then writes it once with all that happened since. False: it must not wait."""
         key, now = context.key, asyncio.get_running_loop().time()
-        return self._is_big(key) and self._due(key) and context.postponement.allows(now)
+        return self._is_big(key) and self._due(key) and context.postponement.postpone(now)
 
     def _conclude(self, context: JobContext, job: Job, plan: Plan, executed: ExecutionResult) -> ReconcileResult:
         key, subject = context.key, Subject(job.namespace, job.name, job.uid)

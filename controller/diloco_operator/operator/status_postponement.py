@@ -13,8 +13,8 @@ class StatusPostponement:
         self._seconds = seconds
         self._since: float | None = None
 
-    def allows(self, now: float) -> bool:
-        """Tell whether the status may be postponed, again or for the first time. `now`: seconds of a clock that does not go back."""
+    def postpone(self, now: float) -> bool:
+        """Postpone the status, again or for the first time. False: it must be written. `now`: seconds of a clock that does not go back."""
         self._since = now if self._since is None else self._since
         return now - self._since < self._seconds
 

@@ -162,7 +162,7 @@ class Transport:
             async with response:
                 error = error_of_answer(response.status, await response.read())
                 wait = retry_after(response.headers.get("Retry-After"))
-            if response.status == 401 and not renewed and await self._renewed(active):
+            if response.status == 401 and not renewed and await self._renew(active):
                 renewed = True  # the request had no effect, so every method can be repeated
             elif response.status == 429 and honor_retry_after and wait is not None and waited + wait <= REQUESTS.retry_after:
                 await asyncio.sleep(wait)  # likewise: a request that API priority and fairness rejects has no effect
@@ -234,8 +234,8 @@ class Transport:
             self._next_read = loop.time() + min(CREDENTIALS.reread, max(left, CREDENTIALS.retry))
         return fresh
 
-    async def _renewed(self, rejected: _ActiveCredentials) -> bool:
-        """Whether there are other credentials than those that the server rejected."""
+    async def _renew(self, rejected: _ActiveCredentials) -> bool:
+        """Look for other credentials than those that the server rejected. True: there are some."""
         loop = asyncio.get_running_loop()
         async with self._renewing:
             if self._active is not rejected:

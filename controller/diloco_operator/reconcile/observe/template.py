@@ -177,16 +177,16 @@ def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
     if _deeper_than(_LEVELS, pod):
         yield Cause(at, f"must not be nested deeper than {_LEVELS} levels")
     for field in _MAPS:
-        yield from _is_map(f"{at}.{field}", pod.get(field))
+        yield from _object_problems(f"{at}.{field}", pod.get(field))
     for key, value in (pod.get("nodeSelector") or {}).items() if isinstance(pod.get("nodeSelector"), dict) else ():
-        yield from _is_string(f"{at}.nodeSelector[{key}]", value)
+        yield from _string_problems(f"{at}.nodeSelector[{key}]", value)
     yield from _affinity(f"{at}.affinity", pod.get("affinity"))
     for field, keys in _LISTS.items():
-        yield from _is_list(f"{at}.{field}", pod.get(field), keys)
+        yield from _list_problems(f"{at}.{field}", pod.get(field), keys)
     for index, toleration in _objects(pod.get("tolerations")):
         for field in ("key", "operator", "value", "effect"):
             if toleration.get(field) is not None:
-                yield from _is_string(f"{at}.tolerations[{index}].{field}", toleration[field])
+                yield from _string_problems(f"{at}.tolerations[{index}].{field}", toleration[field])
     for field in ("containers", "initContainers"):
         for index, container in _objects(pod.get(field)):
             yield from _malformed_container(f"{at}.{field}[{index}]", container)
@@ -209,12 +209,12 @@ def _items(value: Any) -> Iterable[Any]:
 
 def _malformed_container(at: str, container: Mapping[str, Any]) -> _Problems:
     for field, keys in _CONTAINER_LISTS.items():
-        yield from _is_list(f"{at}.{field}", container.get(field), keys)
-    yield from _is_map(f"{at}.securityContext", container.get("securityContext"))
-    yield from _is_map(f"{at}.resources", container.get("resources"))
+        yield from _list_problems(f"{at}.{field}", container.get(field), keys)
+    yield from _object_problems(f"{at}.securityContext", container.get("securityContext"))
+    yield from _object_problems(f"{at}.resources", container.get("resources"))
     for owner, field in (("securityContext", "capabilities"), ("resources", "requests"), ("resources", "limits")):
         if isinstance(container.get(owner), dict):
-            yield from _is_map(f"{at}.{owner}.{field}", container[owner].get(field))
+            yield from _object_problems(f"{at}.{owner}.{field}", container[owner].get(field))
 
 
 def _affinity(at: str, affinity: object) -> _Problems:
@@ -223,41 +223,41 @@ def _affinity(at: str, affinity: object) -> _Problems:
     for field in ("nodeAffinity", required):
         affinity = affinity.get(field) if isinstance(affinity, dict) else None
         at = f"{at}.{field}"
-        yield from _is_map(at, affinity)
+        yield from _object_problems(at, affinity)
     terms = affinity.get("nodeSelectorTerms") if isinstance(affinity, dict) else None
-    yield from _is_list(f"{at}.nodeSelectorTerms", terms, ())
+    yield from _list_problems(f"{at}.nodeSelectorTerms", terms, ())
     for index, term in _objects(terms):
         for field in ("matchExpressions", "matchFields"):
             where = f"{at}.nodeSelectorTerms[{index}].{field}"
-            yield from _is_list(where, term.get(field), ("key", "operator"))
+            yield from _list_problems(where, term.get(field), ("key", "operator"))
             for number, expression in _objects(term.get(field)):
-                yield from _are_strings(f"{where}[{number}].values", expression.get("values"))
+                yield from _strings_problems(f"{where}[{number}].values", expression.get("values"))
 
 
 def _objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Those of a list that are objects, with their index; `_is_list` reports the others."""
+    """Those of a list that are objects, with their index; `_list_problems` reports the others."""
     return ((index, item) for index, item in enumerate(value if isinstance(value, list) else ()) if isinstance(item, dict))
 
 
-def _is_string(at: str, value: object) -> _Problems:
+def _string_problems(at: str, value: object) -> _Problems:
     if not isinstance(value, str):
         yield Cause(at, "must be a string; put it into quotes")
 
 
-def _are_strings(at: str, value: object) -> _Problems:
+def _strings_problems(at: str, value: object) -> _Problems:
     if value is not None and not isinstance(value, list):
         yield Cause(at, f"must be a list, not {_kind(value)}")
     for index, item in enumerate(value if isinstance(value, list) else ()):
-        yield from _is_string(f"{at}[{index}]", item)
+        yield from _string_problems(f"{at}[{index}]", item)
 
 
-def _is_map(at: str, value: object) -> _Problems:
+def _object_problems(at: str, value: object) -> _Problems:
     if value is not None and not isinstance(value, dict):
         yield Cause(at, f"must be an object, not {_kind(value)}")
 
 
-def _is_list(at: str, value: object, keys: tuple[str, ...]) -> _Problems:
-    """A list of objects, each with these keys as strings."""
+def _list_problems(at: str, value: object, keys: tuple[str, ...]) -> _Problems:
+    """Report what is no list of objects, each with these keys as strings."""
     if value is None:
         return
     if not isinstance(value, list):

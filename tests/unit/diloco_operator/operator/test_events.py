@@ -126,9 +126,9 @@ def test_other_reasons_and_other_jobs_are_not_combined_with_them() -> None:
 
 def test_after_a_quiet_time_they_are_written_one_by_one_again() -> None:
     similar = EventAggregator()
-    assert not any(similar.aggregates("kind", f"m{i}", 0.0) for i in range(10))
-    assert similar.aggregates("kind", "m10", 599.0)
-    assert not similar.aggregates("kind", "m11", 599.0 + 600.0)
+    assert not any(similar.count("kind", f"m{i}", 0.0) for i in range(10))
+    assert similar.count("kind", "m10", 599.0)
+    assert not similar.count("kind", "m11", 599.0 + 600.0)
 
 
 def test_a_missing_namespace_costs_one_log_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,12 +3,12 @@ from diloco_operator.operator.status_postponement import StatusPostponement
 
 def test_a_status_is_postponed_for_a_limited_time() -> None:
     postponement = StatusPostponement(2.0)
-    assert [postponement.allows(now) for now in (10.0, 11.0, 11.9, 12.0, 50.0)] == [True, True, True, False, False]
+    assert [postponement.postpone(now) for now in (10.0, 11.0, 11.9, 12.0, 50.0)] == [True, True, True, False, False]
 
 
 def test_postponement_begins_anew_once_the_status_is_written() -> None:
     postponement = StatusPostponement(2.0)
     postponement.reset()  # never put off
-    postponement.allows(10.0)
+    postponement.postpone(10.0)
     postponement.reset()
-    assert postponement.allows(12.5)
+    assert postponement.postpone(12.5)
