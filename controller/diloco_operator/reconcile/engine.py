@@ -136,17 +136,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
 
     # 6. Say what is.
     active = contributing_units(context, scaling.records, syncer_down=bool(shared.syncer.down))
-    statements = conditions.running(
-        context,
-        scaling,
-        active,
-        syncer_down=shared.syncer.down,
-        taken=shared.taken,
-        rejected=shared.rejected,
-        deleting=shared.configuration.deleting,
-        kept_claim=shared.configuration.kept,
-        volume=shared.volume.problem,
-    )
+    statements = conditions.running(context, scaling, active, shared)
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)
     write = write_units(context, status, scaling.records, may_wait=wait)

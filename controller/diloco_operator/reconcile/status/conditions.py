@@ -29,6 +29,7 @@ from diloco_operator.api.reasons import (
     UnitReason,
 )
 from diloco_operator.kube.client import Cause
+from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.grantors.interface import NODES, Grant
 from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
@@ -81,24 +82,12 @@ def rights_missing(missing: Sequence[str]) -> Statements:
     return {ConditionType.ACCEPTED: Statement(AcceptedReason.RIGHTS_MISSING, text)}
 
 
-def running(
-    context: ReconcileContext,
-    scaling: Scaling,
-    active: ContributingUnits,
-    *,
-    syncer_down: str,
-    taken: Sequence[str],
-    rejected: Sequence[Rejection] = (),
-    deleting: Sequence[str] = (),
-    kept_claim: str = "",
-    volume: str = "",
-) -> Statements:
-    """Of a job that is neither over nor suspended. `rejected`: objects that could not be created and without which no unit can start, and
-    why. `deleting`: objects of the job that are being deleted, but not by the operator. `kept_claim`: a claim that an earlier job of this
-    name left. `volume`: what is wrong with the syncer's volume claim."""
-    training = _training(context, scaling, active.contributing, syncer_down, _obstacle(taken, kept_claim, volume), rejected)
+def running(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects) -> Statements:
+    """Of a job that is neither over nor suspended. `shared`: the objects without which no unit can start."""
+    obstacle = _obstacle(shared.taken, shared.configuration.kept, shared.volume.problem)
+    training = _training(context, scaling, active.contributing, shared.syncer.down, obstacle, shared.rejected)
     begun = training.status == TRUE or under_way(context.observed.job.status)
-    degraded = _degraded(context, scaling, active, deleting, begun=begun)
+    degraded = _degraded(context, scaling, active, shared.configuration.deleting, begun=begun)
     if training.reason is TrainingReason.QUORUM_MISSING:
         named = degraded.reason in _NAMES_MISSING_UNITS and len(active.contributing) < context.spec.learners.min
         missing = "see Degraded" if named else _missing(scaling, active.contributing)
