@@ -23,7 +23,7 @@ from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.reconciler import Decide
 from diloco_operator.plan import Plan
-from diloco_operator.reconcile import ObservedState, reconcile
+from diloco_operator.reconcile import ObservedState, OperatorConfig, reconcile
 
 START = 1_800_000_000.0
 UNITS = 60
@@ -93,7 +93,9 @@ async def stand(slices: int, *, offload: Any = None, decide: Decide = reconcile,
         await cluster.add(
             [a_node("cpu"), *(node for i in range(slices) for node in a_tpu_slice(f"np-{i}", kind="tpu-v6e-slice", topology="2x2"))]
         )
-        options = {"offload": offload, "decide": decide, **({"run": run} if run else {})}
+        # Where the class is known, learners come in the first plan: they need not wait for what the cluster makes of the volume claim.
+        config = OperatorConfig(storage_class_name="standard")
+        options = {"config": config, "offload": offload, "decide": decide, **({"run": run} if run else {})}
         async with running(an_operator(api, FakeTelemetry(cluster), now=now, **options)) as task:
             yield Stand(api, cluster)
             assert not task.done()
