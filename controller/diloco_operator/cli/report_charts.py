@@ -247,7 +247,7 @@ def traffic(chart: Chart) -> Iterator[Element]:
         for before, after in pairwise(_spread(chart))
         if after.at > before.at
     ]
-    high = max((max(received, sent) for _, received, sent in rates), default=1.0) * 1.05 or 1.0
+    high = max(10.0, 1.05 * max((max(received, sent) for _, received, sent in rates), default=0.0))  # an axis in whole bytes
     scale = chart.y(0.0, high)
     yield from chart.value_axis(scale, ticks(0.0, high, 4), lambda value: f"{count(value)}B/s")
     colours = {"to the syncer": UNIT_COLOURS[0], "from the syncer": UNIT_COLOURS[1]}

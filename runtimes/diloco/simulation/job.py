@@ -52,6 +52,8 @@ class Outcome:
     failures: int
     """Of units."""
     accounts: Accounts
+    staleness: float = 0.0
+    """Outer steps since the last contribution of a unit, the mean over its outer steps from its first contribution to its last."""
     reclaimed: int = 0
     """Units that had to leave because the cloud took their slices away."""
 
@@ -87,6 +89,9 @@ class SimulatedJob:
         """Per open exchange, tokens of its contributions by unit."""
         self._joined: set[str] = set()
         self._merged = self._contributions = self._skipped = 0
+        self._contributed: dict[str, int] = {}
+        """By unit, the outer step of its last contribution."""
+        self._stale = self._steps_between = 0
         self._up_since: float | None = None
         self._up_seconds = 0.0
         self.units: dict[str, SimulatedUnit] = {}
@@ -205,6 +210,10 @@ class SimulatedJob:
         for name in merged.units:
             self.merged_of[name] += given[name] / self._training.fragments
             self.merged_tokens += given[name] / self._training.fragments
+            gap = merged.t - self._contributed.get(name, merged.t)
+            self._stale += gap * (gap - 1) // 2  # it was 0, 1, ... gap - 1 outer steps old
+            self._steps_between += gap
+            self._contributed[name] = merged.t
 
     def _over(self, t: int) -> None:
         if self._network is not None:
@@ -247,4 +256,5 @@ class SimulatedJob:
             self.merged_tokens,
             sum(unit.failures for unit in self.units.values()),
             accounts,
+            self._stale / self._steps_between if self._steps_between else 0.0,
         )

@@ -133,7 +133,8 @@ def job(
     )
     print_text(
         f"WORK: merged tokens, in percent of what {plural(found[-1].units, 'unit')} would train without failures. GOODPUT: percent of "
-        "the time of the units' slices; below it, where the rest went. MERGED: units in each merge.",
+        "the time of the units' slices; below it, where the rest went. MERGED: units in each merge. STALENESS: outer "
+        "steps since a unit's last contribution.",
         f"{plural(best.units, 'unit')} with {plural(best.spares, 'spare slice')} get most work done.",
         *([f"Not more: {found[-1].message}"] if found[-1].message else []),
     )
@@ -147,6 +148,7 @@ def _measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         yield "RECLAIMED", *(f"{row.outcome.reclaimed}" for row in found)
     yield "UPTIME", *(f"{100 * row.outcome.uptime:.1f}" for row in found)
     yield "MERGED", *(f"{row.outcome.contributions:.2f}" for row in found)
+    yield "STALENESS", *(f"{row.outcome.staleness:.2f}" for row in found)
     yield "GOODPUT", *(f"{100 * row.outcome.goodput:.1f}" for row in found)
     for use in BADPUT:
         yield f"  {use.value}", *(f"{100 * row.outcome.accounts.share(use):.1f}" for row in found)
@@ -208,6 +210,7 @@ def _lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
             "badput": {use.value: round(outcome.accounts.share(use), 4) for use in BADPUT},
             "contributionsPerMerge": round(outcome.contributions, 3),
             "mergedTokens": round(outcome.merged_tokens, 4),
+            "staleness": round(outcome.staleness, 3),
             "outerSteps": outcome.outer_steps,
             "message": row.message,
         }

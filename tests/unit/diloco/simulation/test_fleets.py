@@ -72,6 +72,14 @@ def test_without_failures_only_start_and_compilation_are_badput() -> None:
     assert found.goodput == pytest.approx(1 - 50 / 7200, abs=0.001)
 
 
+@pytest.mark.slow
+def test_units_that_contribute_to_each_merge_are_never_stale_and_lost_ones_are() -> None:
+    assert outcome(units=2).staleness < 0.01
+    # Of each hour and a half half an hour: a unit that is away for 900 steps is 450 of them old in the mean.
+    lost = outcome(units=2, seconds=12 * HOUR, failures_per_hour=1.0)
+    assert lost.staleness > 50
+
+
 def test_a_job_does_not_end_however_few_steps_its_file_has() -> None:
     assert outcome(units=1).outer_steps > 3000
 
