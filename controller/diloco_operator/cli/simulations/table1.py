@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import click
 from diloco.goodput import BADPUT, Use
 from diloco.simulation.job import Outcome
-from diloco.simulation.table1 import CALIBRATION, CELLS, CHIPS_PER_SLICE, LIMIT, LLAMA_YEARS, Row, rms, simulate_cell
+from diloco.simulation.table1 import (
+    CALIBRATION,
+    CELLS,
+    CHIPS_PER_SLICE,
+    LIMIT,
+    LLAMA_NOISE,
+    LLAMA_YEARS,
+    NOISE,
+    Row,
+    rms,
+    simulate_cell,
+)
 
 from diloco_operator.cli.simulations.output import in_processes, output_option, print_json, print_table, print_text, seed_option
 
 
 @click.command("table-1", short_help="Goodput and uptime by units and chips.")
 @click.option(
-    "--unit-seconds", type=click.FloatRange(min=100.0), default=100_000.0, show_default=True, help="Virtual seconds of all units."
+    "--noise",
+    type=click.FloatRange(min=0.01),
+    default=NOISE,
+    show_default=True,
+    help="Standard error of each goodput, in points, for which a cell is simulated long enough.",
 )
 @seed_option
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count(), show_default="cores", help="Processes side by side.")
 @output_option
-def table_1(unit_seconds: float, seed: int, jobs: int, output: str) -> None:
+def table_1(noise: float, seed: int, jobs: int, output: str) -> None:
     """Show goodput and uptime of 1 to 32 units on 150,000 to 2.4 million chips beside Table 1 of Decoupled DiLoCo (arXiv 2604.21428).
 
     The paper's chips fail once in a year each; the last column has the rate that Llama 3 reported, one failure in 5.8 years and
@@ -32,10 +46,9 @@ def table_1(unit_seconds: float, seed: int, jobs: int, output: str) -> None:
     Exit status:
       0  done, whatever the errors are
     """
-    cells = [(cell, years) for years in (1.0, LLAMA_YEARS) for cell in CELLS]
-    outcomes = in_processes(partial(simulate_cell, unit_seconds, seed), cells, jobs)
-    rows = [Row(cell, outcome) for cell, outcome in zip(CELLS, outcomes[: len(CELLS)], strict=True)]
-    llama = outcomes[len(CELLS) :]
+    cells = [(noise, seed, cell, 1.0) for cell in CELLS] + [(noise * LLAMA_NOISE / NOISE, seed, cell, LLAMA_YEARS) for cell in CELLS]
+    found = in_processes(simulate_cell, cells, jobs)
+    rows, llama = found[: len(CELLS)], [row.outcome for row in found[len(CELLS) :]]
     if output == "json":
         print_json(_lines(rows, llama))
         return
@@ -55,7 +68,7 @@ def _summary(rows: list[Row]) -> tuple[str, ...]:
     )
     errors = (
         f"Root mean square error: {rms(rows):.2f} points over the published cells (limit {LIMIT:g}), {rms(predicted):.2f} over those that "
-        "were predicted."
+        f"were predicted. Standard error of a goodput: {max(row.noise for row in rows):.2f} points at most."
     )
     fitted = (
         f"Fitted: steps of {CALIBRATION.step_seconds:g} s, {CALIBRATION.down_seconds:g} s to go on without a slice of {CHIPS_PER_SLICE} "
@@ -102,7 +115,9 @@ def _lines(rows: list[Row], llama: list[Outcome]) -> Iterator[dict[str, Any]]:
             "badput": {use.value: round(outcome.accounts.share(use), 4) for use in BADPUT},
             "contributionsPerMerge": round(outcome.contributions, 2),
             "mergedTokens": round(outcome.merged_tokens, 4),
+            "staleness": round(outcome.staleness, 3),
             "outerSteps": outcome.outer_steps,
+            "noise": round(row.noise / 100, 5),
             "goodputAtLlamaRate": round(other.goodput, 4),
         }
     predicted = [row for row in rows if row.published is not None and not row.fitted]

@@ -6,7 +6,7 @@ from diloco_operator.cli.main import main
 
 
 def simulated(*options: str) -> str:
-    done = CliRunner().invoke(main, ["simulate", "table-1", "--unit-seconds", "100", "--jobs", "1", *options], catch_exceptions=False)
+    done = CliRunner().invoke(main, ["simulate", "table-1", "--noise", "100", "--jobs", "1", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -25,6 +25,7 @@ def test_the_table_shows_each_cell_with_what_was_published_and_how_far_it_is_off
     assert sum("(" in line for line in lines[1:36]) == 18, "the published cells"
     assert "…" not in out
     assert "Root mean square error: " in out
+    assert "Standard error of a goodput: " in " ".join(out.split())
 
 
 @pytest.mark.slow
