@@ -27,11 +27,14 @@ LABEL org.opencontainers.image.title="DiLoCo learner, JAX" \
 RUN rm -rf /usr/local/bin/pip* /usr/local/bin/idle* /usr/local/lib/python3.13/ensurepip /usr/local/lib/python3.13/site-packages/pip*
 COPY --from=build /opt/diloco /opt/diloco
 # The root file system is read-only where the pods run: no bytecode is written, and what must be written goes to /tmp.
-ENV PATH=/opt/diloco/bin:/usr/local/bin:/usr/bin:/bin \
+ENV PATH=/opt/diloco/bin:/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     HOME=/tmp
-ENV NVIDIA_DRIVER_CAPABILITIES=compute,utility
+# GKE mounts the driver of its nodes at /usr/local/nvidia and leaves it to the image to look there; NVIDIA's container toolkit needs neither.
+# See https://cloud.google.com/kubernetes-engine/docs/how-to/gpus#cuda.
+ENV LD_LIBRARY_PATH=/usr/local/nvidia/lib64 \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 65532:65532
 WORKDIR /tmp
 ENTRYPOINT ["python"]

@@ -102,6 +102,13 @@ def test_the_last_stage_holds_the_environment_and_nothing_that_builds(component:
     assert environment["PATH"].startswith("/opt/diloco/bin:")
 
 
+@pytest.mark.parametrize("component", ["torch", "jax"])
+def test_a_learners_image_finds_the_driver_that_gke_mounts(component: str) -> None:
+    environment = dict(pair.split("=", 1) for text in parse(FILES[component]).stages[-1].of("ENV") for pair in text.split())
+    assert environment["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert "/usr/local/nvidia/bin" in environment["PATH"].split(":")
+
+
 def test_what_is_copied_is_there_and_is_what_the_project_is_built_from(component: str) -> None:
     sources = copied(parse(FILES[component]).stages[1])
     assert all((ROOT / source).exists() for source in sources)
