@@ -5,7 +5,7 @@ See docs/decisions/0235-nodes-of-real-clusters.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco_operator.accelerators.catalogue import ACCELERATOR_LABELS, CATALOGUE
@@ -31,13 +31,12 @@ def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> Un
     has accelerators."""
     vendors = _vendors()
     offered = [name for name in devices if _domain(name) in vendors]
-    key = _telling_label(labels)
-    if not offered and not key:
+    labelled = [key for key in ACCELERATOR_LABELS if key in labels]
+    if not offered and not labelled:
         return None
     resource = vendors[_domain(offered[0])] if offered else ""
     has = " and ".join(offered[:_MAX_NAMED])
-    if not key and INSTANCE_TYPE.key in labels:
-        key = INSTANCE_TYPE.key
+    key = _telling_label(labels, labelled)
     if not key:
         discovery = _discovery(resource)
         remedy = f"{discovery.name}, which sets the label {discovery.key}, or this label by hand" if discovery is not None else ""
@@ -56,10 +55,11 @@ def _vendors() -> dict[str, str]:
     return {_domain(kind.resource): kind.resource for kind in CATALOGUE.values() if kind.resource}
 
 
-def _telling_label(labels: Mapping[str, str]) -> str:
-    """The label that says most of the accelerators; "": there is none."""
-    found = [key for key in ACCELERATOR_LABELS if key in labels]
-    return next((key for key in found if key not in VENDOR_LABELS), "") or (found[0] if found and INSTANCE_TYPE.key not in labels else "")
+def _telling_label(labels: Mapping[str, str], labelled: Sequence[str]) -> str:
+    """The label that says most of the accelerators: one of a product, else the type of the machine, else one of a vendor; "": there is
+    none."""
+    product = next((key for key in labelled if key not in VENDOR_LABELS), "")
+    return product or (INSTANCE_TYPE.key if INSTANCE_TYPE.key in labels else next(iter(labelled), ""))
 
 
 def _discovery(resource: str) -> LabelDialect | None:

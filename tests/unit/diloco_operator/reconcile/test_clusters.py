@@ -111,6 +111,12 @@ def test_nodes_with_gpus_that_a_pool_does_not_get_are_told_with_what_to_do(nodes
     assert remedy in why(stage)
 
 
+def test_a_machine_that_only_its_cloud_says_to_have_gpus_is_told_by_its_type() -> None:
+    labels = {"kubernetes.azure.com/accelerator": "nvidia", "node.kubernetes.io/instance-type": "Standard_ND999"}
+    stage = on(a_gpu_job(), a_node("aks-0", labels=labels))  # its device plugin has not started
+    assert "1 node has node.kubernetes.io/instance-type=Standard_ND999, which is not in the catalogue (aks-0)" in why(stage)
+
+
 def test_accelerators_of_another_vendor_are_not_told() -> None:
     amd = a_node("amd-0", labels={"amd.com/gpu.product-name": "AMD_Instinct_MI999X"}, devices={"amd.com/gpu": "8"})
     assert "amd" not in why(on(a_gpu_job(), amd)).lower()
