@@ -38,6 +38,7 @@ from benchmarks.simulated_cluster import POOL, STEPS, node
 
 CONCURRENCY = 64
 """Requests under way at once of the rig and of the bare client: as many as the operator's."""
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False)
 SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
 TOPOLOGIES = {1: "2x2", 4: "4x4"}
 """Of a v6e slice by its hosts."""
@@ -173,9 +174,16 @@ async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
             plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=240s")
             async with RestClient.connect(load_config(str(plane.kubeconfig))) as client:
+                await client.create(STORAGE_CLASSES, storage_class())
                 yield Rig(plane, client, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def storage_class() -> Obj:
+    """The cluster's default: no unit starts while its syncer can get no volume. Nothing provisions volumes; the syncers' pods never run."""
+    meta = {"name": "standard", "annotations": {names.DEFAULT_CLASS: "true"}}
+    return {"metadata": meta, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
 
 
 async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]) -> None:
