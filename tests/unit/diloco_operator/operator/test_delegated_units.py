@@ -225,7 +225,8 @@ def test_two_units_with_half_of_their_hosts_each_give_them_back_and_train_in_the
 def test_job_whose_pool_gets_no_nodes_trains_in_the_next_one() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating():
-            await cluster.apply("one", tpu_pool(max=1, provisioning=AUTOSCALER), gpu_pool(max=1, provisioning=AUTOSCALER))
+            pools = (tpu_pool(max=1, provisioning=AUTOSCALER), gpu_pool(max=1, provisioning=AUTOSCALER))
+            await cluster.apply("one", *pools, spec={"placement": {"objective": "Preference"}})  # nodes are asked for in this order
             await cluster.when("one", lambda status: status.get("units", [{}])[0].get("reason") == "NotProvisioned")
             await cluster.add([a_gpu_node("gpu-0")])
             assert await cluster.trains("one") == ["gpu-0"]
