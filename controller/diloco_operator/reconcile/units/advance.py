@@ -26,7 +26,7 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
     """The record with the state that the attempt is in now. `pods`: its own."""
     seen = context.unit_report(record.name, record.attempt)
     state, reason, message = _state(context, record, pods, seen)
-    until = None
+    until = record.paused_until if reason == UnitReason.PAUSED else None  # without a report all stays as it was
     if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
         until = _paused_until(context, record, seen)
         words = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"

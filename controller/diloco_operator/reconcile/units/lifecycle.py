@@ -28,7 +28,7 @@ from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due,
 from diloco_operator.reconcile.units.delegation import read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
-from diloco_operator.reconcile.units.states import GAVE_UP, State, state_of
+from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace, Timeout, all_bound, bound_at, timed_out
 from diloco_operator.reconcile.units.transitions import UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_taken, nodes_to_avoid
@@ -278,7 +278,7 @@ def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
 def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Times in the future were written by an operator whose clock was ahead, and would stop every time-out until they come."""
     latest = context.now + CLOCK_TOLERANCE
-    paused = record.reason in GAVE_UP
+    paused = state_of(record) in (State.COOLING_DOWN, State.LOOKING_ELSEWHERE)
     longest = context.observed.config.unschedulable_retry_max if paused else context.spec.learners.restart.backoff.max
     if record.since is not None and record.since > latest:
         record = record._replace(since=context.now)

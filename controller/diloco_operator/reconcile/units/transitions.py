@@ -9,7 +9,8 @@ See docs/decisions/0231-states-of-a-unit.md.
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple, TypedDict, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from diloco_operator.api.job import UnitState
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -230,35 +231,38 @@ def transition(
     """Return the record after an event. `reason` and `message`: why it is in its new state. `shown`: its new `state`, where the event has
     several. `since`: when it entered that; None: now, or as before if `state` stays. Raises ImpossibleTransitionError."""
     row = event.row
-    before = state_of(record)
-    found = record._replace(**_effects(record, row))._replace(**changes)
-    to = record.state if row.stays else shown if shown is not None else _shown(row)
+    to = record.state if row.stays else shown if shown is not None else _shown(event)
     if since is None:
         since = record.since if to is record.state and record.since is not None else now
-    found = found._replace(state=to, reason=reason, message=message, since=since)
-    if before not in row.before or state_of(found) not in row.after:
+    fields: dict[str, Any] = {**_WIPED[event], **({"ended_attempt": record.attempt} if row.ends else {}), **changes}
+    found = record._replace(**fields, state=to, reason=reason, message=message, since=since)
+    before, after = state_of(record), state_of(found)
+    if before not in row.before or after not in row.after:
         raise ImpossibleTransitionError(
-            f"unit {record.name}, attempt {record.attempt}: {event.name} cannot lead from {before.name} to {state_of(found).name} "
+            f"unit {record.name}, attempt {record.attempt}: {event.name} cannot lead from {before.name} to {after.name} "
             f"({to.value}, {reason or 'no reason'}); docs/states.md has the table. Please report this"
         )
     return found
 
 
-def _effects(record: UnitStatusRecord, row: EventRow) -> Changes:
-    """What the table says of the fields."""
-    found: dict[str, object] = {name: UnitStatusRecord._field_defaults[name] for name in (*row.forgets, "cause", "paused_until")}
-    if row.ends:
-        found["ended_attempt"] = record.attempt
-    if row.leaves:
-        found["slice"] = ""
-    return found  # type: ignore[return-value]
-
-
-def _shown(row: EventRow) -> UnitState:
+def _shown(event: UnitEvent) -> UnitState:
     """The only `state` that the event leads to."""
-    found = {shown for state in row.after for shown in state.row.shown}
+    found = _LEADS_TO[event]
     assert len(found) == 1, "where an event has several, the caller says which"
-    return found.pop()
+    return found[0]
+
+
+_LEADS_TO: Mapping[UnitEvent, Sequence[UnitState]] = {
+    event: sorted({shown for state in event.row.after for shown in state.row.shown}) for event in UnitEvent
+}
+_WIPED: Mapping[UnitEvent, Mapping[str, Any]] = {
+    event: {
+        name: UnitStatusRecord._field_defaults[name]
+        for name in (*event.row.forgets, *(("slice",) if event.row.leaves else ()), "cause", "paused_until")
+    }
+    for event in UnitEvent
+}
+"""Fields that an event sets back. What its caller gives comes after."""
 
 
 def new_unit(name: str, pool: str, now: float, reason: str = "", message: str = "") -> UnitStatusRecord:

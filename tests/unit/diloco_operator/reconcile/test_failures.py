@@ -364,4 +364,10 @@ test_pauses = timelines(
         at(102, unit(pausedUntil=format_timestamp(START + 300))),  # reports come at odd moments
         at(102, t.reported(CONTRIBUTING, alive=1.0, local_step=7), unit(state="Training", reason="", message="", pausedUntil=None)),
     ),
+    a_pause_stays_on_record_while_there_is_no_report=given(
+        one_unit(),
+        at(100, t.reported(CONTRIBUTING, heard=10.0, alive=1.0, local_step=7, pause="evaluation", pause_left=200.0)),
+        at(100, unit(pausedUntil=format_timestamp(START + 300))),
+        at(101, t.report_ages(61.0), unit(state="Training", reason="Paused", pausedUntil=format_timestamp(START + 300))),
+    ),
 )
