@@ -33,9 +33,10 @@ async def cluster(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[GrowingC
 
 
 def a_job(name: str, *pools: Obj) -> Obj:
-    """It never ends."""
+    """It never ends, and its pools are asked in their order."""
     training = {"steps": 1_000_000, "syncInterval": 8, "fragments": 8, "overlapSteps": 2}
-    return JobBuilder(name).with_learners(1, 1).with_restarts(5, initial="0s").with_pools(*pools).with_training(**training).build()
+    builder = JobBuilder(name).with_learners(1, 1).with_restarts(5, initial="0s").with_spec(placement={"objective": "Preference"})
+    return builder.with_pools(*pools).with_training(**training).build()
 
 
 def by_request(timeout: str) -> Obj:

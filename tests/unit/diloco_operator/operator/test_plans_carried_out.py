@@ -559,7 +559,8 @@ async def test_pool_whose_request_brings_no_nodes_leaves_its_unit_to_the_next_po
 
     async with growing_pools(cluster.api, [a_pool("gpus", "nvidia-h100-80gb", hosts=1, per_host=8)], answer=answers, poll=0.5):
         tpus = tpu_pool("tpu", topology="2x2x2", provisioning=BY_REQUEST)
-        await cluster.apply("lm", tpus, gpu_pool("gpu", hosts=1, acceleratorsPerHost=8, max=1, provisioning=BY_REQUEST))
+        gpus = gpu_pool("gpu", hosts=1, acceleratorsPerHost=8, max=1, provisioning=BY_REQUEST)
+        await cluster.apply("lm", tpus, gpus, spec={"placement": {"objective": "Preference"}})
         assert await cluster.trains("lm") == ["gpus-0"]
         await asyncio.sleep(120)
         given_up = await cluster.event_messages("UnitGaveSliceUp")
