@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from builders.control_plane import ControlPlane
+from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import a_manifest, tpu_pool
 from builders.operator_process import replica, wait_for
 from diloco_operator.api import names
@@ -35,7 +35,7 @@ def end(plane: ControlPlane, where: str, pod: str) -> None:
 
 
 def apply(plane: ControlPlane, where: str, count: int, job: str = "lm") -> None:
-    manifest = a_manifest(job, min=1, max=count, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=count)], spec={"syncer": {}})
+    manifest = a_manifest(job, min=1, max=count, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=count)], spec=ON_LATE)
     plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(manifest))
 
 

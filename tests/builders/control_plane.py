@@ -66,6 +66,11 @@ _AUDIT_POLICY = {
 }
 
 
+LATE = "late"
+ON_LATE = {"syncer": {"storage": {"className": LATE}}}
+"""Fields of the spec of a job whose syncer has a volume of this class."""
+
+
 class ControlPlaneError(Exception):
     """A program is missing, ended early or did not get ready. The message holds its last log lines."""
 
@@ -635,6 +640,12 @@ class ControlPlane:
 
     def _taints(self, node: str) -> set[str]:
         return {taint["key"] for taint in self.request("GET", f"/api/v1/nodes/{node}")["spec"].get("taints", [])}
+
+    def offer_late_volumes(self) -> None:
+        """A StorageClass that binds a claim only once its pod has a node. Nothing makes one: learners start, the syncer waits."""
+        late = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": LATE}}
+        late |= {"provisioner": "example.com/late", "volumeBindingMode": "WaitForFirstConsumer"}
+        self.kubectl("apply", "-f", "-", input=json.dumps(late))
 
     def provide_volumes(self, folder: Path, count: int, *, size: str = "10Gi", prefix: str = "volume") -> None:
         """PersistentVolumes without a class, each a folder of this machine: claims without a class, up to `size`, get bound to them."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from builders.contended_slices import an_operator, apply, end, learners, listed, looked_at, nodes, status, stranger
-from builders.control_plane import ControlPlane
+from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import a_manifest, template, tpu_pool
 from builders.nodes import a_tpu_node
 from builders.operator_process import OperatorReplica, wait_for
@@ -21,6 +21,7 @@ from builders.operator_process import OperatorReplica, wait_for
 def slices(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """The nodes of five slices of one kind. No kubelet runs there, so a pod stays on its node beyond its test: each test has its own."""
     control_plane.install_crd()
+    control_plane.offer_late_volumes()
     nodes = [f"contended-{zlib.crc32(request.node.name.encode()):08x}-{index}" for index in range(5)]
     for name in nodes:
         node = a_tpu_node(name, kind="tpu-v6e-slice", topology="2x2")
@@ -98,7 +99,7 @@ def test_pods_that_wait_for_an_autoscaler_do_not_end_the_minimum_of_another_job(
     plane, where = control_plane, namespaces[0]
     with an_operator(plane, tmp_path, where) as operator:
         pool = tpu_pool("v6e", "tpu-v6e", "2x2", max=len(slices))
-        holds = a_manifest("holds", min=len(slices), max=len(slices), pools=[pool], spec={"syncer": {}})
+        holds = a_manifest("holds", min=len(slices), max=len(slices), pools=[pool], spec=ON_LATE)
         plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(holds))
         wait_for(lambda: len(learners(plane, where, "holds")) == len(slices), "holds to have every slice", operator)
         before = nodes(plane, where, "holds")
@@ -107,7 +108,7 @@ def test_pods_that_wait_for_an_autoscaler_do_not_end_the_minimum_of_another_job(
             ("inside", {}, template(priorityClassName=urgent)),
         ):
             asks = tpu_pool("v6e", "tpu-v6e", "2x2", template=pods, max=1, provisioning={"mode": "Autoscaler"})
-            manifest = a_manifest(job, min=1, max=1, pools=[asks], spec={"syncer": {}, **own})
+            manifest = a_manifest(job, min=1, max=1, pools=[asks], spec={**ON_LATE, **own})
             plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(manifest))
             wait_for(
                 functools.partial(looked_at, plane, where, f"{job}-v6e-0-a1-0"), f"the scheduler to look at the pod of {job}", operator
@@ -133,7 +134,7 @@ def test_a_job_of_a_class_that_pre_empts_waits_for_slices_and_ends_no_minimum_of
         apply(plane, where, len(slices), "holds")
         wait_for(lambda: len(learners(plane, where, "holds")) == len(slices), "holds to have every slice", operator)
         pool = tpu_pool("v6e", "tpu-v6e", "2x2", max=len(slices))
-        asks = a_manifest("urgent", min=2, max=len(slices), pools=[pool], spec={"syncer": {}, "priorityClassName": urgent})
+        asks = a_manifest("urgent", min=2, max=len(slices), pools=[pool], spec={**ON_LATE, "priorityClassName": urgent})
         plane.kubectl("patch", "dilocojob", "holds", "-n", where, "--type=merge", "-p", '{"spec": {"learners": {"min": 3}}}')
         plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(asks))
 

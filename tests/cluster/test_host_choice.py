@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from builders.contended_slices import an_operator, nodes
-from builders.control_plane import ControlPlane
+from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import a_manifest, gpu_pool, template
 from builders.nodes import a_gpu_node
 from builders.operator_process import wait_for
@@ -23,6 +23,7 @@ from builders.operator_process import wait_for
 def hosts(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[tuple[list[str], list[str]]]:
     """Three hosts with 8 GPUs of one kind, and three of another."""
     control_plane.install_crd()
+    control_plane.offer_late_volumes()
     found = []
     for kind in ("nvidia-h100-80gb", "nvidia-l4"):
         name = f"{zlib.crc32(request.node.name.encode()):08x}-{kind}"
@@ -52,7 +53,7 @@ def test_units_of_parts_share_a_host_and_leave_whole_ones_which_kube_scheduler_w
         for job, each, count in (("parts", 1, 3), ("whole", 8, 2)):
             pods = {"spec": {"containers": [template()["spec"]["containers"][0] | {"resources": {"requests": {"cpu": "8"}}}]}}
             pool = gpu_pool(acceleratorsPerHost=each, max=count, template=pods)
-            manifest = a_manifest(job, min=count, max=count, pools=[pool], spec={"syncer": {}})
+            manifest = a_manifest(job, min=count, max=count, pools=[pool], spec=ON_LATE)
             plane.kubectl("apply", "-n", where, "-f", "-", input=json.dumps(manifest))
             wait_for(functools.partial(has_units, plane, where, job, count), f"{count} units of {job} to be bound", operator)
         assert len(set(nodes(plane, where, "parts").values())) == 1

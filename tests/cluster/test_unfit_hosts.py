@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import ControlPlane
+from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import JobBuilder
 from builders.nodes import TPU, a_gpu_node, a_tpu_node
 from builders.operator_process import OperatorReplica, replica, wait_for
@@ -32,7 +32,7 @@ class Scene:
         self.operator = operator
 
     def apply(self, job: JobBuilder) -> None:
-        self.plane.kubectl("apply", "-f", "-", input=json.dumps(job.in_namespace(self.namespace).build()))
+        self.plane.kubectl("apply", "-f", "-", input=json.dumps(job.with_spec(**ON_LATE).in_namespace(self.namespace).build()))
 
     def status(self) -> Obj:
         found: Obj = self.plane.request("GET", f"/apis/diloco.dev/v1alpha1/namespaces/{self.namespace}/dilocojobs/lm").get("status", {})
@@ -68,6 +68,7 @@ class Scene:
 def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
     plane = control_plane
     plane.install_crd()
+    plane.offer_late_volumes()
     with ExitStack() as stack:
         gpus = (a_gpu_node(name, kind="nvidia-h200-141gb", labels={names.NODE_ZONE: zone}) for name, zone in ZONES.items())
         for node in (*(a_tpu_node(name, kind="tpu-v5-lite-podslice", topology="2x2") for name in TPU_NODES), *gpus):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.control_plane import ControlPlane
+from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import JobBuilder, template
 from builders.nodes import TPU, a_tpu_node
 from builders.operator_process import OperatorReplica, replica, wait_for
@@ -58,6 +58,7 @@ class Scene:
             JobBuilder("lm")
             .with_learners(1, 1, timeouts={"schedule": "2s"})
             .with_pool("v6e", accelerator="tpu-v6e", topology="2x2", max=1, template=pods)
+            .with_spec(**ON_LATE)
         )
         items = [job.in_namespace(namespace).build() for namespace in namespaces]
         self.plane.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
@@ -79,6 +80,7 @@ class Scene:
 @pytest.fixture
 def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
     control_plane.install_crd()
+    control_plane.offer_late_volumes()
     # Without kubelets a pod stays on its node beyond its test, so each test has nodes of its own.
     nodes = [f"{tmp_path.name.replace('_', '-')[:40]}-{index}" for index in range(2)]
     with ExitStack() as stack:
