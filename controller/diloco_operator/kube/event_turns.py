@@ -18,10 +18,13 @@ from diloco_operator.kube.fair_queue import FairQueue
 TURN_EVENTS: Final = 20
 TURN_SECONDS: Final = 0.002
 """A turn of the loop applies at most so many events of one watch, and for about so many seconds. Then others have as long."""
-TURN_READ: Final = 100
-TURN_READ_SECONDS: Final = 0.004
-"""A turn reads at most so many events, and for about so many seconds with what it applies. So it reads on, to what came for others, when it
-applies no more."""
+LONGEST_TURN_SECONDS: Final = 0.01
+"""Where others need the loop for longer between two turns, a turn applies for as much longer, up to this, and as many more events. Else a
+busy loop would apply less than comes, and what is read no more comes later for all namespaces."""
+TURN_READ_EVENTS: Final = 5
+TURN_READ_SECONDS: Final = 2
+"""A turn reads so many times the events that it may apply, and for so many times as long with what it applies. So it reads on, to what came
+for others, when it applies no more."""
 MOST_EVENTS: Final = 2000
 MOST_BYTES: Final = 4 << 20
 """So many events wait at most, and so many bytes of them, as they came. More are read later: as objects they take several times that."""
@@ -42,12 +45,14 @@ class EventTurns:
         self._began: float | None = None
         """When the current turn of the loop had its first event; None: it had none yet."""
         self._in_turn = 0
+        self._turn = TURN_SECONDS
+        """For how long a turn applies events now."""
 
     def add(self, event: WatchEvent) -> None:
         """Raises what `apply` raised for this event, or for an earlier one that waited."""
         if self._task is not None and self._task.done():
             self._task.result()
-        if self._task is None and not self._used_up(TURN_EVENTS, TURN_SECONDS):
+        if self._task is None and not self._used_up():
             self._apply(event)
             return
         self._waiting.append(event)
@@ -61,8 +66,10 @@ class EventTurns:
         """To be called for each event: lets others go on once this turn of the loop is used up, and waits while too many events wait."""
         if not self._room.is_set():
             await self._room.wait()
-        elif self._used_up(TURN_READ, TURN_READ_SECONDS):
+        elif self._used_up(TURN_READ_EVENTS, TURN_READ_SECONDS):
+            ended = asyncio.get_running_loop().time()
             await asyncio.sleep(0)
+            self._fit_turn(asyncio.get_running_loop().time() - ended)
         else:
             self._in_turn += 1
 
@@ -81,13 +88,21 @@ class EventTurns:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def _used_up(self, events: int, seconds: float) -> bool:
-        """Begin to count with the first event of a turn of the loop. True: the turn has had so many, or lasts for so long since then."""
+    def _used_up(self, events: int = 1, seconds: int = 1) -> bool:
+        """Whether the current turn of the loop has had so many times the events that it may apply, or lasts for so many times as long since
+        the first of them."""
         loop = asyncio.get_running_loop()
         if self._began is None:
             self._began, self._in_turn = loop.time(), 0
             loop.call_soon(self._end_turn)
-        return self._in_turn >= events or loop.time() - self._began >= seconds
+        return self._in_turn >= events * self._turn_events() or loop.time() - self._began >= seconds * self._turn
+
+    def _turn_events(self) -> int:
+        return round(TURN_EVENTS * self._turn / TURN_SECONDS)
+
+    def _fit_turn(self, others: float) -> None:
+        """Others needed the loop for so many seconds since the last turn, beyond the pause that they were given."""
+        self._turn = min(TURN_SECONDS + others, LONGEST_TURN_SECONDS)
 
     def _end_turn(self) -> None:
         self._began = None
@@ -97,10 +112,12 @@ class EventTurns:
         pause = loop.time() - self._began if self._began is not None else 0.0
         try:
             while len(self._waiting):
+                asleep = loop.time()
                 await asyncio.sleep(pause)
                 begun = loop.time()
-                for _ in range(TURN_EVENTS):
-                    if loop.time() - begun >= TURN_SECONDS or (event := self._waiting.pop()) is None:
+                self._fit_turn(max(begun - asleep - pause, 0.0))
+                for _ in range(self._turn_events()):
+                    if loop.time() - begun >= self._turn or (event := self._waiting.pop()) is None:
                         break
                     self._bytes -= event.size
                     self._apply(event)

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 from builders.virtual_time import VirtualLoop, run_virtual, until
 from diloco_operator.kube.client import EventType, WatchEvent
-from diloco_operator.kube.event_turns import MOST_BYTES, MOST_EVENTS, TURN_EVENTS, TURN_SECONDS, EventTurns
+from diloco_operator.kube.event_turns import (
+    LONGEST_TURN_SECONDS,
+    MOST_BYTES,
+    MOST_EVENTS,
+    TURN_EVENTS,
+    TURN_SECONDS,
+    EventTurns,
+)
 
 MILLISECOND = 0.001
 
@@ -90,6 +97,28 @@ def test_events_that_take_long_get_half_of_the_time() -> None:
 
     watch = play(scenario, MILLISECOND)
     assert max(watch.in_turns) <= TURN_SECONDS / MILLISECOND + 1  # the sum of two times 1 ms may be a little less than 2 ms
+
+
+def test_a_busy_loop_applies_for_longer_in_a_turn() -> None:
+    async def scenario(watch: Watch) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+
+        async def others() -> None:
+            while True:
+                loop._jumping.now += 50 * MILLISECOND
+                await asyncio.sleep(0)
+
+        busy = asyncio.create_task(others())
+        await watch.read(*numbers(100))
+        begun = loop.time()
+        await until(lambda: len(watch.applied) == 100, step=MILLISECOND)
+        # Turns of 10 ms, each after at most two of the others: 10 rounds of 110 ms, and as many again at first. Turns of 2 ms would need 50.
+        assert loop.time() - begun <= 20 * 0.11
+        busy.cancel()
+
+    watch = play(scenario, MILLISECOND)
+    assert LONGEST_TURN_SECONDS / MILLISECOND <= max(watch.in_turns) <= LONGEST_TURN_SECONDS / MILLISECOND + 1
 
 
 def test_an_event_of_another_namespace_does_not_wait_for_those_of_a_crowd() -> None:
