@@ -81,12 +81,13 @@ async def test_a_killed_learner_comes_back_and_the_job_completes(tmp_path: Path)
         unit = await cluster.unit("quad", "v5p-1", on_attempt(2))
         assert unit["restarts"] == 1
         assert unit["recoverSeconds"] > 0
-        job = await completed_soon(cluster)
+        recovery = (await cluster.job("quad"))["status"]["goodput"]["unitSeconds"]["recovery"]
+        # Its process ended on a clock of whole seconds, and all that begins or ends with a report is as old as that.
+        assert recovery == pytest.approx(unit["recoverSeconds"], abs=3.0)
+        job = await completed_soon(cluster)  # restarts the syncer, from which all units recover
         assert [unit_of(job, name)["attempt"] for name in ("v5p-0", "v5p-1", "h100-0")] == [1, 2, 1]
         goodput = job["status"]["goodput"]
         assert goodput["interruptions"] == 1
-        # Its process ended on a clock of whole seconds, and all that begins or ends with a report is as old as that.
-        assert goodput["unitSeconds"]["recovery"] == pytest.approx(unit["recoverSeconds"], abs=3.0)
         # Three units from the first status to the end; a unit is known some moments after the job.
         lasted = parse_timestamp(goodput["measuredAt"]) - parse_timestamp(job["metadata"]["creationTimestamp"])
         assert 0.8 * 3 * lasted < sum(goodput["unitSeconds"].values()) <= 3 * lasted + 3
