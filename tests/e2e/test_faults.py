@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.kube_objects import eventually
 from builders.local import Cluster, NodeFailure, condition, is_true, local_control_plane, unit_of
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
 from diloco.contract import ENV_UNIT, Exit
@@ -121,6 +122,7 @@ async def test_a_corrupt_newest_snapshot_is_passed_over_and_the_job_says_so(tmp_
         await cluster.apply(a_long_job())
         await cluster.job("quad", lambda job: snapshot_of(job) >= 10)
         await cluster.stop("quad", "syncer")  # so that it writes no newer one meanwhile
+        await eventually(lambda: syncer_stands_still(cluster), "the syncer's threads stopped")
         newest = max((tmp_path / "volumes/default/quad-syncer/snapshots").glob("snapshot-*"))
         tensors = max(newest.glob("*.safetensors"))
         tensors.write_bytes(tensors.read_bytes()[:-1])
@@ -128,6 +130,24 @@ async def test_a_corrupt_newest_snapshot_is_passed_over_and_the_job_says_so(tmp_
         said = await cluster.job("quad", lambda job: "older snapshot" in condition(job, "Training").get("message", ""))
         assert newest.name in condition(said, "Training")["message"]
         await completed_soon(cluster)
+
+
+async def syncer_stands_still(cluster: Cluster) -> bool:
+    """Whether all its threads have stopped: one that waits for the disk in a system call stops once that is done."""
+    states = thread_states(cluster, "diloco.syncer")
+    assert states
+    return set(states) == {"T"}
+
+
+def thread_states(cluster: Cluster, module: str) -> list[str]:
+    """Of the processes that run a Python module, a letter for each thread."""
+    found = [each.pid for each in descendants(cluster.plane.supervisor.pid or 0) if module in cmdline_of(each.pid)]
+    stats = [stat.read_text() for pid in found for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return [stat.rpartition(")")[2].split()[0] for stat in stats]
+
+
+def cmdline_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
 
 
 async def test_a_second_process_with_a_units_identity_is_refused_and_the_first_trains_on(tmp_path: Path) -> None:
