@@ -141,7 +141,7 @@ class SystemNode:
             mounted.write_text(config)
             token = self._plane.token(meta["namespace"], pod["spec"]["serviceAccountName"])
             for port, ours in self._ports[meta["uid"]].items():
-                arguments = [each.replace(f"0.0.0.0:{port}", f"{ADDRESS}:{ours}") for each in arguments]
+                arguments = [each.replace(f"address=:{port}", f"address={ADDRESS}:{ours}") for each in arguments]
             arguments = [each.replace("/etc/diloco-operator/config.yaml", str(mounted)) for each in arguments]
             arguments += ["--kubeconfig", str(self._plane.kubeconfig_for(token, meta["name"]))]
         return self._launcher.start(
