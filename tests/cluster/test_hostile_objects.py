@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from builders.cluster_scenes import a_key_on_an_unsupported_curve, a_secret, a_strangers_pod
-from builders.control_plane import ControlPlane
+from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import JobBuilder, template
 from builders.nodes import TPU, a_tpu_node
 from builders.operator_process import OperatorReplica, replica, wait_for
@@ -48,6 +48,7 @@ class Scene:
         """A job; its uid."""
         job = (
             JobBuilder(name)
+            .with_spec(**ON_LATE)
             .with_learners(1, units)
             .with_restarts(10)
             .with_pool("v6e", accelerator="tpu-v6e", topology="2x2", max=units)
@@ -60,7 +61,7 @@ class Scene:
         """A job with a pod template that no JSON parser of Python follows; so it is put together as text."""
         pods = template()
         pods["spec"]["affinity"] = "NESTED"
-        job = JobBuilder(name).with_pool("v6e", accelerator="tpu-v6e", topology="2x2", template=pods).build()
+        job = JobBuilder(name).with_spec(**ON_LATE).with_pool("v6e", accelerator="tpu-v6e", topology="2x2", template=pods).build()
         text = json.dumps(job).replace('"NESTED"', '{"a":' * depth + "{}" + "}" * depth)
         self.plane.kubectl("create", "--validate=false", "-n", self.namespace, "-f", "-", input=text)
 
@@ -110,6 +111,7 @@ class Scene:
 def scene(control_plane: ControlPlane) -> Iterator[Scene]:
     plane = control_plane
     plane.install_crd()
+    plane.offer_late_volumes()
     labels = a_tpu_node("any", kind="tpu-v6e-slice", topology="2x2")["metadata"]["labels"]
     namespace = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "hostile-"}})["metadata"]["name"]
     with ExitStack() as stack:
