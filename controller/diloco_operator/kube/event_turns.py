@@ -52,7 +52,7 @@ class EventTurns:
         """Raises what `apply` raised for this event, or for an earlier one that waited."""
         if self._task is not None and self._task.done():
             self._task.result()
-        if self._task is None and not self._used_up():
+        if self._task is None and self._use_turn():
             self._apply(event)
             return
         self._waiting.append(event)
@@ -66,7 +66,7 @@ class EventTurns:
         """To be called for each event: lets others go on once this turn of the loop is used up, and waits while too many events wait."""
         if not self._room.is_set():
             await self._room.wait()
-        elif self._used_up(TURN_READ_EVENTS, TURN_READ_SECONDS):
+        elif not self._use_turn(TURN_READ_EVENTS, TURN_READ_SECONDS):
             ended = asyncio.get_running_loop().time()
             await asyncio.sleep(0)
             self._fit_turn(asyncio.get_running_loop().time() - ended)
@@ -88,14 +88,14 @@ class EventTurns:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def _used_up(self, events: int = 1, seconds: int = 1) -> bool:
-        """Whether the current turn of the loop has had so many times the events that it may apply, or lasts for so many times as long since
-        the first of them."""
+    def _use_turn(self, events: int = 1, seconds: int = 1) -> bool:
+        """Begin a turn unless one has begun. Returns whether it still has room: it has had fewer than so many times the events that it may
+        apply, and lasts for less than so many times as long since the first of them."""
         loop = asyncio.get_running_loop()
         if self._began is None:
             self._began, self._in_turn = loop.time(), 0
             loop.call_soon(self._end_turn)
-        return self._in_turn >= events * self._turn_events() or loop.time() - self._began >= seconds * self._turn
+        return self._in_turn < events * self._turn_events() and loop.time() - self._began < seconds * self._turn
 
     def _turn_events(self) -> int:
         return round(TURN_EVENTS * self._turn / TURN_SECONDS)
