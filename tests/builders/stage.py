@@ -79,6 +79,7 @@ class Stage:
         self.rejected_writes: dict[WriteKey, RejectedWrite] = {}
         self.revoked: dict[str, str] = {}
         self.without: dict[Resource, str] = {}
+        self.default_class = False
         self.non_preempting: set[str] = set()
         """PriorityClasses with preemptionPolicy Never."""
         self.job_gone = False
@@ -97,6 +98,7 @@ class Stage:
             config=self.config,
             pods=tuple(project_pod(pod) for pod in self.pods.values()),
             children=self._children(),
+            default_class=self.default_class,
             listening_since=self.listening_since,
             report=self.report,
             report_fault=self.report_fault,

@@ -46,6 +46,7 @@ from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
 from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, first_request, reconcile, reservations
+from diloco_operator.reconcile.children.volume import lacks_class, names_class
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
 from diloco_operator.telemetry import Endpoint, Telemetry, most_units_of
 from diloco_operator.timeouts import RECONCILE
@@ -138,6 +139,8 @@ class Reconciler:
         self._due = due
         self._wake = wake
         self._restoring = False
+        self._default_class = False
+        """See `ObservedState.default_class`: a new job need not wait for what the claims of others have shown."""
         forgets = [expectations.forget, telemetry.forget, words.forget, *([jobs.forget] if jobs is not None else [])]
         self._contexts = JobContexts(caches, self._release, forgets)
 
@@ -317,6 +320,7 @@ class Reconciler:
             config=self._config,
             pods=self._caches.pods(key),
             children=self._caches.children(key),
+            default_class=self._default_class,
             rejected_writes=context.rejected_writes.by_object,
             pod_answers=context.pod_answers.by_pool,
             checks=allotted.checks,
@@ -343,6 +347,7 @@ class Reconciler:
         unsure = context.unsure
         observed, allotted = self._observed(context, cached.bare), self._allotment.of(context.id)
         view = self._allotment.view(context.id)
+        self._note_default_class(observed)
 
         def decide(fleet: Inventory) -> tuple[Job, Plan]:
             job = cached.whole()
@@ -351,6 +356,11 @@ class Reconciler:
             return job, self._reconcile(replace(observed, job=job, fleet=view.over(fleet)), datetime.fromtimestamp(now, tz=UTC))
 
         return decide, allotted
+
+    def _note_default_class(self, observed: ObservedState) -> None:
+        spec, claim = observed.job.spec, observed.children.volume_claim
+        if spec is not None and claim is not None and not names_class(spec, observed.config):
+            self._default_class = not lacks_class(claim)
 
     def _priority(self, job: Job) -> int:
         return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0

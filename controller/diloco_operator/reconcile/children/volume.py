@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from diloco_operator.api import names
+from diloco_operator.api.job import Spec
+from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.state import Child
 
 _OF_VOLUMES = ("persistentvolume", "persistent volume", "storageclass", "free storage", "binding volumes")
 """Parts of what kube-scheduler says of a pod whose volumes keep it from every node:
@@ -24,6 +27,16 @@ class Volume(NamedTuple):
     """What is wrong with the claim, and what to do; "" while nothing is known to be wrong."""
 
 
+def names_class(spec: Spec, config: OperatorConfig) -> bool:
+    """Whether the syncer's claim names its StorageClass, so that it depends on no default."""
+    return bool(spec.syncer.storage.class_name or config.storage_class_name)
+
+
+def lacks_class(claim: Child) -> bool:
+    """Whether nothing binds the claim, because it names no StorageClass and the cluster has no default one."""
+    return claim.phase == "Pending" and not claim.storage_class
+
+
 def syncer_volume(context: ReconcileContext) -> Volume:
     """A claim that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some classes bind it only
     once the syncer's pod has a node."""
@@ -31,11 +44,11 @@ def syncer_volume(context: ReconcileContext) -> Volume:
     name = names.volume_claim_name(context.observed.job.name)
     if claim is None:
         # The API server fills in the default class as it creates the claim. So it is known at once whether there is one.
-        given = context.spec.syncer.storage.class_name or context.observed.config.storage_class_name
-        return Volume() if given else Volume(f"waits for the volume claim {name}")
+        known = names_class(context.spec, context.observed.config) or context.observed.default_class
+        return Volume() if known else Volume(f"waits for the volume claim {name}")
     if claim.phase != "Pending":
         return Volume()
-    if not claim.storage_class:
+    if lacks_class(claim):
         problem = (
             f"{names.VOLUME_CLAIMS.kind} {name} has no StorageClass, because the cluster has no default one, and no volume without a class "
             f"fits it. Make a class the default: kubectl annotate storageclass NAME {names.DEFAULT_CLASS}=true. Or set storageClassName of "

@@ -150,6 +150,33 @@ def test_nothing_is_decided_before_every_cache_is_synced() -> None:
     play(scenario)
 
 
+def a_claim(observed: ObservedState) -> Plan:
+    """A plan that wants the syncer's claim. The API server fills in its default class, but not for job `second`, as if it had none then."""
+    job = observed.job
+    given = {"storageClassName": ""} if job.name == "second" else {}
+    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}
+    meta = {"namespace": NS, "name": names.volume_claim_name(job.name), "labels": {names.LABEL_JOB: job.name}, "ownerReferences": [owner]}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **given}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
+    return Plan() if observed.children.volume_claim is not None else Plan(creates=(Create(names.VOLUME_CLAIMS, claim),))
+
+
+def test_a_new_job_knows_whether_the_last_claim_of_another_got_a_class() -> None:
+    async def scenario(cluster: SmallCluster) -> None:
+        async def known(job: str) -> bool:
+            """What its first reconcile knows."""
+            await cluster.apply(job)
+            await until(lambda: len(cluster.reconciles(job)) == 2)
+            return cluster.reconciles(job)[0].default_class
+
+        async with cluster.operating():
+            assert not await known("first"), "there was no claim yet"
+            assert await known("second")
+            assert not await known("third"), "the claim of the second has no class"
+
+    play(scenario, a_claim)
+
+
 def test_a_plan_is_carried_out_and_the_next_reconcile_sees_its_objects() -> None:
     async def scenario(cluster: SmallCluster) -> None:
         async with cluster.operating():

@@ -261,6 +261,14 @@ def test_no_learner_takes_a_gpu_while_the_cluster_has_no_default_storage_class()
     assert "the syncer's volume" in stage.unit("h100-0")["message"]
 
 
+def test_learners_do_not_wait_for_their_claim_where_others_have_got_the_default_class() -> None:
+    stage = Stage(a_gpu_job(), h100s())
+    stage.default_class = True
+    stage.step()
+    assert len(learners(stage)) == 1
+    assert "storageClassName" not in stage.children["PersistentVolumeClaim"]["spec"]
+
+
 def test_learners_start_once_a_class_became_the_default() -> None:
     stage = with_claim(Stage(a_gpu_job(), h100s()))
     stage.children["PersistentVolumeClaim"]["spec"]["storageClassName"] = "gp3"  # as the volume controller does it then
