@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -42,13 +42,13 @@ def test_units_of_parts_share_a_host_and_leave_whole_ones_which_kube_scheduler_w
     plane, (where, other, _) = control_plane, namespaces
     ours, theirs = hosts
     each_part = template()["spec"]["containers"][0] | {"resources": {"requests": {"cpu": "8"}, "limits": {"nvidia.com/gpu": "1"}}}
+    for index, host in enumerate(theirs):
+        # kube-scheduler spreads over the nodes that it knows: a bound pod on each shows that it knows them all.
+        pod = {"containers": [template()["spec"]["containers"][0]], "nodeSelector": {"kubernetes.io/hostname": host}}
+        bind(plane, other, f"known-{index}", pod)
     spec = {"containers": [each_part], "nodeSelector": {"cloud.google.com/gke-accelerator": "nvidia-l4"}}
-    path = f"/api/v1/namespaces/{other}/pods"
-    for index in range(3):
-        body = {"metadata": {"name": f"part-{index}"}, "spec": {**spec, "automountServiceAccountToken": False}}
-        plane.request("POST", path, body)
-        wait_for(functools.partial(node_of, plane, f"{path}/part-{index}"), f"kube-scheduler to bind part-{index}")
-    assert sorted(node_of(plane, f"{path}/part-{index}") for index in range(3)) == theirs
+    parts = [bind(plane, other, f"part-{index}", spec) for index in range(3)]
+    assert sorted(parts) == theirs
     with an_operator(plane, tmp_path, where) as operator:
         for job, each, count in (("parts", 1, 3), ("whole", 8, 2)):
             pods = {"spec": {"containers": [template()["spec"]["containers"][0] | {"resources": {"requests": {"cpu": "8"}}}]}}
@@ -58,6 +58,14 @@ def test_units_of_parts_share_a_host_and_leave_whole_ones_which_kube_scheduler_w
             wait_for(functools.partial(has_units, plane, where, job, count), f"{count} units of {job} to be bound", operator)
         assert len(set(nodes(plane, where, "parts").values())) == 1
         assert sorted({*nodes(plane, where, "parts").values(), *nodes(plane, where, "whole").values()}) == ours
+
+
+def bind(plane: ControlPlane, namespace: str, name: str, spec: Mapping[str, object]) -> str:
+    """Creates a pod and returns the node that kube-scheduler chooses for it."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    plane.request("POST", path, {"metadata": {"name": name}, "spec": {**spec, "automountServiceAccountToken": False}})
+    wait_for(functools.partial(node_of, plane, f"{path}/{name}"), f"kube-scheduler to bind {name}")
+    return node_of(plane, f"{path}/{name}")
 
 
 def node_of(plane: ControlPlane, path: str) -> str:
