@@ -6,13 +6,15 @@ takes `copy_steps` steps for as many bytes as all fragments have in a broadcast.
 Nothing is fitted. The paper has that joining is free until a copy takes about 6 steps at H = 24, `1/6 = (3 + 1)/24`, and costs as much as
 with elastic data parallel when it takes 24. Both follow if learners wait for their exchanges (`lost_by_waiting`). Ours do not wait: they
 train on, and what does not pass the link in time is not merged.
+
+The paper's link is nothing but slow. Latency and loss (`Distance`) are ours: learners that are far from the syncer.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from numpy.random import default_rng
@@ -20,7 +22,8 @@ from numpy.random import default_rng
 from diloco.contract import Checkpoint, Training
 from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.job import SimulatedJob
-from diloco.simulation.network import Bandwidth
+from diloco.simulation.network import Sizes
+from diloco.simulation.path import Path
 from diloco.simulation.unit import Hardware
 
 H: Final = 24
@@ -39,6 +42,10 @@ MOST_STEPS: Final = 480.0
 """How long a newcomer is waited for, in steps."""
 LEAST_STEPS: Final = 2.0 * H
 """Over so many steps, 2 H, the others are compared at least."""
+COPY_BITS: Final = 16 * 5e9
+"""Of a copy as broadcasts carry it: a model of 5 billion parameters, as in Table 13. Without latency it does not matter."""
+CONNECTIONS: Final = 64
+"""Of a learner: one for each of its processes. Neither without latency."""
 _WHOLE: Final = 2.0
 """Size of a whole value, float32, over that in a broadcast, bf16."""
 
@@ -55,6 +62,19 @@ _HARDWARE: Final = Hardware(
 
 
 @dataclass(frozen=True, slots=True)
+class Distance:
+    """How far all learners are from the syncer."""
+
+    latency: float = 0.0
+    """One way, steps: each takes a second."""
+    loss: float = 0.0
+    """The share of TCP's segments."""
+
+
+NEAR: Final = Distance()
+
+
+@dataclass(frozen=True, slots=True)
 class Join:
     """What a newcomer costs the others."""
 
@@ -67,6 +87,10 @@ class Join:
     """What the others merge in that time, or in `LEAST_STEPS`, without the newcomer, in what they merge with a link that costs no time."""
     beside: float
     """The same with the newcomer."""
+    contributions: float = 0.0
+    """Per merge of the job with the newcomer, from its beginning to the end of the comparison."""
+    staleness: float = 0.0
+    """Of the units of that job, see `Outcome`."""
 
     @property
     def lost(self) -> float:
@@ -92,41 +116,48 @@ def lost_by_waiting(copy_steps: int) -> int:
     return max(H, (OTHERS + 1) * copy_steps) - max(H, OTHERS * copy_steps)
 
 
-def simulate(copy_steps: int, seeds: int, seed: int) -> Join:
+def simulate(copy_steps: int, seeds: int, seed: int, distance: Distance = NEAR) -> Join:
     """The mean over so many jobs, with the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
     longest, trains = 0.0, True
-    fast = alone = beside = 0.0
+    fast = alone = beside = contributions = staleness = 0.0
     for one in range(seeds):
-        job = _job(copy_steps, seed + one)
-        job.add([_HARDWARE])
+        job = _job(copy_steps, seed + one, distance)
+        job.add([_hardware(distance)])
         newcomer = job.units[f"u{OTHERS}"]
         before, end = _merged(job), WARM_UP + MOST_STEPS
         while newcomer.joined_at is None and job.timeline.now < end:
             job.run(job.timeline.now + 1.0)
         longest = max(longest, job.timeline.now - WARM_UP)
         until = max(job.timeline.now, WARM_UP + LEAST_STEPS)
-        job.run(until)
+        outcome = job.run(until)
+        contributions += outcome.contributions / seeds
+        staleness += outcome.staleness / seeds
         beside += _merged(job) - before
-        alone += _merged_meanwhile(copy_steps, seed + one, until)
-        fast += _merged_meanwhile(0, seed + one, until)
+        alone += _merged_meanwhile(copy_steps, seed + one, distance, until)
+        fast += _merged_meanwhile(0, seed + one, NEAR, until)
         trains = trains and newcomer.joined_at is not None
-    return Join(copy_steps, longest, trains, alone / fast, beside / fast)
+    return Join(copy_steps, longest, trains, alone / fast, beside / fast, contributions, staleness)
 
 
-def _merged_meanwhile(copy_steps: int, seed: int, until: float) -> float:
+def _merged_meanwhile(copy_steps: int, seed: int, distance: Distance, until: float) -> float:
     """By the others, without a newcomer, between `WARM_UP` and `until`."""
-    job = _job(copy_steps, seed)
+    job = _job(copy_steps, seed, distance)
     before = _merged(job)
     job.run(until)
     return _merged(job) - before
 
 
-def _job(copy_steps: int, seed: int) -> SimulatedJob:
+def _hardware(distance: Distance) -> Hardware:
+    return replace(_HARDWARE, path=Path(latency=distance.latency, loss=distance.loss, connections=CONNECTIONS))
+
+
+def _job(copy_steps: int, seed: int, distance: Distance) -> SimulatedJob:
     """It has trained for `WARM_UP` steps. A copy of 0 steps is a link that costs no time."""
     training = Training(steps=10**9, sync_interval=H, fragments=H, checkpoint=Checkpoint(every_steps=10**9))
-    fragment = 1.0 / training.fragments
-    bandwidth = Bandwidth(fragment_bits=fragment, whole_bits=_WHOLE * fragment, syncer=1.0 / copy_steps if copy_steps else math.inf)
-    job = SimulatedJob(training, [_HARDWARE] * OTHERS, default_rng(seed), bandwidth=bandwidth)
+    fragment = COPY_BITS / training.fragments
+    sizes = Sizes(fragment, _WHOLE * fragment)
+    bandwidth = COPY_BITS / copy_steps if copy_steps else math.inf
+    job = SimulatedJob(training, [_hardware(distance)] * OTHERS, default_rng(seed), sizes=sizes, syncer_bandwidth=bandwidth)
     job.run(WARM_UP)
     return job
 
@@ -135,9 +166,9 @@ def _merged(job: SimulatedJob) -> float:
     return sum(job.merged_of[f"u{index}"] for index in range(OTHERS))
 
 
-def joins(seeds: int, seed: int) -> list[Join]:
+def joins(seeds: int, seed: int, distance: Distance = NEAR) -> list[Join]:
     """All rows of the figure."""
-    return [simulate(copy_steps, seeds, seed) for copy_steps in COPY_STEPS]
+    return [simulate(copy_steps, seeds, seed, distance) for copy_steps in COPY_STEPS]
 
 
 def free_until(found: Sequence[Join]) -> int:

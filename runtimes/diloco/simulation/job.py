@@ -17,11 +17,11 @@ from diloco.algorithm.clock import Clock
 from diloco.algorithm.coordinator import Coordinator
 from diloco.algorithm.driver import Driver, NoArrays
 from diloco.algorithm.effects import Broadcast, Close, Decode, Effect, Merged, Pull, Rest, Skipped
-from diloco.algorithm.events import Computed, Joined, Left, Metadata, Offer, Offered, Paused, Reported, Seeded, Tick, Usable
+from diloco.algorithm.events import Computed, Event, Joined, Left, Metadata, Offer, Offered, Paused, Reported, Seeded, Tick, Usable
 from diloco.algorithm.guards import Guard
 from diloco.contract import Training
 from diloco.goodput import Accounts
-from diloco.simulation.network import Bandwidth, Network
+from diloco.simulation.network import Network, Sizes
 from diloco.simulation.timeline import Timeline
 from diloco.simulation.unit import Hardware, SimulatedUnit, Slices
 
@@ -56,11 +56,15 @@ class Outcome:
     """Outer steps since the last contribution of a unit, the mean over its outer steps from its first contribution to its last."""
     reclaimed: int = 0
     """Units that had to leave because the cloud took their slices away."""
+    up_bits: float = 0.0
+    """That all units have sent: answers, and what was sent again of them."""
+    down_bits: float = 0.0
+    """That the syncer has sent: broadcasts, and the parameters that units get when they join."""
 
 
 class SimulatedJob:
-    """Runs one job. Learner and syncer cost no time here, but for the steps, failures and starts of the units; links only with a
-    `bandwidth`."""
+    """Runs one job. Learner and syncer cost no time here, but for the steps, failures and starts of the units, and the ways between them
+    (`Hardware.path`)."""
 
     def __init__(
         self,
@@ -69,9 +73,11 @@ class SimulatedJob:
         random: Generator,
         *,
         clock: Clock | None = None,
-        bandwidth: Bandwidth | None = None,
+        sizes: Sizes | None = None,
+        syncer_bandwidth: float = math.inf,
     ) -> None:
-        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator."""
+        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator. `sizes`: None: what
+        is sent has none. `syncer_bandwidth`: of each direction of the syncer's link, bits a second."""
         self.timeline = Timeline()
         self.merged_of: defaultdict[str, float] = defaultdict(float)
         """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
@@ -84,10 +90,11 @@ class SimulatedJob:
         self._driver.take(Seeded(0.0, (_NORM,) * training.fragments))
         self.slices: Slices | None = None
         """Of units that come from now on; None: they keep what they have."""
-        self._network = Network(self.timeline, bandwidth) if bandwidth is not None else None
+        self._network = Network(self.timeline, sizes or Sizes(), random, syncer_bandwidth)
         self._given: dict[int, dict[str, int]] = {}
         """Per open exchange, tokens of its contributions by unit."""
-        self._joined: set[str] = set()
+        self._listening: dict[str, None] = {}
+        """Units that have asked for the parameters, and are sent what is new."""
         self._merged = self._contributions = self._skipped = 0
         self._contributed: dict[str, int] = {}
         """By unit, the outer step of its last contribution."""
@@ -133,43 +140,41 @@ class SimulatedJob:
     # --- what units say -----------------------------------------------------------------------------------------------
 
     def wanted(self, unit: SimulatedUnit) -> None:
-        coordinator = self._coordinator
-        if self._network is None:
-            unit.received(coordinator.versions)
-            return
+        network = self._network
         held = [0] * self._training.fragments
 
-        def received(fragment: int) -> None:
-            held[fragment] = coordinator.versions[fragment]
+        def sent(fragment: int) -> None:
+            held[fragment] = self._coordinator.versions[fragment]
 
-        self._joined.add(unit.name)
-        self._network.copy(unit.name, len(held), received, lambda: unit.received(held))
+        def asked() -> None:
+            self._listening[unit.name] = None
+            network.copy(unit.name, len(held), sent, lambda: unit.received(held))
+
+        network.connect(unit.name, unit.hardware.path)
+        network.tell_syncer(unit.name, asked)
 
     def joined(self, unit: SimulatedUnit) -> None:
-        self._joined.add(unit.name)
-        self._driver.take(Joined(self.timeline.now, unit.name))
+        self._network.tell_syncer(unit.name, lambda: self._take(Joined(self.timeline.now, unit.name)))
 
     def left(self, unit: SimulatedUnit) -> None:
-        self._joined.discard(unit.name)
-        self._driver.take(Left(self.timeline.now, unit.name))
-        if self._network is not None:
-            self._network.left(unit.name)
+        def gone() -> None:
+            self._listening.pop(unit.name, None)
+            self._take(Left(self.timeline.now, unit.name))
+
+        self._network.left(unit.name, gone)
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
-        self._driver.take(Paused(self.timeline.now, unit.name, until))
+        self._network.tell_syncer(unit.name, lambda: self._take(Paused(self.timeline.now, unit.name, until)))
 
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
-        self._driver.take(Reported(self.timeline.now, unit.name, metadata))
+        self._network.tell_syncer(unit.name, lambda: self._take(Reported(self.timeline.now, unit.name, metadata)))
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
         offer = Offer(pull.fragment, pull.t, self._coordinator.coding, base, steps, tokens)
-        if self._network is None:
-            self._arrived(unit.name, offer)
-        else:
-            self._network.answer(unit.name, pull.t, partial(self._arrived, unit.name, offer))
+        self._network.answer(unit.name, pull.t, lambda: self._take(Offered(self.timeline.now, unit.name, offer)))
 
-    def _arrived(self, unit: str, offer: Offer) -> None:
-        for effect in self._driver.take(Offered(self.timeline.now, unit, offer)):
+    def _take(self, event: Event) -> None:
+        for effect in self._driver.take(event):
             self._carry_out(effect)
 
     # --- what the driver wants -----------------------------------------------------------------------------------------
@@ -184,7 +189,7 @@ class SimulatedJob:
         match effect:
             case Pull():
                 for name in effect.units:
-                    self.units[name].pulled(effect)
+                    self._network.tell_unit(name, partial(self.units[name].pulled, effect))
             case Decode():
                 refused = self._driver.take(Usable(now, effect.unit, effect.offer, _NORM))
                 assert not refused, "nothing happens between an answer and its arithmetic"
@@ -201,7 +206,7 @@ class SimulatedJob:
                 self._skipped += 1
                 self._over(effect.t)
             case Rest():
-                self.units[effect.unit].rest(effect.rests)
+                self._network.tell_unit(effect.unit, partial(self.units[effect.unit].rest, effect.rests))
 
     def _book(self, merged: Merged) -> None:
         self._merged += 1
@@ -216,17 +221,12 @@ class SimulatedJob:
             self._contributed[name] = merged.t
 
     def _over(self, t: int) -> None:
-        if self._network is not None:
-            for name in self._joined:
-                self._network.over(name, t)
+        for name in self._listening:
+            self._network.over(name, t)
 
     def _broadcast(self, t: int, fragment: int) -> None:
         for name, unit in self.units.items():
-            if name not in self._joined:
-                continue
-            if self._network is None:
-                unit.merged(fragment, t)
-            else:
+            if name in self._listening:
                 self._network.broadcast(name, fragment, partial(unit.merged, fragment, t))
 
     # --- what is counted ----------------------------------------------------------------------------------------------
@@ -257,4 +257,6 @@ class SimulatedJob:
             sum(unit.failures for unit in self.units.values()),
             accounts,
             self._stale / self._steps_between if self._steps_between else 0.0,
+            up_bits=self._network.up_bits,
+            down_bits=self._network.down_bits,
         )

@@ -13,6 +13,7 @@ from diloco.algorithm.events import Metadata
 from diloco.contract import HEARTBEAT
 from diloco.goodput import Accounts, Use
 from diloco.simulation.failures import ReturnDelay
+from diloco.simulation.path import FREE, Path
 from diloco.simulation.timeline import Timeline
 
 TOKENS: Final = 1000
@@ -48,6 +49,8 @@ class Hardware:
     answers_at_once: bool = False
     """It copies its parameters to host memory after each step, as the paper's do, and answers pulls from there while the next one runs.
     False: it answers between its steps."""
+    path: Path = FREE
+    """To the syncer."""
 
 
 class Syncer(Protocol):
@@ -62,7 +65,7 @@ class Syncer(Protocol):
         ...
 
     def left(self, unit: SimulatedUnit) -> None:
-        """Its process is gone."""
+        """Its process is gone, which had wanted the parameters."""
         ...
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
@@ -120,7 +123,8 @@ class SimulatedUnit:
         """Since when it wants a slice and has none, as far as that is not booked; None: it has some, or wants none."""
         self._attempt = 0
         """Its processes are counted: what one had planned is no matter of the next."""
-        self._joined = False
+        self._connected = False
+        """Its process has asked for the parameters, and has not ended."""
         self._busy: tuple[Use, float, float] | None = None
         """What it is busy with, since when and until when; None: it rests, or has no slice."""
         self._on_leaving: list[Callable[[], None]] = []
@@ -146,8 +150,8 @@ class SimulatedUnit:
         self._adopted_version = [0] * fragments
         self._spent_on = Use.START
         """What it is busy with while it copies the parameters."""
-        self._asked_at = 0.0
-        """When it wanted the parameters."""
+        self._asked_at: float | None = None
+        """Since when it waits for the parameters; None: it does not."""
         self._returns: list[float] = []
         """When each slice that is out comes back, seconds."""
         self._pulls: list[Pull] = []
@@ -167,8 +171,7 @@ class SimulatedUnit:
 
     def received(self, versions: Sequence[int]) -> None:
         """It holds these versions of the fragments now, which it has wanted."""
-        if (seconds := self._timeline.now - self._asked_at) > 0:
-            self.accounts.add(self._spent_on, self.present, self.hardware.slices - self.present, seconds)
+        self._book_copy()
         if self.joined_at is None:
             self.joined_at = self._timeline.now
         self._adopted_version = list(versions)
@@ -177,7 +180,6 @@ class SimulatedUnit:
         self._pulls.clear()
         self._arrived.clear()
         self._resting = False
-        self._joined = True
         self._syncer.joined(self)
         self._next_step()
 
@@ -247,15 +249,14 @@ class SimulatedUnit:
 
     def _end(self, *, failed: bool) -> None:
         """Its process is gone, and it has no slices."""
-        if self._rests_since is not None:
-            self._book_rest()
+        self.book()
         self._attempt += 1
         self._failed_last = failed
-        self._rests_since, self._busy = None, None
+        self._rests_since, self._busy, self._asked_at = None, None, None
         self.training = False
         self.present, self._spent_on = 0, Use.RECOVERY
-        if self._joined:
-            self._joined = False
+        if self._connected:
+            self._connected = False
             self._syncer.left(self)
         thens, self._on_leaving = self._on_leaving, []
         for then in thens:
@@ -277,7 +278,8 @@ class SimulatedUnit:
             self._join()
 
     def _join(self) -> None:
-        self._asked_at = self._timeline.now
+        self._busy = None
+        self._asked_at, self._connected = self._timeline.now, True
         self._syncer.wanted(self)
 
     def _next_step(self) -> None:
@@ -325,6 +327,12 @@ class SimulatedUnit:
         self.accounts.add(Use.WAITING, self.present, self.hardware.slices - self.present, now - self._rests_since)
         self._rests_since = now
 
+    def _book_copy(self) -> None:
+        """The wait for the parameters."""
+        if self._asked_at is not None and (seconds := self._timeline.now - self._asked_at) > 0:
+            self.accounts.add(self._spent_on, self.present, self.hardware.slices - self.present, seconds)
+        self._asked_at = None
+
     def _stepped(self) -> None:
         self.training = False
         self._step += 1
@@ -363,6 +371,7 @@ class SimulatedUnit:
             if not leaves:  # else its slices are going anyway
                 self._slices.failed(self)
             return
+        self._connected = False
         self._syncer.left(self)
         self._spent_on = Use.RECOVERY
         self.present -= slices
@@ -374,10 +383,13 @@ class SimulatedUnit:
         self._spend(Use.RECOVERY, hardware.down_seconds, self._restarted)
 
     def book(self) -> None:
-        """Book what lasts and has no end yet: rest, and the wait for a slice."""
+        """Book what lasts and has no end yet: rest, and the waits for the parameters and for a slice."""
         now = self._timeline.now
         if self._rests_since is not None:
             self._book_rest()
+        if self._asked_at is not None:
+            self._book_copy()
+            self._asked_at = now
         if self._out_since is not None:
             self.accounts.add(Use.RECOVERY, 0, self.hardware.slices, now - self._out_since)
             self._out_since = now

@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from diloco_operator.cli.duration import Duration
+
 _ANY_WIDTH = 1000
 _LINE = 80
 
@@ -21,6 +23,17 @@ output_option = click.option(
     "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format of the output."
 )
 seed_option = click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same figures on each machine.")
+latency_option = click.option(
+    "--latency", type=Duration(), default="0s", show_default=True, help="From each unit to the syncer, one way, such as 40ms."
+)
+loss_option = click.option(
+    "--loss",
+    type=click.FloatRange(min=0.0, max=1.0, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="Share of TCP segments that do not arrive; they are sent again.",
+)
+MERGED_AND_STALE = "MERGED: units in each merge. STALE: outer steps since a unit's last contribution."
 
 
 def print_json(lines: Iterable[Mapping[str, Any]]) -> None:

@@ -22,7 +22,15 @@ from diloco.simulation.table1 import (
     simulate_cell,
 )
 
-from diloco_operator.cli.simulations.output import in_processes, output_option, print_json, print_table, print_text, seed_option
+from diloco_operator.cli.simulations.output import (
+    MERGED_AND_STALE,
+    in_processes,
+    output_option,
+    print_json,
+    print_table,
+    print_text,
+    seed_option,
+)
 
 
 @click.command("table-1", short_help="Goodput and uptime by units and chips.")
@@ -53,17 +61,23 @@ def table_1(noise: float, seed: int, jobs: int, output: str) -> None:
         print_json(_lines(rows, llama))
         return
     print_table(_COLUMNS, (_cells(row, other) for row, other in zip(rows, llama, strict=True)), left=("UNITS", ""))
+    print_text("", "Where the rest of the time went, percent:")
+    print_table(
+        ("UNITS", "CHIPS", *(use.value.upper() for use in _SHOWN)),
+        ((*_job(row), *(f"{100 * row.outcome.accounts.share(use):.1f}" for use in _SHOWN)) for row in rows),
+        left=("UNITS",),
+    )
     print_text(*_summary(rows))
 
 
-_COLUMNS = ("UNITS", "CHIPS", "GOODPUT", "UPTIME", "", "LOST", "RECOV", "RECONF", "OUT", "5.8 Y")
+_COLUMNS = ("UNITS", "CHIPS", "GOODPUT", "UPTIME", "", "MERGED", "STALE", "TOKENS", "5.8 Y")
 
 
 def _summary(rows: list[Row]) -> tuple[str, ...]:
     predicted = [row for row in rows if row.published is not None and not row.fitted]
     columns = (
         f"Percent; in brackets what was published. {_FIXED}: not elastic. fit: with these the times were chosen; all others are "
-        f"predictions. LOST, RECOV, RECONF, OUT: {', '.join(use.value for use in _SHOWN)}. 5.8 Y: goodput with one failure in "
+        f"predictions. {MERGED_AND_STALE} TOKENS: of those of completed steps, what came into a merge. 5.8 Y: goodput with one failure in "
         f"{LLAMA_YEARS:g} years and accelerator."
     )
     errors = (
@@ -82,15 +96,24 @@ _FIXED = "fixed"
 _SHOWN = (Use.LOST_WORK, Use.RECOVERY, Use.RECONFIGURATION, Use.MISSING)
 
 
-def _cells(row: Row, other: Outcome) -> tuple[str, ...]:
-    outcome, published, chips = row.outcome, row.published, row.cell.chips
+def _job(row: Row) -> tuple[str, str]:
+    chips = row.cell.chips
     return (
         f"{row.cell.units}" if row.cell.elastic else f"{row.cell.units}, {_FIXED}",
         f"{chips / 1e6:g}M" if chips >= 1_000_000 else f"{chips // 1000}k",
+    )
+
+
+def _cells(row: Row, other: Outcome) -> tuple[str, ...]:
+    outcome, published = row.outcome, row.published
+    return (
+        *_job(row),
         _beside(outcome.goodput, published.goodput if published is not None else None),
         _beside(outcome.uptime, published.uptime if published is not None else None),
         "fit" if row.fitted else "",
-        *(f"{100 * outcome.accounts.share(use):.1f}" for use in _SHOWN),
+        f"{outcome.contributions:.2f}",
+        f"{outcome.staleness:.2f}",
+        f"{100 * outcome.merged_tokens:.0f}",
         f"{100 * other.goodput:.1f}",
     )
 

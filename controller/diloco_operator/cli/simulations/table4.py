@@ -8,7 +8,7 @@ from typing import Any
 import click
 from diloco.simulation.table4 import LIMIT, PUBLISHED, UNITS, Row, ideal, rows, worst
 
-from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
+from diloco_operator.cli.simulations.output import MERGED_AND_STALE, output_option, print_json, print_table, print_text, seed_option
 
 
 @click.command("table-4", short_help="Learners that join for half of the work.")
@@ -28,13 +28,12 @@ def table_4(steps: int, seed: int, output: str) -> None:
         print_json(_lines(found))
         return
     print_table(
-        ("EXTRA", "UNITS", "TIME", "PUBLISHED", "PREDICTED", "ERROR", "MERGED"),
+        ("EXTRA", "UNITS", "TIME", "PUBLISHED", "PREDICTED", "ERROR", "MERGED", "STALE"),
         (_cells(row) for row in found),
         left=(),
     )
     print_text(
-        "TIME: in that without extra learners. PREDICTED: 0.5 + 0.5 / (1 + x), and ERROR relative to it. MERGED: learners in each merge of "
-        "the job.",
+        f"TIME: in that without extra learners. PREDICTED: 0.5 + 0.5 / (1 + x), and ERROR relative to it. {MERGED_AND_STALE}",
         f"Largest error: {100 * worst(found):.1f} % (limit {100 * LIMIT:g} %). The first work of a learner that joins is merged up to H "
         "steps later, which is what is missing.",
     )
@@ -49,6 +48,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{ideal(row.extra):.3f}",
         f"{100 * row.error:+.1f} %",
         f"{row.outcome.contributions:.2f}",
+        f"{row.outcome.staleness:.2f}",
     )
 
 
@@ -62,5 +62,6 @@ def _lines(found: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "error": round(row.error, 4),
             "seconds": round(row.outcome.seconds, 1),
             "contributionsPerMerge": round(row.outcome.contributions, 3),
+            "staleness": round(row.outcome.staleness, 3),
         }
     yield {"figure": "table-4", "value": round(worst(found), 4), "unit": "relative error, largest", "limit": LIMIT}

@@ -9,7 +9,7 @@ import click
 from diloco.goodput import Use
 from diloco.simulation.table5 import LIMIT, UNITS, Pacing, Row, in_order, rows, worst
 
-from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
+from diloco_operator.cli.simulations.output import MERGED_AND_STALE, output_option, print_json, print_table, print_text, seed_option
 
 
 @click.command("table-5", short_help="Quorum and grace, with the paper's clock and ours.")
@@ -32,12 +32,13 @@ def table_5(seconds: float, seed: int, output: str) -> None:
         print_json(_lines(found))
         return
     print_table(
-        ("CLOCK", "ARM", "GOODPUT", "PUBLISHED", "PREDICTED", "MERGED", "PREDICTED", "TOKENS"),
+        ("CLOCK", "ARM", "GOODPUT", "PUBL.", "PRED.", "MERGED", "PRED.", "STALE", "TOKENS"),
         (_cells(row) for row in found),
         left=("CLOCK", "ARM"),
     )
     print_text(
-        f"GOODPUT in percent; MERGED: learners in each merge, of {UNITS}; TOKENS: percent of the trained tokens that came into a merge.",
+        f"GOODPUT in percent; PUBL.: as published, PRED.: as predicted. {MERGED_AND_STALE} There are {UNITS}. "
+        "TOKENS: percent of the trained tokens that came into a merge.",
         f"Largest error of the paper's clock: {worst(found):.1f} points (limit {LIMIT:g}). "
         f"The order of contributions {'holds' if in_order(found) else 'does not hold'}.",
         "The paper's texts: 54.4 with K = M, 51.4 with K = 1, 55.3 with K = 1 and grace. No model is trained here.",
@@ -55,6 +56,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{goodput:.1f}",
         f"{row.outcome.contributions:.2f}",
         f"{contributions:.1f}",
+        f"{row.outcome.staleness:.2f}",
         f"{100 * row.outcome.merged_tokens:.0f}",
     )
 
@@ -70,6 +72,7 @@ def _lines(found: Sequence[Row]) -> Iterator[dict[str, Any]]:
             "goodput": round(row.outcome.goodput, 4),
             "published": row.arm.goodput / 100 if row.pacing is Pacing.PAPER else None,
             "contributionsPerMerge": round(row.outcome.contributions, 3),
+            "staleness": round(row.outcome.staleness, 3),
             "predicted": {"goodput": goodput / 100, "contributionsPerMerge": contributions},
             "waiting": round(row.outcome.accounts.share(Use.WAITING), 4),
             "mergedTokens": round(row.outcome.merged_tokens, 4),

@@ -17,13 +17,14 @@ def test_the_table_shows_each_cell_with_what_was_published_and_how_far_it_is_off
     monkeypatch.setenv("COLUMNS", "80")
     out = simulated()
     lines = out.splitlines()
-    assert lines[0].split() == ["UNITS", "CHIPS", "GOODPUT", "UPTIME", "LOST", "RECOV", "RECONF", "OUT", "5.8", "Y"]
+    assert lines[0].split() == ["UNITS", "CHIPS", "GOODPUT", "UPTIME", "MERGED", "STALE", "TOKENS", "5.8", "Y"]
     assert max(len(line.rstrip()) for line in lines) <= 80
     rows = [line.split() for line in lines[1:36]]
     assert {row[0] for row in rows} == {"1,", "1", "2", "4", "8", "16", "32"}
     assert sum("fit" in row for row in rows) == 12
     assert sum("(" in line for line in lines[1:36]) == 18, "the published cells"
     assert "…" not in out
+    assert "RECONFIGURATION" in out
     assert "Root mean square error: " in out
     assert "Standard error of a goodput: " in " ".join(out.split())
 

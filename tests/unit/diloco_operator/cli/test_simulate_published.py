@@ -69,3 +69,18 @@ def test_a_newcomer_has_a_row_for_each_bandwidth() -> None:
     *rows, figure = lines("fig-12", *SMALL["fig-12"])
     assert [row["copySteps"] for row in rows] == [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 24]
     assert (figure["limit"], figure["predicted"]) == (6, 6)
+
+
+@pytest.mark.slow
+def test_each_scenario_with_a_coordinator_has_contributions_per_merge_and_staleness() -> None:
+    for table in ("table-4", "table-5", "fig-12"):
+        *rows, _ = lines(table, *SMALL[table])
+        assert all(row["contributionsPerMerge"] > 0 <= row["staleness"] for row in rows)
+
+
+@pytest.mark.slow
+def test_learners_far_away_cost_the_newcomer_round_trips_and_the_text_says_so() -> None:
+    near, far = lines("fig-12", *SMALL["fig-12"])[0], lines("fig-12", *SMALL["fig-12"], "--latency", "200ms")[0]
+    # Its request and the parameters; without a link that is slow a newcomer trains within its first step.
+    assert far["trainsAfterSteps"] > near["trainsAfterSteps"]
+    assert "200 ms from the syncer" in " ".join(simulated("fig-12", *SMALL["fig-12"], "--latency", "200ms").split())

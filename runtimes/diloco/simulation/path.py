@@ -1,0 +1,90 @@
+"""The way between a unit and the syncer: bandwidth, latency, and packets that are lost.
+
+A connection is TCP's, and sends segments of 1,460 bytes. What a round trip R and a share p of lost segments do to it:
+
+- **Rate.** A connection has at most a window under way, which takes a round trip. The window is the least of what our streams keep under
+  way (`protocol.window`), and of the mean congestion window of CUBIC, `max(1.2 / sqrt(p), 1.054 (R / p)^0.75)` segments (RFC 9438,
+  section 5.1 with C = 0.4, and the window of Reno where that is larger; Linux has CUBIC as its default).
+- **Bytes.** A segment is sent `1 / (1 - p)` times in the mean.
+- **Delay.** What is lost is sent again one round trip later (RACK, RFC 8985), and may be lost again. Before the end of a transfer that
+  happens beside the rest of it. Of its last window it is waited for: `repairs`.
+
+Segments are lost independently of each other. Nothing passes what was sent before it: a stream is read in order.
+
+See docs/decisions/0243-latency-and-loss-in-the-simulator.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from numpy.random import Generator
+
+from diloco.protocol.window import MOST_BYTES
+
+SEGMENT_BITS: Final = 8.0 * 1460
+"""Of a TCP segment in an Ethernet frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Each direction has as much."""
+
+    bandwidth: float = math.inf
+    """Bits a second."""
+    latency: float = 0.0
+    """One way, seconds."""
+    loss: float = 0.0
+    """The share of segments that do not arrive, 0 <= loss < 1."""
+    connections: int = 1
+    """Side by side: each process of the unit has its own."""
+
+    @property
+    def round_trip(self) -> float:
+        """Seconds."""
+        return 2.0 * self.latency
+
+    @property
+    def rate(self) -> float:
+        """Bits a second that a transfer has at most, what is sent again among them."""
+        if not self.round_trip:
+            return self.bandwidth
+        window = min(8.0 * MOST_BYTES, SEGMENT_BITS * congestion_window(self.loss, self.round_trip))
+        return min(self.bandwidth, self.connections * window / self.round_trip)
+
+    def sent(self, bits: float) -> float:
+        """Bits that go over the link for so many that arrive."""
+        return bits / (1.0 - self.loss)
+
+    def delay(self, bits: float, random: Generator) -> float:
+        """Seconds from the moment when the last of so many bits has left until all have arrived."""
+        if not self.loss:
+            return self.latency
+        under_way = min(bits, self.rate * self.round_trip) if self.round_trip else bits
+        return self.latency + self.round_trip * repairs(self.loss, max(1.0, under_way / SEGMENT_BITS), random.random())
+
+
+FREE: Final = Path()
+"""It costs no time."""
+
+
+def congestion_window(loss: float, round_trip: float) -> float:
+    """The mean window of CUBIC, in segments. RFC 9438, section 5.1."""
+    if not loss:
+        return math.inf
+    return max(1.2 / math.sqrt(loss), 1.054 * math.pow(round_trip / loss, 0.75))
+
+
+def repairs(loss: float, segments: float, share: float) -> int:
+    """How often something of so many segments is sent again, one after the other: the number that the share `share` of all cases, 0..1,
+    does not exceed.
+
+    A segment that was sent k + 1 times is lost each time with the probability `loss^(k + 1)`, so k repairs are enough for all with the
+    probability `(1 - loss^(k + 1))^segments`.
+    """
+    if not 0.0 < share < 1.0:
+        return 0
+    missing = -math.expm1(math.log(share) / segments)
+    return max(0, math.ceil(math.log(missing) / math.log(loss)) - 1)
