@@ -13,6 +13,7 @@ import click
 from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
 from diloco_operator.kube.client import ApiError, Forbidden, Unavailable
 from diloco_operator.kube.rest import ConfigError, RestClient, load_config
+from diloco_operator.kube.rest.transport import OnDate
 
 DEFAULT_NAMESPACE = "default"
 EXIT_INTERRUPTED = 130
@@ -51,15 +52,15 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]]) -> None:
-    """Run `work` with a client and the namespace. Errors of the cluster end the program with a message."""
+def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]], *, on_date: OnDate | None = None) -> None:
+    """Run `work` with a client and the namespace. Errors of the cluster end the program with a message. `on_date`: see `OnDate`."""
     try:
         config = load_config(target.kubeconfig, target.context)
     except ConfigError as error:
         raise CommandError(str(error)) from error
 
     async def connected() -> None:
-        async with RestClient.connect(config, user_agent=KUBECTL_PLUGIN) as client:
+        async with RestClient.connect(config, user_agent=KUBECTL_PLUGIN, on_date=on_date) as client:
             await work(client, target.namespace or config.namespace or DEFAULT_NAMESPACE)
 
     try:

@@ -21,17 +21,15 @@ from diloco_operator.cli.cluster import Target, on_cluster, target_options
 from diloco_operator.cli.explanation import Explanation, PoolFacts, explanation
 from diloco_operator.cli.explanation_text import explanation_text
 from diloco_operator.cli.jobs import find_job
+from diloco_operator.cli.listing import list_all
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.cli.waiting_line import Place, places
-from diloco_operator.fleet import Inventory, project_node
+from diloco_operator.doctor.nodes import inventory_of
 from diloco_operator.fleet.slice_kinds import shape_of
-from diloco_operator.kube.client import Client, Forbidden, Gone, Obj, Resource
-from diloco_operator.kube.fields import MalformedField
+from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.reconcile import OperatorConfig
 
-_PAGE = 500
-"""Objects of one answer of the API server."""
 _MOST_EVENTS = 2000
 """Events that are read of one job; the API server keeps them for an hour."""
 
@@ -88,35 +86,16 @@ async def _readable(
     client: Client, resource: Resource, namespace: str, notes: list[str], what: str, *, selector: str = "", most: int = 0
 ) -> list[Obj] | None:
     """All objects, or the first `most`; None, and a note, if the user may not list them."""
-    found: list[Obj] = []
-    token, limit = "", _PAGE
     try:
-        while True:
-            try:
-                page = await client.list(resource, namespace, field_selector=selector, limit=limit, continue_token=token)
-            except Gone:
-                if not limit:
-                    raise
-                found, token, limit = [], "", 0  # the pages changed too fast: all in one answer
-                continue
-            found += page.items
-            token = page.continue_token
-            if not token or (most and len(found) >= most):
-                return found
+        return await list_all(client, resource, namespace, fields=selector, most=most)
     except Forbidden:
         notes.append(f"you may not list the {what}, so that what they tell is not shown")
         return None
 
 
 def pool_facts(job: Obj, nodes: Sequence[Obj], now: float) -> dict[str, PoolFacts]:
-    """What the nodes say of each pool. Nodes and pools that cannot be read count as not there: the operator's own messages name them."""
-    inventory = Inventory(OperatorConfig().disruption_signals)
-    inventory.advance(now)
-    for node in nodes:
-        try:
-            inventory.update_node(project_node(node))
-        except MalformedField:
-            continue
+    """What the nodes say of each pool. Pools that cannot be read count as not there: the operator's own messages name them."""
+    inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now)
     try:
         pools = load(job).spec.pools
     except InvalidJob:

@@ -35,12 +35,13 @@ _TIMEOUT = click.option(
 
 _IMPORTED_WHEN_NEEDED = {
     "explain": "diloco_operator.cli.explain",
+    "doctor": "diloco_operator.cli.doctor",
     "plan": "diloco_operator.cli.plan",
     "export": "diloco_operator.cli.kubectl_export",
     "validate": "diloco_operator.cli.validate",
     "crd": "diloco_operator.cli.crd",
 }
-"""Commands by module, so that the others start fast. `plan`, `validate` and `crd` are commands of `diloco` too."""
+"""Commands by module, so that the others start fast. `doctor`, `plan`, `validate` and `crd` are commands of `diloco` too."""
 
 
 class _Group(click.Group):

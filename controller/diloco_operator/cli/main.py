@@ -11,6 +11,7 @@ _COMMANDS = {
     "validate": "diloco_operator.cli.validate",
     "report": "diloco_operator.cli.report",
     "plan": "diloco_operator.cli.plan",
+    "doctor": "diloco_operator.cli.doctor",
     "export": "diloco_operator.cli.export",
     "simulate": "diloco_operator.cli.simulate",
     "launch": "diloco_operator.cli.launch",

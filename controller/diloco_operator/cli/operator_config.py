@@ -39,8 +39,13 @@ def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadConfiguration(f"{path} cannot be read: {error}") from error
+    return read_configuration(content, str(path))
+
+
+def read_configuration(content: object, where: str) -> tuple[OperatorConfig, RunConfig]:
+    """The same of the content of a file; `where` names it in messages. Raises `BadConfiguration`."""
     if not isinstance(content, dict):
-        raise BadConfiguration(f"{path} must be a map with apiVersion: {CONFIG_API_VERSION} and kind: {CONFIG_KIND}")
+        raise BadConfiguration(f"{where} must be a map with apiVersion: {CONFIG_API_VERSION} and kind: {CONFIG_KIND}")
     try:
         read = _model().model_validate(content)
         values = {name: getattr(read, name) for name in type(read).model_fields if name not in ("api_version", "kind")}
@@ -48,9 +53,9 @@ def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
         return OperatorConfig(**values), run
     except ValidationError as error:
         lines = [f"  {_place(each['loc'])}: {_text(each)}" for each in error.errors()]
-        raise BadConfiguration("\n".join([f"{path}:", *lines])) from error
+        raise BadConfiguration("\n".join([f"{where}:", *lines])) from error
     except ValueError as error:
-        raise BadConfiguration(f"{path}: {error}") from error
+        raise BadConfiguration(f"{where}: {error}") from error
 
 
 def _model() -> type[BaseModel]:

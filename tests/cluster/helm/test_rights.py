@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from builders.chart import NAMESPACE, RELEASE, of_kind, one, render
 from builders.control_plane import ROOT, ControlPlane, ControlPlaneError
+from diloco_operator.doctor.rights import operator_rights
 from diloco_operator.reconcile.grantors.registry import WATCHES
 
 pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of them
@@ -61,6 +62,16 @@ def test_the_documented_rights_are_those_of_the_chart() -> None:
         for (_, resource, *_name), verbs in table.items():
             tested.setdefault(resource, set()).update(verbs.split())
     assert documented == tested
+
+
+def test_the_doctor_asks_for_the_rights_of_the_chart() -> None:
+    asked: dict[tuple[str, ...], set[str]] = {}
+    for each in operator_rights("team"):
+        parts = (each.resource.plural, each.subresource) if each.subresource else (each.resource.plural,)
+        key = (each.resource.group, "/".join(parts), *([each.name] if each.name else ()))
+        asked.setdefault(key, set()).update([each.verb])
+    reviewed = {key: verbs for key, verbs in CLUSTER.items() if key not in REVIEWS}
+    assert {key: " ".join(sorted(verbs)) for key, verbs in asked.items()} == expected(NAMESPACED, reviewed)
 
 
 def granted(rules: list[dict[str, Any]]) -> Rules:

@@ -160,6 +160,11 @@ class RestClient:
         """`{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`. Also checks that the server can be reached."""
         return await self._get("GET", "/version")
 
+    async def groups(self) -> frozenset[str]:
+        """Names of the API groups that the server has, without the core group."""
+        found = await self._get("GET", "/apis")
+        return frozenset(str(each.get("name") or "") for each in found.get("groups") or () if isinstance(each, dict))
+
     # --- writes -------------------------------------------------------------------------------------------------------
     async def create(
         self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False

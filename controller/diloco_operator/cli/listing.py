@@ -1,0 +1,28 @@
+"""All objects of a kind, page by page."""
+
+from __future__ import annotations
+
+from diloco_operator.kube.client import Client, Gone, Obj, Resource
+
+_PAGE = 500
+"""Objects of one answer of the API server."""
+
+
+async def list_all(
+    client: Client, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "", most: int = 0
+) -> list[Obj]:
+    """All objects, or the first `most`; `labels` and `fields` are selectors. Raises what the client does."""
+    found: list[Obj] = []
+    token, limit = "", _PAGE
+    while True:
+        try:
+            page = await client.list(resource, namespace, label_selector=labels, field_selector=fields, limit=limit, continue_token=token)
+        except Gone:
+            if not limit:
+                raise
+            found, token, limit = [], "", 0  # the pages changed too fast: all in one answer
+            continue
+        found += page.items
+        token = page.continue_token
+        if not token or (most and len(found) >= most):
+            return found

@@ -1,0 +1,177 @@
+"""What the doctor reads and what it finds. Plain data.
+
+See docs/decisions/0256-doctor.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from diloco_operator.api.job import InvalidJob, Spec, load
+from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.reconcile.config import OperatorConfig
+
+
+class Level(enum.StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    """Some jobs will not do what they are asked for, or the doctor could not see."""
+    ERROR = "error"
+    """A job does not start, or does not train, until a person acts."""
+
+
+class Check(enum.StrEnum):
+    """What is looked at. Programs go by these names: they stay."""
+
+    KUBERNETES = "kubernetes"
+    CRD = "crd"
+    OPERATOR = "operator"
+    CLOCKS = "clocks"
+    ADDRESS_FAMILY = "address-family"
+    NODES = "nodes"
+    DRIVERS = "drivers"
+    DEVICES = "devices"
+    GRANTORS = "grantors"
+    STORAGE_CLASS = "storage-class"
+    USERS = "users"
+    OPERATOR_RIGHTS = "operator-rights"
+    YOUR_RIGHTS = "your-rights"
+    QUOTA = "quota"
+    POD_SECURITY = "pod-security"
+    SERVICE_MESH = "service-mesh"
+    JOB = "job"
+    POOLS = "pools"
+    VOLUME = "volume"
+    SYNCER = "syncer"
+
+
+class Finding(NamedTuple):
+    """One line."""
+
+    check: Check
+    level: Level
+    where: str
+    """The object that it is about: `node gpu-0`, `namespace team`, `cluster`."""
+    message: str
+    """What is wrong, or what is well."""
+    remedy: str = ""
+    """What to do; "" for what is well."""
+
+
+class Right(NamedTuple):
+    """What the operator or a user wants to do."""
+
+    verb: str
+    resource: Resource
+    namespace: str = ""
+    """"" for all of them, and for kinds without one."""
+    subresource: str = ""
+    name: str = ""
+    """"" for every object."""
+
+    def __str__(self) -> str:
+        what = self.resource.plural + (f"/{self.subresource}" if self.subresource else "") + (f" {self.name}" if self.name else "")
+        return f"{self.verb} {what}"
+
+
+class Review(NamedTuple):
+    """What the API server's authorizer says of a right."""
+
+    right: Right
+    allowed: bool
+
+
+class Reach(NamedTuple):
+    """A connection from a learner's pod to the syncer that was tried."""
+
+    pod: str
+    address: str
+    """`host:port`."""
+    error: str
+    """"" when it came about."""
+
+
+class Unreadable(NamedTuple):
+    """Something that could not be read."""
+
+    what: str
+    why: str
+
+
+class NotRead(Exception):
+    """A check needs what could not be read."""
+
+    def __init__(self, unreadable: Unreadable) -> None:
+        self.unreadable = unreadable
+        super().__init__(f"{unreadable.what}: {unreadable.why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that was read, at one time."""
+
+    namespace: str
+    """Of the command; "" where only the cluster is looked at."""
+    now: float
+    """By the API server's clock, seconds since the epoch."""
+    ahead: float
+    """The API server's clock less this machine's, seconds; 0 while they may be equal."""
+    version: str
+    """Of this program."""
+    kubernetes: Mapping[str, object]
+    """The API server's version: `major`, `minor`, `gitVersion`."""
+    groups: frozenset[str]
+    """API groups that it serves."""
+    objects: Mapping[Resource, Sequence[Obj] | Unreadable]
+    """By kind: all of those without a namespace, and of the others what the checks are about."""
+    config: OperatorConfig | Unreadable
+    """Of the operator that works on the namespace, or of the only one."""
+    own_rights: Sequence[Review] | Unreadable = ()
+    operator_rights: Sequence[Review] | Unreadable = ()
+    job: Obj | None = None
+    reach: Reach | Unreadable | None = None
+    """None: nothing could be tried, because no pod of a learner runs."""
+
+    @property
+    def spec(self) -> Spec | None:
+        """Of the job; None: there is none, or it cannot be read."""
+        try:
+            return load(self.job).spec if self.job is not None else None
+        except InvalidJob:
+            return None
+
+    @property
+    def job_name(self) -> str:
+        """`job lm`, as findings name it."""
+        return f"job {self.job['metadata']['name']}" if self.job is not None else ""
+
+    def of(self, resource: Resource) -> Sequence[Obj]:
+        """The objects of this kind. Raises `NotRead`."""
+        return read(self.objects.get(resource, ()))
+
+
+def read[T](found: T | Unreadable) -> T:
+    """What was read. Raises `NotRead`."""
+    if isinstance(found, Unreadable):
+        raise NotRead(found)
+    return found
+
+
+def named(names: Sequence[str]) -> str:
+    """`gpu-0`, `gpu-0 and 2 more`."""
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def ok(check: Check, where: str, message: str) -> Finding:
+    return Finding(check, Level.OK, where, message)
+
+
+def warning(check: Check, where: str, message: str, remedy: str) -> Finding:
+    return Finding(check, Level.WARNING, where, message, remedy)
+
+
+def error(check: Check, where: str, message: str, remedy: str) -> Finding:
+    return Finding(check, Level.ERROR, where, message, remedy)
