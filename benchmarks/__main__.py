@@ -57,6 +57,8 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "island-bytes": Benchmark("benchmarks.island_bytes", ("island-bytes",)),
     "pause": Benchmark("benchmarks.pause", ("pause-memory", "pause-writes")),
     "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
+    "commit-record-4MiB": Benchmark("benchmarks.commit_record", ("commit-record-4MiB",)),
+    "syncer-restart": Benchmark("benchmarks.syncer_restart", ("syncer-restart", "syncer-restart-lost")),
     "rank-tax": Benchmark("benchmarks.rank_tax", ("rank-tax",)),
     "rank-death": Benchmark("benchmarks.rank_death", ("rank-death", "rank-death-gap")),
     "callback-tax": Benchmark("benchmarks.callback_tax", ("callback-tax",)),
@@ -94,6 +96,7 @@ SIZES: Mapping[str, Benchmark] = {
     "uplink-overload": Benchmark(
         "benchmarks.sizes.uplink_overload", ("uplink-overload-1.05", "uplink-overload-1.2", "uplink-overload-2.0")
     ),
+    "commit-record-sizes": Benchmark("benchmarks.sizes.commit_record", ("commit-record-64MiB", "commit-record-1GiB")),
     "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),
 }
 """`make bench-sizes`: models of real sizes. Needs 16 GiB of memory."""

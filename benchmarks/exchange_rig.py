@@ -78,6 +78,10 @@ class ExchangeRig:
             },
         )
 
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """This process has ended, as it should."""
+        self._processes.remove(process)
+
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
         return self.start_program(unit, "benchmarks.fixed_step_learner", *(["--alone"] if alone else []))
 

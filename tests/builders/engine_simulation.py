@@ -26,7 +26,7 @@ from diloco.contract import JobFile, Training
 from diloco.protocol.tls import TlsFiles
 from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.job.engine import Engine, RunOutcome
-from diloco.syncer.job.restore import restore, snapshot_places
+from diloco.syncer.job.restore import open_tape, restore, snapshot_places
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.syncer.streams.changes import Changes
@@ -214,8 +214,9 @@ class World:
         writer.compare = self.compare
         t = state.core.t if state.core is not None else 0
         events = EventWriter(self._directory / "tensorboard", steps=self.training.steps, t=t, changed=changes.notify)
-        incarnation = self.random.randbytes(16)
-        self.engine = Engine(self._config, state, writer, events, changes, incarnation, asyncio.get_running_loop().time)
+        process = self.random.randbytes(16)
+        tape = open_tape(self._config, state, process, changes.notify)
+        self.engine = Engine(self._config, state, writer, tape, events, changes, process, asyncio.get_running_loop().time)
         self._engine_task = asyncio.create_task(self.engine.run())
 
     async def _end_syncer(self, *, stop: bool) -> None:

@@ -14,10 +14,13 @@ from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.contract import JobFile
 from diloco.data.ledger import Ledger
 from diloco.syncer.job.restore import META_FORMAT, snapshot_data
+from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.snapshots.store import SnapshotStore
+from diloco.syncer.snapshots.tape_writer import Position
 from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.syncer.streams.sessions import StoredSessions
 from numpy.typing import NDArray
 
 type Arrays = Mapping[str, NDArray[Any]]
@@ -29,7 +32,9 @@ def save_snapshot(root: Path, t: int, arrays: Arrays, *, job: str = "bytes-lm", 
     core = InlineCore(Layout(TensorSpec(name, array.shape) for name, array in arrays.items()), training)
     assert core.begin([pack(fragment, arrays) for fragment in core.fragments]) is None
     file = JobFile(name=job, namespace="default", uid=uid, training=training)
-    data = snapshot_data(core, Ledger(), UnitStatsTable(), file, {}, {}, LossHistory())
+    data = snapshot_data(
+        core, Work(Ledger(), fragments), UnitStatsTable(), file, StoredSessions(), {}, {}, LossHistory(), [0] * fragments, Position(1, 1)
+    )
     return SnapshotStore(root, keep=100).save(t, data.tensors, data.meta)
 
 

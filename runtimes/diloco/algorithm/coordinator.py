@@ -163,6 +163,10 @@ class Coordinator:
         process began."""
         return self._steps_per_sync.get(unit, 0)
 
+    def ordered(self, t: int) -> Exchange:
+        """What the order of outer step `t` merges, which is not applied yet. To read from. Raises KeyError if there is no such order."""
+        return self._ordered[t]
+
     # --- events of units ----------------------------------------------------------------------------------------------
 
     def begin(self, norms: Sequence[float]) -> None:
@@ -239,6 +243,7 @@ class Coordinator:
         if refusal is None:
             exchange.arriving.add(unit)
         else:
+            exchange.refused[unit] = refusal
             self._answered(exchange, unit, now)
         return refusal
 
@@ -464,6 +469,7 @@ class Coordinator:
         ordered = False
         for exchange in exchanges:
             del self._open[exchange.t]
+            exchange.closed_at = now
             for unit in exchange.waiting:
                 self._members[unit].missed = True
             self._remember(exchange)
@@ -507,13 +513,14 @@ class Coordinator:
             for other in withdrawn:
                 del other.contributions[unit]
             message = f"fragment {exchange.fragment} of outer step {exchange.t} from unit {unit} is refused: {why}"
+            refusal = exchange.refused[unit] = Refusal(Reason.OUTLIER, message)
             orders.append(
                 Distrusted(
                     exchange.t,
                     exchange.fragment,
                     unit,
                     contribution.marks.session,
-                    Refusal(Reason.OUTLIER, message),
+                    refusal,
                     tuple(other.t for other in withdrawn),
                     unit in quarantined,
                 )

@@ -39,6 +39,8 @@ class Marks:
     """Tokens of those samples."""
     steps: int = 0
     """Local steps of the session."""
+    seen: int = 0
+    """The last outer step that the learner knew of, as its newest report says."""
 
 
 @dataclass(frozen=True, slots=True)

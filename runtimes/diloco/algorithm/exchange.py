@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from diloco.algorithm.effects import Refusal
 from diloco.algorithm.events import Marks
 from diloco.algorithm.guards import Measured
 from diloco.algorithm.members import Member
@@ -49,6 +50,10 @@ class Exchange:
     arriving: set[str] = field(default_factory=set)
     """Of those that are waited for: admitted, and being decoded."""
     contributions: dict[str, Contribution] = field(default_factory=dict)
+    refused: dict[str, Refusal] = field(default_factory=dict)
+    """By unit, why its answer does not count."""
+    closed_at: float = 0.0
+    """When it was closed."""
     waits_for: str = ""
     """The unit for which it was waited longest when that was last looked for."""
     quorum_at: float | None = None

@@ -8,6 +8,8 @@ An outer gradient is `anchor - theta[m]` with the syncer's own value as the anch
   scalars is a vote of signs. Of a tensor that says so (`TensorSpec.stack_axes`: the experts of a mixture) each matrix has a radius and a
   direction of its own, as if the experts were tensors of their own.
 
+What contributions say of each other comes with the sums: the mean cosine between them, see `Merged`.
+
 The norms are an argument: they are computed once, where a contribution arrives, and not while an outer step waits for the merge.
 
 Sums run in the order of the arguments, in float32; squares are added in float64. Equal arguments give equal bytes, on every processor and
@@ -19,7 +21,8 @@ See docs/decisions/0062-merge-numerics.md. See docs/decisions/0192-stacks.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
@@ -38,6 +41,17 @@ CANCELLATION: Final = 1e-3
 direction is rounding noise. The mean of n orthogonal directions has length 1/sqrt(n): a thousandth is a million learners."""
 _LARGEST_COEFFICIENT: Final = 1e30
 """Far below float32's largest number, 3e38."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The merged outer gradient of a fragment."""
+
+    delta: Array = field(repr=False)
+    """float32 [size]."""
+    cosine: float = math.nan
+    """The mean cosine between two contributions: over all pairs, by their weights, and over the matrices, by their sizes. NaN: there are
+    no two that move. Independent ones have 0, equal ones 1."""
 
 
 def matrices(fragment: Fragment) -> Iterator[tuple[TensorSpec, slice]]:
@@ -61,8 +75,8 @@ def merge(
     method: MergeMethod,
     embeddings: MergeMethod,
     out: Array | None = None,
-) -> Array:
-    """The merged outer gradient of a fragment, float32 [size], in `out` or a new array; one contribution alone is returned as it is.
+) -> Merged:
+    """The merged outer gradient of a fragment, in `out` or a new array; one contribution alone is returned as it is.
 
     `deltas`: per contribution, float32 [size]. `norms`: per contribution, what `norms()` says of its delta. `weights`: per contribution,
     positive. `embeddings` is the method for embedding tensors, `method` that for others of at least two dimensions; the rest is averaged.
@@ -76,54 +90,70 @@ def merge(
     if not all(math.isfinite(w) and w > 0 for w in weights):
         raise ValueError(f"weights must be positive and finite: {list(weights)}")
     if len(deltas) == 1:
-        return deltas[0]
+        return Merged(deltas[0])
     merged = np.empty(fragment.size, np.float32) if out is None else out
+    cosines: list[tuple[int, float]] = []
     for i, (tensor, where) in enumerate(parts_of):
         parts, into = [d[where] for d in deltas], merged[where]
         rule = average if tensor.is_averaged else RULES[embeddings if tensor.embedding else method]
-        rule(parts, [x[i] for x in norms], weights, into)
-    return merged
+        cosine = rule(parts, [x[i] for x in norms], weights, into)
+        if math.isfinite(cosine):
+            cosines.append((into.size, cosine))
+    return Merged(merged, mean_cosine(cosines))
 
 
-def average(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> None:
-    """As `weighted_average`."""
-    weighted_average(deltas, weights, out)
+def mean_cosine(of_parts: Iterable[tuple[int, float]]) -> float:
+    """The mean of cosines, each by its size. NaN of none. `of_parts`: (size, cosine)."""
+    known = list(of_parts)
+    return math.fsum(n * cosine for n, cosine in known) / sum(n for n, _ in known) if known else math.nan
 
 
-def weighted_average(deltas: Sequence[Array], weights: Sequence[float], out: Array) -> None:
+def average(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> float:
     """`out = sum w d / sum w`. Relative to the largest weight: equal weights give exactly `sum d / M`."""
     largest = max(weights)
     relative = [w / largest for w in weights]
-    kernels.combine(deltas, relative, sum(relative), out)
+    squares = kernels.combine(deltas, relative, sum(relative), out)
+    total = sum(relative)
+    return _mean_of_pairs([w / total * n for w, n in zip(relative, norms, strict=True)], squares)
 
 
-def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> None:
+def _mean_of_pairs(lengths: Sequence[float], squares: float) -> float:
+    """The mean cosine of the pairs among vectors of these lengths whose sum has these squares, each pair by the product of its lengths:
+    the squares of a sum are those of its terms and twice the products of the pairs. NaN if no two have a length."""
+    own = math.fsum(n * n for n in lengths)
+    total = math.fsum(lengths)
+    pairs = total * total - own
+    return min(1.0, max(-1.0, (squares - own) / pairs)) if pairs > 0 and math.isfinite(pairs) else math.nan
+
+
+def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> float:
     """`out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0.
     `norms`: of each delta."""
     total = math.fsum(weights)
     moving = [(d, w / total, n) for d, w, n in zip(deltas, weights, norms, strict=True) if n > 0]
     if not moving:
         out[:] = 0
-        return
+        return math.nan
     radius = math.fsum(w * n for _, w, n in moving)
     if len(moving) == 1:
         only, _, n = moving[0]
         np.multiply(only, np.float32(radius / n), out=out)
-        return
+        return math.nan
     # Scaled by the radius, the coefficients stay of order one however small the gradients are, as long as all are alike.
     scaled = [_within_float32(d, w * radius / n) for d, w, n in moving]
     length = math.sqrt(kernels.combine([d for d, _ in scaled], [c for _, c in scaled], 1.0, out)) / radius
     if length < CANCELLATION:
-        weighted_average(deltas, weights, out)
+        average(deltas, norms, weights, out)
     else:
         out *= np.float32(1 / length)
+    return _mean_of_pairs([w for _, w, _ in moving], length * length)
 
 
 class Rule(Protocol):
     """Merges one matrix of at least two contributions into `out`, [n] like each of `deltas`. `norms`: of each delta. `weights`: positive.
-    Equal arguments give equal bytes."""
+    Equal arguments give equal bytes. Returns the mean cosine between two contributions, see `Merged`."""
 
-    def __call__(self, deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> None: ...
+    def __call__(self, deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> float: ...
 
 
 RULES: Final[Mapping[MergeMethod, Rule]] = {"RDA": rda, "Average": average}

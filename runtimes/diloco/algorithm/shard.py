@@ -26,7 +26,7 @@ from diloco.algorithm.codec import Coding
 from diloco.algorithm.effects import Close, Reason, Refusal
 from diloco.algorithm.events import Offer
 from diloco.algorithm.fragments import Fragment
-from diloco.algorithm.merge import matrices, merge, norms
+from diloco.algorithm.merge import Merged, matrices, merge, norms
 from diloco.algorithm.outer import nesterov
 from diloco.algorithm.pieces import Portion
 from diloco.algorithm.spare import SpareMemory
@@ -74,6 +74,10 @@ class Update:
     value: Array = field(repr=False)
     momentum: Array = field(repr=False)
     residual: Array | None = field(repr=False)
+    gradient: Array = field(repr=False)
+    """The merged outer gradient: with it, `Shard.redo` makes the same update again."""
+    cosine: float
+    """Between the contributions, see `merge.Merged`."""
 
 
 class Shard:
@@ -235,14 +239,27 @@ class Shard:
         how = self._merge
         fragment, take = self.fragments[p], self.memory.floats
         deltas, norms = [d.delta for d in given], [d.norms for d in given]
-        delta = merge(fragment, deltas, norms, close.weights, how.method, how.embeddings, take(fragment.size))
+        merged = merge(fragment, deltas, norms, close.weights, how.method, how.embeddings, take(fragment.size))
+        return self._step(close.t, p, merged)
+
+    def redo(self, t: int, p: int, gradient: Array) -> Array | None:
+        """Take the outer step of a former merge again, which made version t of fragment p of this merged outer gradient: the value, with
+        the same bytes as then. None: it is not finite. Raises ValueError before the seed."""
+        update = self._step(t, p, Merged(gradient))
+        if update is None:
+            return None
+        self._put(update)
+        return update.value
+
+    def _step(self, t: int, p: int, merged: Merged) -> Update | None:
+        """The outer step with a merged outer gradient; None if the result is not finite. Changes nothing."""
+        optimizer, take = self._optimizer, self.memory.floats
         onto = self._residual[p] if self.coding.delta else self.value(p)
-        stepped = nesterov(delta, self._momentum[p], onto, self._optimizer.learning_rate, self._optimizer.momentum, take)
+        stepped = nesterov(merged.delta, self._momentum[p], onto, optimizer.learning_rate, optimizer.momentum, take)
         if stepped is None or (coded := self._code(p, stepped[0])) is None:
             return None
         payload, value, residual = coded
-        momentum = stepped[1]
-        return Update(close.t, p, close.base, payload, value, _frozen(momentum), residual)
+        return Update(t, p, self._versions[p], payload, value, _frozen(stepped[1]), residual, merged.delta, merged.cosine)
 
     def hold_update(self, close: Close, update: Update | None) -> None:
         """Keep the result of `compute` until it is installed."""
@@ -256,10 +273,13 @@ class Shard:
         self._keep_memory(len(close.units))
         if update is None:
             return None
+        self._put(update)
+        return update.payload
+
+    def _put(self, update: Update) -> None:
         p = update.fragment
         self._seeded_values()[p], self._momentum[p], self._residual[p] = update.value, update.momentum, update.residual
         self._versions[p] = update.t
-        return update.payload
 
     def _code(self, p: int, stepped: Array) -> tuple[memoryview, Array, Array | None] | None:
         """(payload, new value, new residual) of fragment p; None if that is not finite. `stepped`: the new value for FLOAT32, else the

@@ -246,8 +246,38 @@ class Ledger:
 
     # --- storing ------------------------------------------------------------------------------------------------------
 
+    def sessions_to_json(self) -> dict[str, dict[str, Any]]:
+        """Of each session what it has committed and what is leased to it, for `restore_sessions`."""
+        return {
+            session: {
+                "unit": held.unit,
+                "done": [held.done.samples, held.done.tokens, held.done.steps],
+                "ahead": [list(x) for x in held.ahead],
+                "over": held.over,
+            }
+            for session, held in self._sessions.items()
+        }
+
+    def restore_sessions(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
+        """The inverse of `sessions_to_json`, on a restored ledger: the sessions go on. Raises LedgerError for malformed or contradictory
+        data."""
+        try:
+            for session, one in stored.items():
+                held = _WorkSession(str(one["unit"]), UnitWork(*(int(x) for x in one["done"])), over=bool(one["over"]))
+                for start, end in one["ahead"]:
+                    if self._free.overlap(start, end) != [(start, end)]:
+                        raise LedgerError(f"session {session} holds the samples {start} to {end - 1}, which are not free")
+                    self._free.remove(start, end)
+                    held.ahead.append((int(start), int(end)))
+                    held.leased += end - start
+                self._sessions[session] = held
+        except LedgerError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise LedgerError(f"the ledger's sessions are incomplete or malformed: {type(e).__name__}: {e}") from e
+
     def to_json(self) -> dict[str, Any]:
-        """For a snapshot. Leases are not stored: who held them must take the snapshot's parameters, so that work is to be done again."""
+        """For a snapshot. What is leased counts as free; see `sessions_to_json`."""
         return {
             "format": FORMAT,
             "frontier": self._frontier,

@@ -6,7 +6,9 @@ See docs/decisions/0149-commit-at-the-merge.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from diloco.data.ledger import UnitWork
 from diloco.wording import plural
@@ -22,9 +24,15 @@ class _Offer:
 class Watermark:
     """Of one session. `done` is what the session had trained when a contribution was read: totals since it began."""
 
-    def __init__(self, fragments: int) -> None:
+    def __init__(self, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
+        """`stored`: the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         self._merged = [UnitWork()] * fragments
         self._merged_at = [0] * fragments
+        if stored is not None:
+            self._merged = [UnitWork(int(samples), int(tokens), int(steps)) for samples, tokens, steps in stored["merged"]]
+            self._merged_at = [int(t) for t in stored["at"]]
+            if not len(self._merged) == len(self._merged_at) == fragments:
+                raise ValueError(f"a watermark of {len(self._merged)} fragments in a job of {fragments}")
         self._offers: dict[int, _Offer] = {}
         """Per fragment, the accepted contribution that waits for its merge. A fragment has one exchange at a time."""
 
@@ -66,6 +74,10 @@ class Watermark:
     def offered(self, p: int, t: int, done: UnitWork) -> None:
         """A contribution to fragment `p` at outer step `t` was accepted."""
         self._offers[p] = _Offer(t, done)
+
+    def to_json(self) -> dict[str, Any]:
+        """What is merged. Contributions that wait for a merge end with the process."""
+        return {"merged": [[done.samples, done.tokens, done.steps] for done in self._merged], "at": list(self._merged_at)}
 
     def closed(self, p: int, t: int, *, merged: bool) -> bool:
         """The exchange of fragment `p` at outer step `t` is over. `merged`: with this session's contribution. False if it had none."""

@@ -20,7 +20,7 @@ from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.tls import TlsError, server_credentials
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
 from diloco.syncer.job.engine import Engine, RunOutcome
-from diloco.syncer.job.restore import BadState, restore, snapshot_places
+from diloco.syncer.job.restore import BadState, open_tape, restore, snapshot_places
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.reports import result_json
 from diloco.syncer.snapshots.fences import FencesError
@@ -60,7 +60,9 @@ class SyncerServer:
             t=state.core.t if state.core is not None else 0,
             changed=changes.notify,
         )
-        self.engine = Engine(config, state, self._snapshots, self._events, changes, secrets.token_bytes(16))
+        process = secrets.token_bytes(16)
+        tape = open_tape(config, state, process, changes.notify)
+        self.engine = Engine(config, state, self._snapshots, tape, self._events, changes, process)
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
         rpc.serve(Service(self.engine, config.job.uid, changes, config.timeouts.hello), self._server)
         try:

@@ -182,7 +182,8 @@ class Answers:
     def _offer(self, session: UnitSession, header: Chunk) -> Offer | Rejected:
         if why := self._work.contradiction(session, header):
             return Rejected(Code.PROTOCOL, why)
-        marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done)
+        seen = self._unit_stats.of(session.unit).seen
+        marks = Marks(session.holder, header.samples_done, header.tokens_done, header.steps_done, seen)
         return Offer(header.fragment, header.t, Coding(header.coding), header.base, header.steps, header.tokens, marks)
 
     def _admit(self, session: UnitSession, offer: Offer, now: float) -> Offer | Rejected | None:

@@ -13,7 +13,7 @@ import contextlib
 import enum
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from diloco.algorithm.core import Core
 from diloco.algorithm.effects import Distrusted, Finish, Snapshot
 from diloco.contract import Result
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, Entry, FromLearner, Refused, Report, ToLearner, Work
+from diloco.protocol.diloco_pb2 import Alive, Chunk, Done, Entry, FromLearner, Refused, Report, ToLearner
+from diloco.protocol.diloco_pb2 import Work as WorkMessage
 from diloco.protocol.framing import Transfer
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.job.answers import Answers
@@ -33,7 +34,7 @@ from diloco.syncer.job.membership import Membership
 from diloco.syncer.job.payloads import Payloads
 from diloco.syncer.job.ranks import not_of_rank
 from diloco.syncer.job.restore import RestoredState, snapshot_data
-from diloco.syncer.job.work import Work as WorkOfSessions
+from diloco.syncer.job.work import Lease
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.recent import RecentEntries
@@ -41,7 +42,8 @@ from diloco.syncer.reporting.reports import Facts, ledger_text, make_report, mak
 from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT
 from diloco.syncer.snapshots.ending import JobEnding, is_over
 from diloco.syncer.snapshots.fences import FenceWriter
-from diloco.syncer.snapshots.writer import SnapshotData, SnapshotWriter
+from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
+from diloco.syncer.snapshots.writer import DurableSnapshot, SnapshotData, SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.peer import (
     WITHOUT_SLOT,
@@ -52,6 +54,7 @@ from diloco.syncer.streams.peer import (
     FencesWritten,
     HelloReceived,
     MergeComputed,
+    MergeDurable,
     Peer,
     Peers,
     PortionReceived,
@@ -74,6 +77,12 @@ _FINAL_COPIES = 5
 so: the snapshot on the volume is what counts."""
 
 
+LEAST_VALUES = 64 << 20
+"""Bytes of values that the tape of a small model may hold."""
+ARRAYS_OF_SNAPSHOT = 2
+"""A snapshot holds value and momentum, and remainders with int4."""
+
+
 class RunOutcome(enum.Enum):
     """Why the engine stopped."""
 
@@ -89,27 +98,34 @@ class Engine:
         config: SyncerConfig,
         state: RestoredState,
         snapshots: SnapshotWriter,
+        tape: TapeWriter,
         events: EventWriter,
         changes: Changes,
-        incarnation: bytes,
+        process: bytes,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`incarnation`: random, names this process and its restored state."""
+        """`tape`: of this state. `process`: random, names this process. It names the state as well, unless that is the one of the process
+        before."""
         training = config.job.training
         self._config = config
         self._unit_stats = state.unit_stats
         self._message = state.message
         self._snapshots = snapshots
+        self._tape = tape
         self._changes = changes
-        self._incarnation = incarnation
+        self._process = process
+        incarnation = state.tape.incarnation or process
         self._clock = clock
         self._peers = Peers()
-        self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window)
-        self.work = WorkOfSessions(state.ledger, training.fragments)
-        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | AnswerDecoded | None] = asyncio.Queue()
+        self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
+        self.work = state.work
+        self.work.note = tape.note
+        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | MergeDurable | AnswerDecoded | None] = asyncio.Queue()
         self.recent = RecentEntries()
         """What happened lately."""
-        self.exchanges = Exchanges(training, state.core, self._peers, self.work, state.unit_stats, self.recent, self._events.put_nowait)
+        self.exchanges = Exchanges(
+            training, state.core, self._peers, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
+        )
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         self._membership = Membership(
             config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation, self._fences
@@ -117,14 +133,18 @@ class Engine:
         self._answers = Answers(self.exchanges, self._membership, self._peers, self.work, state.unit_stats, self._events.put_nowait)
         self._payloads = Payloads(training, self.exchanges)
         self._ending = JobEnding(config.state_dir, config.job.uid, training, state.ending, self._wake)
-        self._history = History(state.losses, state.evaluations, state.ledger, state.unit_stats, events)
+        self._history = History(state.losses, state.evaluations, state.work.ledger, state.unit_stats, events)
+        self._retiring: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
-        found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.ledger.tokens)
+        found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.work.ledger.tokens)
         continued_at = None if state.core is None else clock()
         self.farewell = Farewell(
             config.timeouts, self._peers, self._sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
         )
-        self._snapshot_due = False
+        self._snapshot_due = state.core is not None and state.tape.incarnation is None
+        """At once, if the tape does not follow on what was found."""
+        self._most_values = _most_values(state.core)
+        self._tape_was_lost = False
         self._complete = False
 
     # --- called by the streams ----------------------------------------------------------------------------------------
@@ -188,12 +208,12 @@ class Engine:
     def _facts(self) -> Facts:
         newest = self._snapshots.newest
         return Facts(
-            incarnation=self._incarnation,
+            incarnation=self._process,
             steps=self._config.job.training.steps,
             snapshot_t=self._snapshots.snapshot_t,
             snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
             snapshot_copied=newest is not None and newest.copied,
-            snapshot_error=self._snapshots.error,
+            snapshot_error=self._snapshots.error or self._tape.error,
             message="; ".join(text for text in (self._message, self._history.error) if text),
             complete=self._complete,
             draining=self._stopping.is_set(),
@@ -233,7 +253,11 @@ class Engine:
         self._disconnect()
         await self._fences.idle()
         await self._ending.idle()
-        return await self._conclude()
+        await self._take_durable_merges()
+        try:
+            return await self._conclude()
+        finally:
+            await self._tape.close()
 
     async def _serve(self) -> None:
         """Until the job is complete or `stop` is called."""
@@ -246,6 +270,8 @@ class Engine:
             self.exchanges.awake.look(self._clock())
             if isinstance(event, MergeComputed):
                 self.exchanges.merged(event, self._clock())
+            elif isinstance(event, MergeDurable):
+                self.exchanges.durable(event, self._clock())
             elif isinstance(event, AnswerDecoded):
                 self._answers.decoded(event, self._clock())
             elif isinstance(event, FencesWritten):
@@ -256,6 +282,14 @@ class Engine:
             self._membership.expire(self._clock())
             self._advance()
 
+    async def _take_durable_merges(self) -> None:
+        """Of what is queued: the last snapshot holds all that the tape does."""
+        await self._tape.idle()
+        while not self._events.empty():
+            event = self._events.get_nowait()
+            if isinstance(event, MergeDurable):
+                self.exchanges.durable(event, self._clock())
+
     async def _end_after_error(self) -> None:
         """Close the streams and write down what is merged: a learner holds it, and the next process goes on from it."""
         self._stopping.set()
@@ -265,7 +299,8 @@ class Engine:
         await self._snapshots.idle()
         core = self.exchanges.core
         if core is not None and core.seeded and self._snapshots.snapshot_t != core.t:
-            await self._snapshots.save(self._snapshot_data(core))
+            await self._save(core)
+        await self._tape.close()
 
     def _over(self) -> bool:
         until = self.farewell.until
@@ -291,7 +326,7 @@ class Engine:
         self._history.end(core, self._clock(), began_finished=self.farewell.began_finished)
         durable = self._snapshots.snapshot_t == core.t and self.farewell.finished_at is not None and not self._history.evaluated_anew
         while not durable:
-            durable = await self._snapshots.save(self._snapshot_data(core))
+            durable = await self._save(core)
             if durable or self._stopping.is_set():
                 break
             _log.error("the final snapshot is written again in %.0f s", self._config.timeouts.final_retry)
@@ -308,10 +343,26 @@ class Engine:
         self._changes.notify()
         return RunOutcome.COMPLETE
 
-    def _snapshot_data(self, core: Core) -> SnapshotData:
-        history = self._history
+    async def _save(self, core: Core) -> bool:
+        """Write a snapshot now. True: it is durable."""
+        position = self._tape.begin_snapshot()
+        durable = await self._snapshots.save(self._snapshot_data(core, position))
+        await self._tape.snapshot_ended(position, durable=durable)
+        return durable
+
+    def _snapshot_data(self, core: Core, position: Position) -> SnapshotData:
+        history, sessions = self._history, self._sessions
         return snapshot_data(
-            core, self.work.ledger, self._unit_stats, self._config.job, self._sessions.fences, history.evaluations, history.losses
+            core,
+            self.work,
+            self._unit_stats,
+            self._config.job,
+            sessions.stored,
+            sessions.fences,
+            history.evaluations,
+            history.losses,
+            self.exchanges.tokens,
+            position,
         )
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -357,8 +408,7 @@ class Engine:
             case WorkRequested():
                 if why := self.work.too_many(session):
                     return Rejected(Refused.PROTOCOL, why)
-                for lease, start, end in self.work.lease(session, event.samples):
-                    peer.outgoing.urgent(ToLearner(work=Work(lease=lease, start=start, end=end)))
+                self._send_leases(peer, session, list(self.work.lease(session, event.samples)))
             case EvaluationReceived():
                 self._evaluation_received(session, event)
             case AliveReceived():
@@ -368,6 +418,16 @@ class Engine:
             case ProtocolViolation():
                 return Rejected(Refused.PROTOCOL, event.why)
         return None
+
+    def _send_leases(self, peer: Peer, session: UnitSession, leases: Sequence[Lease]) -> None:
+        """Once they are written: the next process must know of each that a learner has."""
+
+        def send() -> None:
+            if peer.session is session:
+                for lease, start, end in leases:
+                    peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
+
+        self._tape.after_notes(send)
 
     def _take_up_progress(self, leader: Peer, now: float) -> None:
         """All ranks may be there now: what the leader has reported counts."""
@@ -383,7 +443,7 @@ class Engine:
         if rejected := self.exchanges.progress(session, progress, now):
             return rejected
         stats = self._unit_stats.of(session.unit)
-        stats.own_data = progress.own_data
+        stats.own_data, stats.seen = progress.own_data, progress.t
         if stats.progressed(progress.local_step, progress.step_seconds, progress.loss, progress.tokens_done, now):
             self._changes.notify()
         return None
@@ -450,9 +510,23 @@ class Engine:
     def _write_snapshot(self, core: Core) -> None:
         """Begin the snapshot that is due. While one is being written, wait, and then take the state of that moment: a state that waits for
         the writer would hold a second model in memory."""
+        if self._tape.lost and not self._tape_was_lost:
+            self._snapshot_due = True  # merges are written again after it
+        self._tape_was_lost = self._tape.lost
+        if core.seeded and self._tape.value_bytes > self._most_values:
+            self._snapshot_due = True  # the volume holds no more than that besides snapshots
         if self._snapshot_due and not self._snapshots.busy:
             self._snapshot_due = False
-            self._snapshots.begin(self._snapshot_data(core), self._wake)
+            self._most_values = _most_values(core)
+            position, before = self._tape.begin_snapshot(), self._snapshots.newest
+            self._snapshots.begin(self._snapshot_data(core, position), lambda: self._snapshot_written(position, before))
+
+    def _snapshot_written(self, position: Position, before: DurableSnapshot | None) -> None:
+        """The attempt to write one is over. `before`: the newest one until then."""
+        ended = asyncio.create_task(self._tape.snapshot_ended(position, durable=self._snapshots.newest is not before), name="tape-retire")
+        self._retiring.add(ended)  # an event loop holds its tasks weakly
+        ended.add_done_callback(self._retiring.discard)
+        self._wake()
 
     def _finish(self, core: Core) -> None:
         _log.info("outer step %d of %d is reached", core.t, self._config.job.training.steps)
@@ -461,6 +535,12 @@ class Engine:
         for peer, _ in self._peers.joined():
             peer.outgoing.post(ToLearner(done=Done(t=core.t)))
         self._changes.notify()
+
+
+def _most_values(core: Core | None) -> int:
+    """Bytes of values that the tape may hold before a snapshot takes their place: as much as that has."""
+    size = sum(fragment.size for fragment in core.fragments) if core is not None else 0
+    return max(LEAST_VALUES, ARRAYS_OF_SNAPSHOT * 4 * size)
 
 
 def _name(event: StreamEvent) -> str:

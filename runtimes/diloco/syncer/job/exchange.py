@@ -1,18 +1,24 @@
 """The core at work: what happens to members is passed to it, and its effects are carried out on the peers.
 
+A merge is computed, then committed (its record is made durable), and only then takes its place and is broadcast: a learner holds nothing
+that a restarted syncer does not. To the core all of this is the time that arithmetic takes.
+
 Merges are computed in threads if the fragment is large. That changes nothing; what they give is put in place by the engine's task, which
 alone uses the other methods.
 
-See docs/decisions/0072-threads-and-event-loops.md.
+See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from diloco.algorithm.codec import Coding
+from diloco.algorithm.commit import commit_of
 from diloco.algorithm.core import Core
 from diloco.algorithm.effects import Broadcast, Close, Effect, Merged, Pull, Reason, Refusal, Rest, Skipped
 from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Metadata, Paused, Reported, Seeded, Tick
@@ -32,7 +38,7 @@ from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.outgoing import Version
-from diloco.syncer.streams.peer import MergeComputed, Peer, Peers
+from diloco.syncer.streams.peer import MergeComputed, MergeDurable, Peer, Peers
 from diloco.syncer.streams.sessions import Rejected, UnitSession
 
 _log = logging.getLogger(__name__)
@@ -43,6 +49,14 @@ INLINE_ELEMENTS = 1 << 18
 SKIPS_SAID_AGAIN_AFTER = 100
 """Of the exchanges that merge nothing, one within so many outer steps is logged, with the number of those before it: a job whose learners
 do not answer skips every outer step."""
+
+
+class Commits(Protocol):
+    """Where merges are made durable, see `TapeWriter`."""
+
+    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None: ...
+
+    def applied(self, t: int) -> None: ...
 
 
 class Exchanges:
@@ -56,9 +70,12 @@ class Exchanges:
         work: Work,
         unit_stats: UnitStatsTable,
         recent: RecentEntries,
-        submit: Callable[[MergeComputed], None],
+        commits: Commits,
+        submit: Callable[[MergeComputed | MergeDurable], None],
+        tokens: Sequence[int] | None = None,
     ) -> None:
-        """`core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's task."""
+        """`core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's task. `tokens`: per
+        fragment those that were committed when its version was made; None: those that are now."""
         self.core = core
         """None: no learner has said yet what the model looks like."""
         self.seeding = Seeding()
@@ -69,14 +86,16 @@ class Exchanges:
         self._work = work
         self._unit_stats = unit_stats
         self._recent = recent
+        self._commits = commits
         self._submit = submit
         self._arithmetic = Arithmetic()
         self._merges: set[asyncio.Task[Update | None]] = set()
         self._skips_said_at: int | None = None
         self._skips_unsaid = 0
-        self._tokens = [work.ledger.tokens] * training.fragments
-        """Per fragment the tokens that were committed when its version was made, or when this process began: the same for all ranks that
-        adopt it."""
+        self.tokens = [work.ledger.tokens] * training.fragments if tokens is None else list(tokens)
+        """Per fragment the tokens that were committed when its version was made: the same for all ranks that adopt it."""
+        self.cosine = math.nan
+        """Of the newest merge that had one, see `merge.Merged`."""
 
     @property
     def seeded(self) -> bool:
@@ -92,6 +111,10 @@ class Exchanges:
     def t(self) -> int:
         """Outer steps taken."""
         return self.core.t if self.core is not None else 0
+
+    def version(self, p: int) -> int:
+        """Outer step of the last merge of fragment p; 0: there was none, or there is no such fragment."""
+        return self.core.version(p) if self.core is not None and p < len(self.fragments) else 0
 
     @property
     def fragments(self) -> Sequence[Fragment]:
@@ -212,8 +235,12 @@ class Exchanges:
         return carried_out
 
     def merged(self, event: MergeComputed, now: float) -> None:
-        """Put a merge in place that was computed in a thread."""
-        self._install(self.opened(), event.close, event.computed.result(), now)
+        """Commit a merge that was computed in a thread."""
+        self._commit(self.opened(), event.close, event.computed.result(), now)
+
+    def durable(self, event: MergeDurable, now: float) -> None:
+        """Put a merge in place that is committed."""
+        self._install(self.opened(), event.close, event.update, now)
 
     def wake_at(self, now: float) -> float | None:
         """When to call `advance` if no event comes before; None: only an event changes anything."""
@@ -231,7 +258,7 @@ class Exchanges:
                     if session.unit in asked:
                         peer.outgoing.pull(effect.fragment, effect.t, self._training.overlap_steps)
             case Close() if core.fragments[effect.fragment].size <= INLINE_ELEMENTS:
-                self._install(core, effect, core.compute(effect), now)
+                self._commit(core, effect, core.compute(effect), now)
             case Close():
                 merge = asyncio.create_task(self._arithmetic.merge(lambda: core.compute(effect)), name=f"merge-{effect.t}")
                 self._merges.add(merge)  # an event loop holds its tasks weakly
@@ -252,10 +279,23 @@ class Exchanges:
             if (told := rests.get(session.unit)) is not None:
                 peer.outgoing.urgent(ToLearner(rest=RestMessage(quorum=self._training.quorum if told else 0)))
 
+    def _commit(self, core: Core, close: Close, update: Update | None, now: float) -> None:
+        """Make the merge durable. One that changes nothing takes its place at once."""
+        if update is None:
+            self._install(core, close, None, now)
+            return
+        commit = commit_of(core.coordinator.ordered(close.t), close, update.cosine)
+        what = commit.to_json() | {"loss": self._unit_stats.loss()}
+        gradient, result = (memoryview(x.astype("<f4", copy=False)).cast("B") for x in (update.gradient, update.value))
+        self._commits.commit(close.t, what, gradient, result, lambda: self._submit(MergeDurable(close, update)))
+
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
+        if update is not None and not math.isnan(update.cosine):
+            self.cosine = update.cosine
         for effect in core.computed(close, update, self.at(now)):
             self._carry_out(core, effect, now)
+        self._commits.applied(close.t)
 
     def _merged(self, merged: Merged, now: float) -> None:
         self._work.closed(merged.fragment, merged.t, {marks.session for marks in merged.marks.values()})
@@ -263,7 +303,7 @@ class Exchanges:
         self._recent.merged(merged.t, merged.fragment, merged.units, self._unit_stats.loss(), now)
 
     def _broadcast(self, core: Core, new: Broadcast) -> None:
-        self._tokens[new.fragment] = tokens = self._work.ledger.tokens
+        self.tokens[new.fragment] = tokens = self._work.ledger.tokens
         version = Version(new.fragment, new.t, new.base, new.coding, new.payload, core.shard.whole(new.fragment), tokens)
         for peer, session in self._peers.streams():
             peer.outgoing.broadcast(version, self._work.merged_at(session, new.fragment))
@@ -280,7 +320,7 @@ class Exchanges:
 
     def _whole(self, core: Core, p: int) -> Version:
         """The current version of fragment p in FLOAT32."""
-        return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self._tokens[p])
+        return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p])
 
     def opened(self) -> Core:
         """The core of a job that knows its layout."""

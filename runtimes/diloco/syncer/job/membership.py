@@ -86,7 +86,7 @@ class Membership:
         assert isinstance(accepted, Accepted)
         if accepted.displaced is not None:
             self._displace(accepted, now)
-        resumed = accepted.known and hello.incarnation == self._incarnation
+        resumed = accepted.known and self._goes_on(hello)
         if accepted.known and not resumed:
             self._restart_session(hello.unit)
         elif accepted.released is not None:
@@ -165,7 +165,18 @@ class Membership:
         """Whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
         before = self._sessions.session(hello.unit)
         known = before is not None and (before.attempt, before.session_id) == (hello.attempt, hello.session)
-        return known and hello.incarnation == self._incarnation
+        return known and self._goes_on(hello)
+
+    def _goes_on(self, hello: Hello) -> bool:
+        """Whether the learner was connected to this state, and holds nothing that the state does not: a machine that lost power may have
+        forgotten leases."""
+        session = self._sessions.session(hello.unit)
+        return (
+            hello.incarnation == self._incarnation
+            and session is not None
+            and hello.samples_leased <= self._work.leased_to(session)
+            and all(t <= self._exchanges.version(p) for p, t in enumerate(hello.versions))
+        )
 
     def _wrong_layout(self, hello: Hello) -> str:
         """What is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""

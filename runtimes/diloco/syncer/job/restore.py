@@ -1,13 +1,13 @@
-"""What a syncer finds on its volume: the newest usable snapshot as core, ledger, unit statistics and fences, or nothing yet.
+"""What a syncer finds on its volume: the newest usable snapshot, and what the tape says that happened after it; or nothing yet.
 
-See docs/decisions/0002-snapshots-and-rollback.md.
+See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,24 @@ from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
 from diloco.syncer.config import SyncerConfig
+from diloco.syncer.job.redo import Stored, TapeEnd, about, end_of_tape, redo
+from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.snapshots.ending import EndError, Ending, is_over, load_ending
 from diloco.syncer.snapshots.fences import load_fences
 from diloco.syncer.snapshots.remote import RemoteSnapshots
 from diloco.syncer.snapshots.store import Loaded, SnapshotError, SnapshotStore
+from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
 from diloco.syncer.snapshots.tensor_file import Array, TensorParts
 from diloco.syncer.snapshots.writer import DurableSnapshot, SnapshotData
+from diloco.syncer.streams.sessions import StoredSessions
+from diloco.tape.records import TapeError
+from diloco.tape.segments import FOLDER
 
 _log = logging.getLogger(__name__)
 
-META_FORMAT = 1
+META_FORMAT = 2
 """Version of what `snapshot_data` stores besides the core's state."""
 
 
@@ -43,7 +49,13 @@ class RestoredState:
 
     core: Core | None
     """None: the job has no parameters yet."""
-    ledger: Ledger
+    work: Work
+    """The ledger, and the work of sessions that go on."""
+    sessions: StoredSessions
+    """Sessions of the process before that go on."""
+    tokens: list[int]
+    """Per fragment, committed tokens of the job when its version was made."""
+    tape: TapeEnd
     unit_stats: UnitStatsTable
     fences: dict[str, int]
     evaluations: dict[str, tuple[float, int]]
@@ -58,20 +70,27 @@ class RestoredState:
 
 def snapshot_data(
     core: Core,
-    ledger: Ledger,
+    work: Work,
     unit_stats: UnitStatsTable,
     job: JobFile,
+    sessions: StoredSessions,
     fences: Mapping[str, int],
     evaluations: Mapping[str, Any],
     losses: LossHistory,
+    tokens: Sequence[int],
+    position: Position,
 ) -> SnapshotData:
-    """The state at this moment. The arrays are shared with the core, which never writes to them."""
+    """The state at this moment, at which `position` was taken. The arrays are shared with the core, which never writes to them."""
     state = core.state()
     meta = {
         "format": META_FORMAT,
         "job": {"uid": job.uid, "name": job.name, "namespace": job.namespace},
         "core": state.meta(),
-        "ledger": ledger.to_json(),
+        "ledger": work.ledger.to_json(),
+        "work": work.to_json(),
+        "sessions": sessions.to_json(),
+        "tokens": list(tokens),
+        "tape": position.to_json(),
         "accounts": unit_stats.to_json(),
         "fences": dict(fences),
         "evaluations": {unit: list(one) for unit, one in evaluations.items()},
@@ -91,6 +110,19 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
         return store, RemoteSnapshots(folder, checkpoint.keep)
     except SnapshotError as error:
         raise BadState(str(error)) from error
+
+
+def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, changed: Callable[[], None]) -> TapeWriter:
+    """The tape, as it goes on after `state`. `process`: random, names this process. `changed` is called when its `error` has changed."""
+    start, job = state.tape, config.job
+    return TapeWriter(
+        config.state_dir / FOLDER,
+        about(job.training, job.uid, start.incarnation or process),
+        segment=start.segment,
+        next_number=start.next,
+        based=start.incarnation is not None,
+        changed=changed,
+    )
 
 
 def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots | None) -> RestoredState:
@@ -116,10 +148,17 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
         loaded = store.load_newest(arrays)
     except SnapshotError as error:
         raise BadState(str(error)) from error
-    if loaded is None:
-        return RestoredState(None, Ledger(), UnitStatsTable(), fences, {}, LossHistory(), None, ending, "")
-    with _naming(config, store, loaded.path):
-        restored = _restored(config, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
+    folder = config.state_dir / FOLDER
+    try:
+        if loaded is None:
+            fragments = config.job.training.fragments
+            work, tape = Work(Ledger(), fragments), end_of_tape(folder)
+            nothing = [0] * fragments
+            return RestoredState(None, work, StoredSessions(), nothing, tape, UnitStatsTable(), fences, {}, LossHistory(), None, ending, "")
+        with _naming(config, store, loaded.path):
+            restored = _restored(config, folder, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
+    except TapeError as error:
+        raise BadState(str(error)) from error
     store.drop_old()  # what a crash left between a save and this
     return restored
 
@@ -129,6 +168,8 @@ def _naming(config: SyncerConfig, store: SnapshotStore, path: Path) -> Iterator[
     """What is wrong with the content of a snapshot, as BadState that names it."""
     try:
         yield
+    except TapeError:
+        raise
     except (LayoutError, StateError, LedgerError) as error:
         raise BadState(
             f"snapshot {path.name} in {store.root} does not fit job {config.job.name}: {error}. "
@@ -156,26 +197,50 @@ def _allocate(config: SyncerConfig, meta: Mapping[str, Any]) -> CoreState:
 
 
 def _restored(
-    config: SyncerConfig, loaded: Loaded, stored: CoreState, fences: dict[str, int], ending: Ending | None, *, copied: bool
+    config: SyncerConfig, folder: Path, loaded: Loaded, stored: CoreState, fences: dict[str, int], ending: Ending | None, *, copied: bool
 ) -> RestoredState:
     meta, training = loaded.meta, config.job.training
-    core = Core(stored.layout, training, stored)
     same_job = meta["job"]["uid"] == config.job.uid
+    ledger = Ledger.from_json(meta["ledger"])
+    state = Stored(
+        stored,
+        Work(ledger, len(stored.versions), meta["work"]),
+        StoredSessions.from_json(meta["sessions"]),
+        [int(tokens) for tokens in meta["tokens"]],
+        LossHistory(meta["losses"]),
+    )
+    tape = redo(folder, meta["tape"], state, training)
+    if not same_job:
+        tape.incarnation = None
+    goes_on = tape.incarnation is not None
+    state.work.settle(all_sessions=not goes_on)
+    stored = state.state
+    core = Core(stored.layout, training, stored)
     if same_job:
         for unit, attempt in meta["fences"].items():
             fences[unit] = max(int(attempt), fences.get(unit, 0))
     message = ""
     if loaded.skipped:
         reasons = "; ".join(f"{one.path.name}: {one.why}" for one in loaded.skipped)
-        message = f"went on from the older snapshot of outer step {loaded.t}, because newer ones cannot be used ({reasons})"
+        found = f"the older snapshot of outer step {loaded.t}"
+        message = f"went on from {found}, up to outer step {stored.t}, because newer ones cannot be used ({reasons})"
     elif not same_job:
-        message = f"went on from outer step {loaded.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
-    ledger = Ledger.from_json(meta["ledger"])
+        message = f"went on from outer step {stored.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     message = "; ".join(text for text in (message, *ledger.repaired) if text)
     # Of the final parameters. With more training.steps than before, these are no longer the final ones.
     final = is_over(training, ending, stored.t, ledger.tokens)
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items() if final}
-    losses = LossHistory(meta["losses"])
-    unit_stats = UnitStatsTable(meta["accounts"])
-    snapshot = DurableSnapshot(loaded.t, loaded.path, copied)
-    return RestoredState(core, ledger, unit_stats, fences, evaluations, losses, snapshot, ending, message)
+    return RestoredState(
+        core,
+        state.work,
+        state.sessions if goes_on else StoredSessions(state.sessions.opened),
+        state.tokens,
+        tape,
+        UnitStatsTable(meta["accounts"]),
+        fences,
+        evaluations,
+        state.losses,
+        DurableSnapshot(loaded.t, loaded.path, copied),
+        ending,
+        message,
+    )

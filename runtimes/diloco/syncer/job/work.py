@@ -2,17 +2,20 @@
 
 See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0149-commit-at-the-merge.md.
 See docs/decisions/0182-bounds-of-counters.md. See docs/decisions/0186-tokens-in-a-weight.md.
+See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
+from diloco.algorithm.commit import Commit
 from diloco.algorithm.events import Offer
-from diloco.data.ledger import MOST_WORK, Ledger, UnitWork
+from diloco.data.ledger import MOST_WORK, Ledger, LedgerError, UnitWork
 from diloco.data.watermark import Watermark
 from diloco.protocol.diloco_pb2 import Chunk
 from diloco.syncer.streams.sessions import UnitSession
@@ -68,21 +71,43 @@ class _SessionWork:
     """It has ended, and a contribution of it waits for its merge."""
 
 
-class Work:
-    """The ledger, and what each session has leased and contributed. Sessions are named by their holder."""
+class Notes(Protocol):
+    """Takes down what happens, see `TapeWriter.note`."""
 
-    def __init__(self, ledger: Ledger, fragments: int) -> None:
+    def __call__(self, kind: str, **what: Any) -> None: ...
+
+
+def unnoted(kind: str, **what: Any) -> None:
+    """Of work that nothing is written down of."""
+
+
+class Work:
+    """The ledger, and what each session has leased and contributed. Sessions are named by their holder.
+
+    Each change of leases is noted, so that the changes after a snapshot can be made again (`redo`).
+    """
+
+    def __init__(self, ledger: Ledger, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
+        """`stored`: the result of `to_json`, of the same moment as the ledger: the sessions go on. Raises LedgerError for anything else."""
         self.ledger = ledger
+        self.note: Notes = unnoted
         self._fragments = fragments
         self._sessions: dict[str, _SessionWork] = {}
         self._usual = ledger.usual
+        if stored is not None:
+            self._restore(stored)
 
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def begin(self, session: UnitSession) -> None:
         """The session works from now on. Repeating it changes nothing."""
-        self.ledger.begin(session.holder, session.unit)
-        self._sessions.setdefault(session.holder, _SessionWork(Watermark(self._fragments)))
+        if session.holder not in self._sessions:
+            self.note("join", unit=session.unit, attempt=session.attempt, session=session.session_id.hex(), holder=session.holder)
+        self._begin(session.holder, session.unit)
+
+    def _begin(self, holder: str, unit: str) -> None:
+        self.ledger.begin(holder, unit)
+        self._sessions.setdefault(holder, _SessionWork(Watermark(self._fragments)))
 
     def lease(self, session: UnitSession, samples: int) -> Iterator[Lease]:
         """Leases of `samples` samples, at most MOST_SAMPLES."""
@@ -91,8 +116,14 @@ class Work:
         while left > 0:
             lease = self.ledger.lease(session.holder, left)
             leases.add(lease.id, lease.start, lease.end)
+            self.note("lease", holder=session.holder, lease=lease.id, start=lease.start, end=lease.end)
             yield lease.id, lease.start, lease.end
             left -= lease.end - lease.start
+
+    def leased_to(self, session: UnitSession) -> int:
+        """Samples of all leases of the session; 0: it is over, or has not begun."""
+        held = self._sessions.get(session.holder)
+        return held.leases.samples if held is not None else 0
 
     def too_many(self, session: UnitSession) -> str:
         """Why the session may lease no more; empty: it may."""
@@ -178,12 +209,15 @@ class Work:
         for holder, work in list(self._sessions.items()):
             if not work.watermark.closed(p, t, merged=holder in sessions):
                 continue
-            committed = work.watermark.committed
-            self.ledger.commit(holder, committed)
-            work.leases.committed(committed.samples)
+            self._commit(holder, work)
             if work.over:
                 self.end(holder)
         self._usual = self.ledger.usual
+
+    def _commit(self, holder: str, work: _SessionWork) -> None:
+        committed = work.watermark.committed
+        self.ledger.commit(holder, committed)
+        work.leases.committed(committed.samples)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -196,9 +230,79 @@ class Work:
         if work is None:
             return 0
         work.over = True
-        if work.watermark.waits:
-            freed = self.ledger.release(holder, keep=work.watermark.reachable.samples)
-        else:
-            freed = self.ledger.release(holder)
+        keep = work.watermark.reachable.samples if work.watermark.waits else None
+        self.note("leave", holder=holder, keep=keep)
+        return self._release(holder, keep)
+
+    def _release(self, holder: str, keep: int | None) -> int:
+        """Free what is beyond the session's first `keep` samples; all, if it has nothing that waits (None)."""
+        freed = self.ledger.release(holder, keep=keep)
+        if keep is None:
             del self._sessions[holder]
         return sum(end - start for start, end in freed)
+
+    # --- storing ------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger's own JSON does not hold: the sessions. Contributions that wait for their merge end with the process."""
+        of_ledger = self.ledger.sessions_to_json()
+        return {
+            holder: {
+                **of_ledger[holder],
+                "watermark": work.watermark.to_json(),
+                "leases": [list(lease) for lease in work.leases.leases],
+                "samples": work.leases.samples,
+            }
+            for holder, work in self._sessions.items()
+        }
+
+    def _restore(self, stored: Mapping[str, Any]) -> None:
+        self.ledger.restore_sessions(stored)
+        try:
+            for holder, one in stored.items():
+                leases = UncommittedLeases(samples=int(one["samples"]))
+                for upto, lease, start, end in one["leases"]:
+                    leases.leases.append((int(upto), int(lease), int(start), int(end)))
+                self._sessions[holder] = _SessionWork(Watermark(self._fragments, one["watermark"]), leases, bool(one["over"]))
+        except (KeyError, TypeError, ValueError) as e:
+            raise LedgerError(f"the work of the sessions is incomplete or malformed: {type(e).__name__}: {e}") from e
+
+    def redo(self, kind: str, what: Mapping[str, Any]) -> None:
+        """Make a noted change again; others than those of leases are left out. Raises LedgerError for one that does not follow."""
+        try:
+            match kind:
+                case "join":
+                    self._begin(what["holder"], what["unit"])
+                case "lease":
+                    lease = self.ledger.lease(what["holder"], what["end"] - what["start"])
+                    if (lease.id, lease.start, lease.end) != (what["lease"], what["start"], what["end"]):
+                        raise LedgerError(
+                            f"lease {what['lease']} of session {what['holder']} is another one when it is made again: {lease}"
+                        )
+                    self._sessions[what["holder"]].leases.add(lease.id, lease.start, lease.end)
+                case "leave":
+                    self._sessions[what["holder"]].over = True
+                    self._release(what["holder"], what["keep"])
+        except KeyError as e:
+            raise LedgerError(f"what was noted of the work ({kind}) does not follow on the state: {e} is missing") from e
+
+    def redo_merge(self, commit: Commit) -> None:
+        """Commit again what a merge has committed. Raises LedgerError if the sessions do not hold it."""
+        for unit, one in commit.given.items():
+            marks = one.marks
+            work = self._sessions.get(marks.session)
+            if work is None:
+                raise LedgerError(
+                    f"the merge of outer step {commit.t} holds work of session {marks.session} of unit {unit}, which is not there"
+                )
+            work.watermark.offered(commit.fragment, commit.t, UnitWork(marks.samples, marks.tokens, marks.steps))
+            work.watermark.closed(commit.fragment, commit.t, merged=True)
+            self._commit(marks.session, work)
+        self._usual = self.ledger.usual
+
+    def settle(self, *, all_sessions: bool) -> None:
+        """The process that began these sessions is gone: what waited for a merge will not come, so the sessions that are over end. With
+        `all_sessions`, so do the others: their learners hold something else than this state."""
+        for holder, work in list(self._sessions.items()):
+            if work.over or all_sessions:
+                self._release(holder, None)

@@ -86,6 +86,8 @@ class UnitStats:
     """Of the newest attempt."""
     own_data: bool = False
     """Its program feeds itself: its tokens are counted, and no samples."""
+    seen: int = 0
+    """The last outer step that its newest report knows of."""
     holds_parameters: bool = False
     """Its process has taken the job's parameters, and may take its first step."""
     heard_at: float | None = None

@@ -2,7 +2,7 @@
 
 An object store has no atomic rename, so the manifest is uploaded last and a folder without one is no snapshot.
 
-See docs/decisions/0002-snapshots-and-rollback.md.
+See docs/decisions/0248-snapshots-on-the-volume.md.
 """
 
 from __future__ import annotations

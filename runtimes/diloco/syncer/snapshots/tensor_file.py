@@ -3,7 +3,7 @@
 `safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's error;
 `load_file` makes a second copy. The format is an 8-byte length, a JSON header and the raw buffers; tests compare with the library.
 
-See docs/decisions/0002-snapshots-and-rollback.md.
+See docs/decisions/0248-snapshots-on-the-volume.md.
 See docs/decisions/0152-snapshots-in-pieces.md.
 """
 

@@ -241,6 +241,14 @@ class MergeComputed:
 
 
 @dataclass(frozen=True, slots=True)
+class MergeDurable:
+    """A merge is committed, or the tape is lost: it takes its place."""
+
+    close: Close
+    update: Update
+
+
+@dataclass(frozen=True, slots=True)
 class AnswerDecoded:
     """A task has decoded a whole answer of a unit of several ranks."""
 

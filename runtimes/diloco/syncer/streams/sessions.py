@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from diloco.protocol.diloco_pb2 import Refused
 
@@ -72,11 +73,53 @@ class UnitSession:
     """Of each follower that has joined in this session, its process (`Hello.process`)."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSessions:
+    """The open sessions, apart from their streams."""
+
+    opened: int = 0
+    """Sessions so far: part of a holder's name."""
+    sessions: Mapping[str, UnitSession] = field(default_factory=dict)
+    """By unit."""
+
+    def to_json(self) -> dict[str, Any]:
+        sessions = {unit: [one.attempt, one.session_id.hex(), one.holder] for unit, one in self.sessions.items()}
+        return {"opened": self.opened, "sessions": sessions}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> StoredSessions:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        sessions = {
+            str(unit): UnitSession(str(unit), int(attempt), bytes.fromhex(session), str(holder), None)
+            for unit, (attempt, session, holder) in stored["sessions"].items()
+        }
+        return cls(int(stored["opened"]), sessions)
+
+    def redo(self, kind: str, what: Mapping[str, Any]) -> StoredSessions:
+        """With one thing that was noted of sessions. Raises KeyError, TypeError or ValueError for what was not noted so."""
+        sessions = dict(self.sessions)
+        if kind == "join":
+            unit, holder = what["unit"], what["holder"]
+            sessions[unit] = UnitSession(unit, int(what["attempt"]), bytes.fromhex(what["session"]), holder, None)
+            return StoredSessions(max(self.opened, int(holder.rpartition("/")[2])), sessions)
+        if kind == "leave":
+            sessions = {unit: one for unit, one in sessions.items() if one.holder != what["holder"]}
+        return StoredSessions(self.opened, sessions)
+
+
 class SessionRegistry:
     """The open sessions and the fences of all units. `now` is in seconds on one clock that never goes back."""
 
-    def __init__(self, job_uid: str, fences: Mapping[str, int], reconnect_window: float) -> None:
-        """`fences`: per unit the newest attempt known. `reconnect_window`: how long a session without stream stays open, seconds."""
+    def __init__(
+        self,
+        job_uid: str,
+        fences: Mapping[str, int],
+        reconnect_window: float,
+        stored: StoredSessions = StoredSessions(),
+        now: float = 0.0,
+    ) -> None:
+        """`fences`: per unit the newest attempt known. `reconnect_window`: how long a session without stream stays open, seconds.
+        `stored`: sessions of a process before this one, whose streams broke at `now`."""
         self._job_uid = job_uid
         self._fences = dict(fences)
         self._window = reconnect_window
@@ -84,7 +127,15 @@ class SessionRegistry:
         self._sessions: dict[str, UnitSession] = {}
         self._away: dict[str, float] = {}
         """When each session without a stream ends, the first one first: all stay open for as long, and the clock never goes back."""
-        self._opened = 0
+        self._opened = stored.opened
+        for unit, one in stored.sessions.items():
+            self._sessions[unit] = replace(one, stream=None, until=now + reconnect_window)
+            self._away[unit] = now + reconnect_window
+
+    @property
+    def stored(self) -> StoredSessions:
+        """What a snapshot holds."""
+        return StoredSessions(self._opened, dict(self._sessions))
 
     @property
     def fences(self) -> dict[str, int]:

@@ -27,7 +27,7 @@ def fragment_of(*sizes: int, embeddings: Collection[int] = ()) -> Fragment:
 def merge(
     fragment: Fragment, deltas: list[NDArray[np.float32]], weights: list[float], method: MergeMethod, embeddings: MergeMethod
 ) -> NDArray[np.float32]:
-    return merging.merge(fragment, deltas, [norms(fragment, d) for d in deltas], weights, method, embeddings)
+    return merging.merge(fragment, deltas, [norms(fragment, d) for d in deltas], weights, method, embeddings).delta
 
 
 def vector(*x: float) -> NDArray[np.float32]:

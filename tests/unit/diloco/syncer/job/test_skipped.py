@@ -10,6 +10,7 @@ import pytest
 from builders.core import a_job, a_seeded_core
 from builders.exchange import LocalSyncer, Place, job_file, training, until, weights
 from builders.scripted_learner import ScriptedLearner
+from builders.tapes import AtOnce
 from diloco.data.ledger import Ledger, Summary
 from diloco.protocol.diloco_pb2 import Progress
 from diloco.syncer.job.exchange import SKIPS_SAID_AGAIN_AFTER, Exchanges
@@ -38,7 +39,7 @@ def test_the_work_of_a_contribution_that_is_refused_at_the_merge_is_free_again(t
 
 def test_a_job_that_merges_nothing_says_so_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     core = a_seeded_core(a_job())
-    exchanges = Exchanges(a_job(), core, Peers(), Work(Ledger(), 4), UnitStatsTable({}), RecentEntries(), lambda event: None)
+    exchanges = Exchanges(a_job(), core, Peers(), Work(Ledger(), 4), UnitStatsTable({}), RecentEntries(), AtOnce(), lambda event: None)
     core.join("u", 0.0)
     session = UnitSession("u", 1, b"s", "u/1/1", 1)
     with caplog.at_level(logging.INFO, "diloco.syncer.job.exchange"):

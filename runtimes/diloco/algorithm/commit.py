@@ -1,0 +1,173 @@
+"""What is written down of a merge, and the same merges taken again from it.
+
+A commit record says who took part, with what, and what came of it; the merged outer gradient lies beside it. That is all that a merge
+adds to the state before: value, momentum and remainder follow from it with the same bytes, see `Shard.redo`. So records after a stored
+state give the state at the last of them.
+
+See docs/decisions/0247-commit-records.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from diloco import contract
+from diloco.algorithm.effects import Close
+from diloco.algorithm.events import Marks
+from diloco.algorithm.exchange import Exchange
+from diloco.algorithm.guards import Guard, Measured
+from diloco.algorithm.shard import Shard
+from diloco.algorithm.state import ContributionStats, CoreState, StateError
+from diloco.algorithm.weights import Shares
+
+Array = NDArray[np.float32]
+
+UNUSABLE = "Unusable"
+"""Why an answer does not count that was admitted, and whose values could not be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One contribution that was merged."""
+
+    weight: float
+    steps: int
+    """Local steps since its learner had adopted the fragment."""
+    tokens: int
+    """Tokens of those steps."""
+    norm: float
+    """Euclidean, of its outer gradient."""
+    marks: Marks
+    """How far its session had trained. With `Marks.seen` its clock: own step, last outer step known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One merge: outer step t made version t of the fragment."""
+
+    t: int
+    fragment: int
+    base: int
+    """Version before."""
+    given: Mapping[str, Given]
+    """By unit, sorted."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By unit, why its answer does not count."""
+    missed: tuple[str, ...] = ()
+    """Units that were asked and whose answer did not come in time."""
+    seconds: float = 0.0
+    """From the pull to the end of the wait."""
+    cosine: float | None = None
+    """Mean cosine between two contributions; None: there are no two that move."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "t": self.t,
+            "fragment": self.fragment,
+            "base": self.base,
+            "given": {
+                unit: {"weight": one.weight, "steps": one.steps, "tokens": one.tokens, "norm": one.norm, "marks": asdict(one.marks)}
+                for unit, one in self.given.items()
+            },
+            "refused": dict(self.refused),
+            "missed": list(self.missed),
+            "seconds": round(self.seconds, 6),
+            "cosine": self.cosine,
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Commit:
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        return cls(
+            int(stored["t"]),
+            int(stored["fragment"]),
+            int(stored["base"]),
+            {
+                str(unit): Given(float(one["weight"]), int(one["steps"]), int(one["tokens"]), float(one["norm"]), Marks(**one["marks"]))
+                for unit, one in stored["given"].items()
+            },
+            dict(stored["refused"]),
+            tuple(stored["missed"]),
+            float(stored["seconds"]),
+            None if stored["cosine"] is None else float(stored["cosine"]),
+        )
+
+
+def commit_of(exchange: Exchange, close: Close, cosine: float) -> Commit:
+    """What is to be written of the merge of a closed exchange. `cosine`: see `merge.Merged`."""
+    given = {
+        unit: Given(one.weight, one.steps, one.measured.tokens, one.measured.norm, one.marks)
+        for unit, one in sorted(exchange.contributions.items())
+    }
+    refused = {unit: str(exchange.refused[unit].reason) for unit in sorted(exchange.refused)}
+    missed = sorted(exchange.waiting - exchange.refused.keys())
+    for unit in sorted(exchange.asked - given.keys() - refused.keys() - exchange.waiting):
+        refused[unit] = UNUSABLE
+    seconds = max(0.0, exchange.closed_at - exchange.launched_at)
+    known = None if math.isnan(cosine) else cosine
+    return Commit(close.t, close.fragment, close.base, given, refused, tuple(missed), seconds, known)
+
+
+class Redo:
+    """Takes recorded merges again, in their order, from a stored state."""
+
+    def __init__(self, state: CoreState, training: contract.Training) -> None:
+        """`training`: compression and outer optimizer are those with which the merges were made. Raises StateError for a state whose
+        guards are malformed."""
+        self._state = state
+        self._shard = Shard(state.fragments, training)
+        self._shard.restore(state.versions, state.values, state.momentum, state.residual)
+        self._guard = Guard([fragment.size for fragment in state.fragments])
+        try:
+            self._guard.restore(state.guard)
+        except (KeyError, TypeError, ValueError) as e:
+            raise StateError(f"the stored levels of the guards are malformed: {type(e).__name__}: {e}") from e
+        self._contributions = dict(state.contributions)
+        self._shares = Shares({unit: one.share for unit, one in state.contributions.items()})
+        self.t = state.t
+        """The newest outer step."""
+        self.merges = 0
+        """Those that were taken."""
+
+    def covers(self, commit: Commit) -> bool:
+        """Whether the state holds this merge already."""
+        return 0 <= commit.fragment < len(self._shard.versions) and commit.t <= self._shard.versions[commit.fragment]
+
+    def take(self, commit: Commit, gradient: Array) -> Array:
+        """Take one merge. `gradient`: the merged outer gradient, read-only. The fragment's value, read-only. Raises StateError for a merge
+        that does not follow on this state."""
+        p = commit.fragment
+        if not 0 <= p < len(self._shard.versions) or gradient.shape != (self._shard.fragments[p].size,):
+            raise StateError(f"the merge of outer step {commit.t} is of fragment {p} with {gradient.size} values, which this model has not")
+        if commit.base != self._shard.versions[p]:
+            raise StateError(
+                f"the merge of outer step {commit.t} is about version {commit.base} of fragment {p}; the state has version "
+                f"{self._shard.versions[p]}"
+            )
+        value = self._shard.redo(commit.t, p, gradient)
+        if value is None:
+            raise StateError(f"the merge of outer step {commit.t} does not give finite values again")
+        self._guard.merged(p, [Measured(unit, one.norm, one.steps, one.tokens) for unit, one in commit.given.items()])
+        self._shares.merged({unit: one.weight for unit, one in commit.given.items()})
+        for unit in commit.given:
+            before = self._contributions.get(unit, ContributionStats())
+            self._contributions[unit] = ContributionStats(before.contributions + 1, max(commit.t, before.last))
+        self.t = max(self.t, commit.t)
+        self.merges += 1
+        return value
+
+    def state(self) -> CoreState:
+        """The state after the merges so far."""
+        shard = self._shard
+        contributions = {
+            unit: ContributionStats(one.contributions, one.last, self._shares.of(unit)) for unit, one in self._contributions.items()
+        }
+        return CoreState(
+            self._state.layout, self.t, shard.versions, shard.values, shard.momentum, shard.residual, contributions, self._guard.to_json()
+        )

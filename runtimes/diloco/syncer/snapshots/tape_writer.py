@@ -1,0 +1,294 @@
+"""Writes the tape of a job in the background: in order, in a thread, and synced before a merge counts.
+
+Events are noted as they happen. A merge is committed: once its record is durable, with all that was noted before it, `then` is called,
+and only then it may take its place and be broadcast. What comes while a write runs is written together, with one sync.
+
+Merges wait for their *base*, the snapshot on which the first segment's records follow: a record without it is worth nothing. If the base
+or a record cannot be written, the tape is *lost* until the next snapshot is begun. Training goes on meanwhile, as it does when a
+snapshot fails; a restart then goes back to what is there.
+
+See docs/decisions/0247-commit-records.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from diloco.syncer.snapshots.store import fsync_directory
+from diloco.tape.records import Head, TapeError, checksum, write_record
+from diloco.tape.segments import FORMAT, SEGMENT, retire, segment_path, segments
+
+_log = logging.getLogger(__name__)
+
+MOST_HISTORY: Final = 16 << 20
+"""Bytes of what is kept of records that a snapshot covers, in each of two files."""
+_sync_data: Final = getattr(os, "fdatasync", os.fsync)
+_BUFFER: Final = 1 << 16
+MOST_WAITING: Final = 1 << 16
+"""Records that wait for the disk. With more it hangs, and the tape is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Which records do not count for a snapshot that is taken now."""
+
+    segment: int
+    """They begin with this one."""
+    next: int
+    """Number of the next record. Merges before it may be missing in the snapshot: versions of fragments tell."""
+
+    def to_json(self) -> dict[str, int]:
+        return {"segment": self.segment, "next": self.next}
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A record that is to be written. One of the type `segment` begins a new segment."""
+
+    kind: str
+    what: Mapping[str, Any]
+    number: int = 0
+    """Of the record, once it has its place in the order."""
+    at: float = 0.0
+    gradient: memoryview | None = field(default=None, repr=False)
+    result: memoryview | None = field(default=None, repr=False)
+    then: Callable[[], None] | None = None
+
+
+class TapeWriter:
+    """Of one process. Used in one event loop."""
+
+    def __init__(
+        self,
+        folder: Path,
+        about: Head,
+        *,
+        segment: int,
+        next_number: int,
+        based: bool,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.time,  # noqa: TID251 - for people: nothing is decided by it
+        most_history: int = MOST_HISTORY,
+    ) -> None:
+        """`about`: what each segment says of itself. `segment`, `next_number`: of the first that this process writes. `based`: the
+        records follow on what is there. `clock`: seconds since 1970, for people. `changed` is called when `error` has changed."""
+        self._folder = folder
+        self._about = dict(about)
+        self._segment = segment
+        self._next = next_number
+        self._based = based
+        self._changed = changed
+        self._clock = clock
+        self._most_history = most_history
+        self._waiting: list[_Waiting] = []
+        self._held: list[_Waiting] = []
+        """Merges that wait for the base."""
+        self._after: list[Callable[[], None]] = []
+        """To be called once what waits is written."""
+        self._under_way: dict[int, int] = {}
+        """By outer step of a merge that is not applied yet, the segment with its record."""
+        self._file: BinaryIO | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._lost = False
+        self.value_bytes = 0
+        """Values of merges since the last snapshot was begun."""
+        self.error = ""
+        """Why the tape is lost; empty: it is not."""
+        self._begin_segment()
+
+    @property
+    def lost(self) -> bool:
+        """Whether merges are not written, since one could not be."""
+        return self._lost
+
+    def note(self, kind: str, **what: Any) -> None:
+        """Something has happened. It is written soon, and durable with the next merge."""
+        if not self._lost:
+            self._put(_Waiting(kind, what))
+
+    def after_notes(self, then: Callable[[], None]) -> None:
+        """Call `then` once what was noted so far is written: it outlives this process, though not the machine. At once if nothing waits."""
+        if self._lost or not self._busy:
+            then()
+        else:
+            self._after.append(then)
+
+    def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None:
+        """Make the merge of outer step `t` durable, and call `then`; at once if the tape is lost. `applied` follows. The arrays must not
+        change. `gradient`: the merged outer gradient; `result`: the fragment's new value, of which the checksum is kept."""
+        if self._lost:
+            then()
+            return
+        self._under_way[t] = self._segment
+        self.value_bytes += gradient.nbytes
+        waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
+        if self._based:
+            self._put(waiting)
+        else:
+            self._held.append(waiting)
+
+    def applied(self, t: int) -> None:
+        """The merge of outer step `t` has taken its place. Idempotent."""
+        self._under_way.pop(t, None)
+
+    def begin_snapshot(self) -> Position:
+        """A snapshot is taken of the state as it is now. Records from now on lie in a segment of their own."""
+        if self._lost:
+            self._lost, self._based = False, False
+            self._set_error("")
+        self._segment += 1
+        self.value_bytes = 0
+        self._begin_segment()
+        return Position(min([self._segment, *self._under_way.values()]), self._next)
+
+    async def snapshot_ended(self, position: Position, *, durable: bool) -> None:
+        """The snapshot begun at `position` is durable: what it covers gives its values back, and merges may follow on it. Or it is not."""
+        if not durable:
+            if not self._based:
+                self._lose("the snapshot on which the tape would follow could not be written")
+            return
+        if not self._based and not self._lost:
+            self._based = True
+            held, self._held = self._held, []
+            for one in held:
+                self._put(one)
+        await asyncio.to_thread(self._retire, position.segment)
+
+    async def idle(self) -> None:
+        """Wait until nothing is being written."""
+        while self._task is not None and self._busy:
+            await asyncio.shield(self._task)
+
+    @property
+    def _busy(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    async def close(self) -> None:
+        """Write what waits, and close the file. Merges that wait for a base are left."""
+        await self.idle()
+        self._close_file()
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _begin_segment(self) -> None:
+        self._put(_Waiting(SEGMENT, {"format": FORMAT, "segment": self._segment, **self._about}))
+
+    def _put(self, waiting: _Waiting) -> None:
+        waiting.number, self._next = self._next, self._next + 1
+        waiting.at = round(self._clock(), 3)
+        self._waiting.append(waiting)
+        if len(self._waiting) > MOST_WAITING:
+            self._lose(f"{len(self._waiting)} records wait for {self._folder}, which does not answer")
+        if self._waiting and not self._busy:
+            self._task = asyncio.create_task(self._write_waiting(), name="tape")
+
+    async def _write_waiting(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            after, self._after = self._after, []
+            try:
+                await asyncio.to_thread(self._write, batch)
+            except (OSError, ValueError) as error:
+                self._lose(self._refusal(error))
+            for one in batch:
+                if one.then is not None:
+                    one.then()
+            for then in after:
+                then()
+
+    def _write(self, batch: list[_Waiting]) -> None:
+        """In a thread. Raises OSError."""
+        durable = False
+        for one in batch:
+            if one.kind == SEGMENT:
+                self._sync(durable)
+                durable = False
+                self._open(one.what["segment"])
+            file = self._file
+            if file is None:  # it was lost, and nothing was begun since
+                return
+            head = {"n": one.number, "at": one.at, "type": one.kind, **one.what}
+            if one.result is not None:
+                head["checksum"] = checksum(one.result)
+            write_record(file, head, one.gradient)
+            durable |= one.then is not None
+        self._sync(durable)
+
+    def _sync(self, durable: bool) -> None:
+        """Give what was written to the operating system; with a merge in it, to the disk."""
+        if self._file is not None:
+            self._file.flush()
+            if durable:
+                _sync_data(self._file.fileno())
+
+    def _open(self, number: int) -> None:
+        self._close_file()
+        if not self._folder.is_dir():
+            self._folder.mkdir(parents=True)
+            fsync_directory(self._folder.parent)
+        self._file = segment_path(self._folder, number).open("xb", buffering=_BUFFER)
+        fsync_directory(self._folder)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            finally:
+                self._file = None
+
+    def _retire(self, first_needed: int) -> None:
+        """Of segments before this one only what they say is needed. In a thread."""
+        try:
+            for segment in segments(self._folder):
+                if segment.number < first_needed:
+                    retire(self._folder, segment, self._most_history)
+        except (OSError, TapeError) as error:
+            _log.warning("the values of older merges stay in %s: %s", self._folder, error)  # the next snapshot tries again
+
+    # --- losing -------------------------------------------------------------------------------------------------------
+
+    def _lose(self, why: str) -> None:
+        if self._lost:
+            return
+        _log.error("%s", why)
+        self._lost = True
+        self._set_error(why)
+        dropped, self._held = [*self._held, *self._waiting], []
+        after, self._after = self._after, []
+        self._waiting = [one for one in self._waiting if one.kind == SEGMENT]
+        self._under_way.clear()
+        try:
+            if found := segments(self._folder):
+                found[-1].path.replace(segment_path(self._folder, found[-1].number, cut=True))
+                fsync_directory(self._folder)
+        except (OSError, TapeError) as error:
+            _log.error("the end of the tape in %s could not be marked: %s", self._folder, error)
+        for one in dropped:
+            if one.then is not None:
+                one.then()
+        for then in after:
+            then()
+
+    def _refusal(self, error: OSError | ValueError) -> str:
+        if isinstance(error, ValueError):
+            return f"a record could not be written to {self._folder}: {error}"
+        remedy = "Check the syncer's volume"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            remedy = "Give the syncer's volume more room (spec.syncer.storage.size)"
+        return (
+            f"a merge could not be written to {self._folder}: {error.strerror or error}; a restart goes back to before it, until a "
+            f"snapshot is written. {remedy}."
+        )
+
+    def _set_error(self, error: str) -> None:
+        if error != self.error:
+            self.error = error
+            self._changed()

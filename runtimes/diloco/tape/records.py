@@ -1,0 +1,165 @@
+"""The file format of a tape: records one after the other, each with a head for people and, of a merge, values.
+
+    4 bytes   b"DLT1"
+    u32       bytes of the head
+    u64       bytes of the values; 0: none
+    u32       CRC-32 of these 16 bytes
+    head      a JSON object in UTF-8
+    values    float32
+    u32       CRC-32 of head and values
+
+Numbers are little-endian. A file is only appended to, so a process or a machine that dies can harm its end only. A record that the file
+does not hold to its end is *torn*: it never counted. Any other that cannot be read is damage, and an error that names file and offset.
+
+See docs/decisions/0247-commit-records.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+type Head = Mapping[str, Any]
+"""What a record says: JSON without NaN and infinities."""
+
+_MAGIC: Final = b"DLT1"
+_SIZES: Final = struct.Struct("<4sIQ")
+_CHECK: Final = struct.Struct("<I")
+_PREFIX: Final = _SIZES.size + _CHECK.size
+_MOST_HEAD: Final = 1 << 28
+"""Bytes of a head. A merge of a thousand units has some hundred thousand."""
+_PART: Final = 1 << 24
+"""Bytes that are checked at a time."""
+
+
+class TapeError(Exception):
+    """A tape cannot be read. The message names file and offset, and says what to do."""
+
+
+class TapeGone(TapeError):
+    """The file is not there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a file."""
+
+    head: dict[str, Any]
+    offset: int
+    """Where it begins."""
+    size: int
+    """Bytes that it takes."""
+    values: Bytes | None = field(default=None, repr=False)
+    """None: it has none, or they were not asked for."""
+
+
+def encode_head(head: Head) -> bytes:
+    """The head as it stands in the file. Raises ValueError for NaN and infinities."""
+    return json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
+
+
+def write_record(file: BinaryIO, head: Head, values: memoryview | None = None) -> int:
+    """Append a record, and return its size. The file is flushed or synced by the caller. Raises OSError."""
+    text = encode_head(head)
+    bulk = memoryview(b"") if values is None else values.cast("B")
+    sizes = _SIZES.pack(_MAGIC, len(text), bulk.nbytes)
+    file.write(sizes + _CHECK.pack(zlib.crc32(sizes)) + text)
+    file.write(bulk)
+    file.write(_CHECK.pack(_checksum(text, bulk)))
+    return _PREFIX + len(text) + bulk.nbytes + _CHECK.size
+
+
+class RecordFile:
+    """Reads one file from its beginning. `torn`, once all was read: where a torn record begins; None: there is none."""
+
+    def __init__(self, path: Path, *, values: bool) -> None:
+        """`values`: they are wanted. Without them only the heads are read, and of a record with values nothing is checked but its sizes."""
+        self._path = path
+        self._values = values
+        self.torn: int | None = None
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records up to the end, or to a torn one. Raises TapeError for damage, and if the file cannot be opened or read."""
+        try:
+            with self._path.open("rb") as file:
+                yield from self._read(file)
+        except FileNotFoundError as error:
+            raise TapeGone(f"{self._path} is gone") from error
+        except OSError as error:
+            raise TapeError(f"{self._path} cannot be read: {error.strerror or error}") from error
+
+    def _read(self, file: BinaryIO) -> Iterator[Record]:
+        end = file.seek(0, 2)
+        offset = file.seek(0)
+        while offset < end:
+            found = self._record(file, offset, end)
+            if found is None:
+                self.torn = offset
+                return
+            yield found
+            offset += found.size
+            file.seek(offset)
+
+    def _record(self, file: BinaryIO, offset: int, end: int) -> Record | None:
+        """The record at `offset`; None: it is torn."""
+        prefix = file.read(_PREFIX)
+        if len(prefix) < _PREFIX:
+            return None
+        magic, head_bytes, value_bytes = _SIZES.unpack_from(prefix)
+        if magic != _MAGIC or zlib.crc32(prefix[: _SIZES.size]) != _CHECK.unpack_from(prefix, _SIZES.size)[0] or head_bytes > _MOST_HEAD:
+            if not any(prefix) and _zeros(file):  # a machine that lost power had room for it, and no bytes yet
+                return None
+            raise self._damage(offset, "no record begins there")
+        size = _PREFIX + head_bytes + value_bytes + _CHECK.size
+        if offset + size > end:
+            return None
+        text = file.read(head_bytes)
+        values = None
+        if self._values or not value_bytes:
+            values = np.empty(value_bytes, np.uint8)
+            file.readinto(memoryview(values))  # type: ignore[attr-defined]  # every binary file that `open` gives has it
+            if _checksum(text, memoryview(values)) != _CHECK.unpack(file.read(_CHECK.size))[0]:
+                if offset + size == end:
+                    return None
+                raise self._damage(offset, "its bytes have changed")
+        try:
+            head = json.loads(text)
+        except ValueError as error:
+            raise self._damage(offset, f"its head is not JSON: {error}") from error
+        if not isinstance(head, dict):
+            raise self._damage(offset, "its head is not an object")
+        return Record(head, offset, size, values if value_bytes else None)
+
+    def _damage(self, offset: int, what: str) -> TapeError:
+        return TapeError(
+            f"{self._path} is damaged at offset {offset}: {what}. What follows it cannot be taken. Put a good copy back in its place; or "
+            f"cut it there (truncate -s {offset}), and remove the later files beside it, to go on from the merge before it."
+        )
+
+
+def checksum(values: memoryview | Bytes) -> str:
+    """What a record says of an array: its CRC-32, in hexadecimal."""
+    return f"{_checksum(b'', memoryview(values).cast('B')):08x}"
+
+
+def _checksum(text: bytes, values: memoryview) -> int:
+    found = zlib.crc32(text)
+    for start in range(0, values.nbytes, _PART):
+        found = zlib.crc32(values[start : start + _PART], found)
+    return found
+
+
+def _zeros(file: BinaryIO) -> bool:
+    while part := file.read(_PART):
+        if part.count(0) != len(part):
+            return False
+    return True

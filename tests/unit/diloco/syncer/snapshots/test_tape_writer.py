@@ -1,0 +1,206 @@
+"""The tape as a process writes it: in order, durable before it counts, bounded, and lost with a word when it cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from diloco.syncer.snapshots import tape_writer
+from diloco.syncer.snapshots.tape_writer import TapeWriter
+from diloco.tape.records import RecordFile, write_record
+from diloco.tape.segments import heads, segments
+
+VALUES = np.arange(4, dtype=np.float32)
+
+
+class Writing:
+    """A tape in a folder, and which merges are durable."""
+
+    def __init__(self, folder: Path, *, based: bool = True, segment: int = 1, most_history: int = 1 << 20) -> None:
+        self.folder = folder
+        self.durable: list[int] = []
+        self.changes = 0
+        self.tape = TapeWriter(
+            folder, {"job": "j"}, segment=segment, next_number=1, based=based, changed=self._changed, most_history=most_history
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def merge(self, t: int) -> None:
+        self.tape.commit(t, {"t": t}, memoryview(VALUES), memoryview(VALUES), lambda: self.durable.append(t))
+
+    async def snapshot(self, *, durable: bool = True) -> None:
+        position = self.tape.begin_snapshot()
+        await self.tape.idle()
+        await self.tape.snapshot_ended(position, durable=durable)
+
+    def written(self) -> list[tuple[str, int]]:
+        """(type, t or 0) of all records, without those that begin segments."""
+        return [(head["type"], head.get("t", 0)) for head in heads(self.folder) if head["type"] != "segment"]
+
+
+def values_of(folder: Path) -> list[int]:
+    """Outer steps of the merges whose values are there."""
+    found = [record for segment in segments(folder) for record in RecordFile(segment.path, values=True)]
+    return [record.head["t"] for record in found if record.values is not None]
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
+    """A disk that is full while `full["disk"]` is true."""
+    state = {"disk": False}
+
+    def writes(*arguments: Any) -> int:
+        if state["disk"]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write_record(*arguments)
+
+    monkeypatch.setattr(tape_writer, "write_record", writes)
+    return state
+
+
+async def test_records_stand_in_the_order_of_what_happened(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.tape.note("join", unit="u")
+    writing.merge(1)
+    writing.tape.note("lease", holder="u/1/1")
+    await writing.tape.idle()
+    assert writing.written() == [("join", 0), ("merge", 1), ("lease", 0)]
+    assert [head["n"] for head in heads(tmp_path / "tape")] == [1, 2, 3, 4]
+    assert writing.durable == [1]
+
+
+async def test_a_merge_is_not_durable_before_it_is_written(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    assert writing.durable == []
+    await writing.tape.idle()
+    assert (writing.durable, values_of(tmp_path / "tape")) == ([1], [1])
+
+
+async def test_merges_wait_for_the_snapshot_on_which_they_follow(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape", based=False)
+    position = writing.tape.begin_snapshot()
+    writing.merge(1)
+    writing.tape.note("lease", holder="u/1/1")
+    await writing.tape.idle()
+    assert (writing.durable, writing.written()) == ([], [("lease", 0)])
+    await writing.tape.snapshot_ended(position, durable=True)
+    await writing.tape.idle()
+    assert (writing.durable, writing.written()) == ([1], [("lease", 0), ("merge", 1)])
+
+
+async def test_without_their_snapshot_merges_go_on_and_it_is_said(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape", based=False)
+    position = writing.tape.begin_snapshot()
+    writing.merge(1)
+    await writing.tape.snapshot_ended(position, durable=False)
+    assert writing.durable == [1]
+    assert "could not be written" in writing.tape.error
+    writing.merge(2)
+    assert writing.durable == [1, 2]
+
+
+async def test_a_snapshot_gives_the_values_of_what_it_covers_back_and_keeps_what_they_say(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.tape.note("join", unit="u")
+    writing.merge(1)
+    await writing.tape.idle()
+    writing.tape.applied(1)
+    await writing.snapshot()
+    writing.merge(2)
+    await writing.tape.idle()
+    assert values_of(tmp_path / "tape") == [2]
+    assert writing.written() == [("join", 0), ("merge", 1), ("merge", 2)]
+    assert writing.tape.value_bytes == VALUES.nbytes
+
+
+async def test_the_values_of_a_merge_that_the_snapshot_does_not_hold_stay(tmp_path: Path) -> None:
+    """It was on its way when the snapshot was taken."""
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await writing.snapshot()
+    assert values_of(tmp_path / "tape") == [1]
+    writing.tape.applied(1)
+    await writing.snapshot()
+    assert values_of(tmp_path / "tape") == []
+
+
+async def test_history_is_bounded(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape", most_history=1000)
+    for t in range(100):
+        writing.merge(t)
+        await writing.tape.idle()
+        writing.tape.applied(t)
+        await writing.snapshot()
+    assert sum(path.stat().st_size for path in (tmp_path / "tape").iterdir()) < 4000
+    kept = [t for _, t in writing.written()]
+    assert kept == list(range(kept[0], 100))
+    assert kept[0] > 0
+
+
+async def test_a_full_disk_loses_the_tape_until_the_next_snapshot(tmp_path: Path, full: dict[str, bool]) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await writing.tape.idle()
+    full["disk"] = True
+    writing.merge(2)
+    writing.tape.note("leave", holder="u/1/1")
+    await writing.tape.idle()
+    assert writing.durable == [1, 2], "training goes on"
+    assert writing.tape.lost
+    assert "No space left on device; a restart goes back to before it" in writing.tape.error
+    assert "spec.syncer.storage.size" in writing.tape.error
+    assert [segment.cut for segment in segments(tmp_path / "tape")] == [True], "the next process knows that something is missing"
+    full["disk"] = False
+    await writing.snapshot()
+    writing.merge(3)
+    await writing.tape.idle()
+    assert (writing.tape.lost, writing.tape.error, writing.durable) == (False, "", [1, 2, 3])
+    assert values_of(tmp_path / "tape") == [3]
+    assert writing.changes == 2
+
+
+async def test_a_disk_that_does_not_answer_loses_the_tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tape_writer, "MOST_WAITING", 10)
+    writing = Writing(tmp_path / "tape")
+    for _ in range(20):  # nothing is written between two of these
+        writing.tape.note("lease", holder="u/1/1")
+    assert "does not answer" in writing.tape.error
+    writing.merge(1)
+    assert writing.durable == [1]
+    await writing.tape.close()
+
+
+async def test_what_waits_for_notes_comes_after_them(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    written: list[list[tuple[str, int]]] = []
+    writing.tape.note("lease", holder="u/1/1")
+    writing.tape.after_notes(lambda: written.append(writing.written()))
+    assert written == []
+    await writing.tape.idle()
+    writing.tape.after_notes(lambda: written.append([]))
+    assert written == [[("lease", 0)], []]
+
+
+async def test_half_a_line_that_a_crash_left_in_the_history_harms_no_other(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await writing.tape.idle()
+    writing.tape.applied(1)
+    (tmp_path / "tape" / "history.jsonl").write_text('{"n": 1, "type"')
+    await writing.snapshot()
+    assert writing.written() == [("merge", 1)]
+
+
+async def test_closing_waits_for_what_is_written(tmp_path: Path) -> None:
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await asyncio.wait_for(writing.tape.close(), 60)
+    assert writing.written() == [("merge", 1)]
