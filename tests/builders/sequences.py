@@ -10,6 +10,7 @@ from typing import Self
 import numpy as np
 from builders.core import InlineCore, a_job, a_layout
 from diloco.algorithm import codec
+from diloco.algorithm.commit import Commit, commit_of
 from diloco.algorithm.core import Core
 from diloco.algorithm.effects import Broadcast, Close, Decode, Distrusted, Effect, Pull
 from diloco.algorithm.events import (
@@ -50,6 +51,8 @@ class Tape:
     effects: list[list[Effect]] = field(default_factory=list)
     decoded: dict[tuple[str, int], Decoded] = field(default_factory=dict)
     """By unit and outer step, what a learner's answer came to."""
+    commits: list[tuple[Commit, NDArray[np.float32]]] = field(default_factory=list)
+    """Of each merge that took its place, what is written down of it, and the merged outer gradient."""
 
 
 @dataclass
@@ -237,6 +240,9 @@ class Sequence:
         def computed() -> None:
             if core is self.core:
                 core.shard.hold_update(close, update)
+                if update is not None:
+                    commit = commit_of(core.coordinator.ordered(close.t), close, update.cosine)
+                    self.tapes[-1].commits.append((commit, update.gradient.copy()))
                 self._take(Computed(self.now, close.t, finite=update is not None))
 
         if self._random.random() < 0.5:

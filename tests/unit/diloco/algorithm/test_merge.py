@@ -1,5 +1,6 @@
 """Merging outer gradients."""
 
+import math
 from collections.abc import Collection
 from typing import get_args
 
@@ -273,3 +274,35 @@ def _merged(layout: Layout, training: Training, answers: list[NDArray[np.float32
     core.advance(1.0)
     assert core.version(0) == pull.t
     return core.value(0)
+
+
+def cosine(fragment: Fragment, deltas: list[NDArray[np.float32]], weights: list[float], method: MergeMethod) -> float:
+    return merging.merge(fragment, deltas, [norms(fragment, d) for d in deltas], weights, method, method).cosine
+
+
+@pytest.mark.parametrize("method", ["RDA", "Average"])
+def test_mean_cosine_is_that_of_the_pairs(method: MergeMethod) -> None:
+    # Directions of 0, 60 and 90 degrees and of unlike lengths. Cosines of the pairs: 1/2, 0 and sqrt(3)/2.
+    deltas = [vector(2.0, 0.0), vector(0.5, math.sqrt(0.75)), vector(0.0, 3.0)]
+    pairs = {(0, 1): 0.5, (0, 2): 0.0, (1, 2): math.sqrt(0.75)}
+    weights, lengths = [1.0, 2.0, 4.0], [2.0, 1.0, 3.0]
+    # RDA adds directions; the average adds vectors, so that pairs count by their lengths, too.
+    share = weights if method == "RDA" else [w * n for w, n in zip(weights, lengths, strict=True)]
+    products = {pair: share[pair[0]] * share[pair[1]] for pair in pairs}
+    expected = sum(products[pair] * pairs[pair] for pair in pairs) / sum(products.values())
+    assert cosine(fragment_of(2), deltas, weights, method) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ["RDA", "Average"])
+def test_mean_cosine_of_equal_opposite_and_single_contributions(method: MergeMethod) -> None:
+    one, zero = vector(1.0, 2.0), vector(0.0, 0.0)
+    assert cosine(fragment_of(2), [one, one], [1.0, 5.0], method) == pytest.approx(1.0)
+    assert cosine(fragment_of(2), [one, -one], [1.0, 1.0], method) == pytest.approx(-1.0)
+    assert math.isnan(cosine(fragment_of(2), [one], [1.0], method))
+    assert math.isnan(cosine(fragment_of(2), [one, zero], [1.0, 1.0], method))
+
+
+def test_mean_cosine_weighs_matrices_by_their_sizes() -> None:
+    # In the first two values equal directions, in the other six opposite ones.
+    first, second = vector(1, 0, 1, 0, 0, 0, 0, 0), vector(1, 0, -1, 0, 0, 0, 0, 0)
+    assert cosine(fragment_of(2, 6), [first, second], [1.0, 1.0], "RDA") == pytest.approx((2 * 1.0 + 6 * -1.0) / 8)
