@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from diloco_operator.reconcile.units.states import ATTEMPT, IDLE, LIVES, OVER, PENDING, State
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.reconcile.units.states import ATTEMPT, ENDED_IN_FAILURE, IDLE, LIVES, OVER, PENDING, State
 from diloco_operator.reconcile.units.transitions import UnitEvent
 from markdown_text import paragraph, table
 
@@ -19,6 +21,10 @@ A unit is in one of these states, and only the events below change it. Status sh
 [goodput](glossary.md#simulation-and-goodput) that its time counts for; of a unit that has trained before, start and compilation count
 as recovery.
 """
+CONSEQUENCES = """\
+A reason tells more than its state where something below follows from it. Each is a column of `UnitReason` in
+`controller/diloco_operator/api/reasons.py`, and the only thing that code reads of a reason.
+"""
 EVENTS = """\
 One function, `transition`, puts an event on the record of a unit. It refuses what is no row of this table, sets `state`, `reason`,
 `message` and `since` together, and does what the last column says. `since` is when `state` changed.
@@ -27,6 +33,7 @@ GROUPS: Mapping[str, frozenset[State]] = {
     "with an attempt": ATTEMPT,
     "idle": IDLE,
     "pending": PENDING,
+    "given up": ENDED_IN_FAILURE,
     "given up or ended": OVER,
     "with an attempt or draining": LIVES,
 }
@@ -36,6 +43,7 @@ GROUPS: Mapping[str, frozenset[State]] = {
 def page() -> str:
     """The whole page, as Markdown."""
     parts = ["# States of a unit", *map(paragraph, INTRODUCTION.split("\n\n")), _diagram(), "## States", _states(), *_groups()]
+    parts += ["## What follows from a reason", paragraph(CONSEQUENCES), _consequences()]
     parts += ["## Events", paragraph(EVENTS), _events()]
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
@@ -73,6 +81,14 @@ def _states() -> str:
         use = row.phase.use
         rows.append([name_of(state), shown, reasons, slice_, use.value if use is not None else "", row.meaning])
     return table(["state", "`state`", "`reason`", "slice", "time", "meaning"], rows)
+
+
+def _consequences() -> str:
+    rows = []
+    for what in Follows:
+        reasons = ", ".join(f"`{reason.value}`" for reason in UnitReason if what in reason.follows)
+        rows.append([f"`{what.name}`", reasons, what.value])
+    return table(["name", "`reason`", "what follows"], rows)
 
 
 def _groups() -> Iterator[str]:

@@ -129,11 +129,18 @@ class Event:
     message: str
     unit: str = ""
     """The unit that it is about; "": the whole job."""
+    said: str = ""
+    """The message without the name of the unit."""
 
     @classmethod
     def of(cls, reason: ConditionReason | EventReason, message: str) -> Event:
         """Its type is the severity of the reason."""
         return cls(reason.severity.value, reason.value, message)
+
+    @classmethod
+    def about(cls, unit: str, reason: EventReason, said: str) -> Event:
+        """Of one unit."""
+        return cls(reason.severity.value, reason.value, f"{unit}: {said}" if said else unit, unit, said)
 
 
 @dataclass(frozen=True, slots=True)

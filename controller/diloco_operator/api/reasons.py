@@ -1,6 +1,7 @@
 """Every reason that a job's status and its Events can show: one table, from which code, reference and tests take them.
 
-A reason is stable: dashboards and scripts match on it. The message beside it is human-readable and may change.
+A reason is stable: dashboards and scripts match on it. The message beside it is human-readable and may change. What code decides by a
+reason is a column (`api.consequences`).
 
 See docs/decisions/0128-layers-and-single-declarations.md.
 """
@@ -8,10 +9,11 @@ See docs/decisions/0128-layers-and-single-declarations.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Self
 
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.consequences import Concern, Follows, Lack, Told
 
 TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 """Values of a condition's status."""
@@ -34,11 +36,12 @@ class ConditionReason(enum.StrEnum):
     severity: Severity
     """Of the Event when the condition takes this status."""
     meaning: str
+    concern: Concern
 
-    def __new__(cls, value: str, status: str, severity: Severity, meaning: str) -> Self:
+    def __new__(cls, value: str, status: str, severity: Severity, meaning: str, concern: Concern = Concern.NONE) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.status, member.severity, member.meaning = status, severity, meaning
+        member.status, member.severity, member.meaning, member.concern = status, severity, meaning, concern
         return member
 
 
@@ -79,6 +82,7 @@ class PlacedReason(ConditionReason):
         FALSE,
         Severity.WARNING,
         "The job has a `queueName`, and the operator finds no Kueue; the message says why and what to do.",
+        Concern.OBSTACLE,
     )
     PODS_REFUSED = (
         "PodsRefused",
@@ -86,7 +90,7 @@ class PlacedReason(ConditionReason):
         Severity.NORMAL,
         "There are slices, or others would leave theirs, but the API server rejects the pods for them; the message says what to do.",
     )
-    SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back."
+    SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended and gives its slices back.", Concern.SUSPENSION
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete and needs no hardware."
     JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed and has given its slices back."
 
@@ -99,32 +103,48 @@ class TrainingReason(ConditionReason):
         FALSE,
         Severity.WARNING,
         "Fewer units have hardware than the quorum needs; `Placed` says what is missing.",
+        Concern.HARDWARE,
     )
-    QUORUM_MISSING = "QuorumMissing", FALSE, Severity.WARNING, "Fewer learners contribute than the quorum; outer steps wait for them."
-    SYNCER_STARTING = "SyncerStarting", FALSE, Severity.WARNING, "The syncer's pod does not serve yet."
+    QUORUM_MISSING = (
+        "QuorumMissing",
+        FALSE,
+        Severity.WARNING,
+        "Fewer learners contribute than the quorum; outer steps wait for them.",
+        Concern.QUORUM,
+    )
+    SYNCER_STARTING = "SyncerStarting", FALSE, Severity.WARNING, "The syncer's pod does not serve yet.", Concern.SYNCER
     SYNCER_UNAVAILABLE = (
         "SyncerUnavailable",
         FALSE,
         Severity.WARNING,
         "The syncer does not run at the moment; learners train on and reconnect by themselves.",
+        Concern.SYNCER,
     )
     SYNCER_UNREACHABLE = (
         "SyncerUnreachable",
         UNKNOWN,
         Severity.WARNING,
         "The operator has had no report from the syncer lately; whether the job trains is unknown.",
+        Concern.SYNCER,
     )
     REPORTS_REFUSED = (
         "ReportsRefused",
         UNKNOWN,
         Severity.WARNING,
         "The syncer's reports are too large or malformed, and the operator reads them only now and then; the message says what is wrong.",
+        Concern.SYNCER,
     )
     SEEDING = "Seeding", FALSE, Severity.WARNING, "The first learner hands over the initial parameters."
-    SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended."
+    SUSPENDED = "Suspended", FALSE, Severity.NORMAL, "The job is suspended.", Concern.SUSPENSION
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete; `Complete` says how it ended."
     JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed; `Failed` says why."
-    NAME_TAKEN = "NameTaken", FALSE, Severity.WARNING, "An object that the job needs exists already and does not belong to the job."
+    NAME_TAKEN = (
+        "NameTaken",
+        FALSE,
+        Severity.WARNING,
+        "An object that the job needs exists already and does not belong to the job.",
+        Concern.OBSTACLE,
+    )
     VOLUME_PENDING = (
         "VolumePending",
         FALSE,
@@ -136,17 +156,25 @@ class TrainingReason(ConditionReason):
         FALSE,
         Severity.WARNING,
         "The API server rejected an object without which no unit can start (quota, policy, rights); the message says which and why.",
+        Concern.OBSTACLE,
     )
 
 
 class DegradedReason(ConditionReason):
-    LEARNERS_MISSING = "LearnersMissing", TRUE, Severity.WARNING, "Fewer than `learners.min` learners contribute, for several causes."
-    QUEUED = "Queued", TRUE, Severity.SILENT, "The job has not trained yet, and waits for hardware."
+    LEARNERS_MISSING = (
+        "LearnersMissing",
+        TRUE,
+        Severity.WARNING,
+        "Fewer than `learners.min` learners contribute, for several causes.",
+        Concern.MISSING_UNITS,
+    )
+    QUEUED = "Queued", TRUE, Severity.SILENT, "The job has not trained yet, and waits for hardware.", Concern.MISSING_UNITS
     LEARNERS_STARTING = (
         "LearnersStarting",
         TRUE,
         Severity.SILENT,
         "The missing learners start or join, and none was lost: for the first time, after a resume, or from a changed template.",
+        Concern.MISSING_UNITS,
     )
     LEARNERS_RECONNECTING = (
         "LearnersReconnecting",
@@ -154,14 +182,15 @@ class DegradedReason(ConditionReason):
         Severity.SILENT,
         "The missing learners were there when the syncer went away, and reconnect by themselves.",
     )
-    LEARNERS_FAILED = "LearnersFailed", TRUE, Severity.WARNING, "The missing learners crashed or were refused."
+    LEARNERS_FAILED = "LearnersFailed", TRUE, Severity.WARNING, "The missing learners crashed or were refused.", Concern.MISSING_UNITS
     LEARNERS_LOST = (
         "LearnersLost",
         TRUE,
         Severity.WARNING,
         "A learner was given up, and no pool may replace it: the job has fewer learners than it asks for until a person acts.",
+        Concern.MISSING_UNITS,
     )
-    LEARNERS_UNPLACED = "LearnersUnplaced", TRUE, Severity.WARNING, "There is no hardware for the missing learners."
+    LEARNERS_UNPLACED = "LearnersUnplaced", TRUE, Severity.WARNING, "There is no hardware for the missing learners.", Concern.MISSING_UNITS
     ROLL_OUT_STOPPED = (
         "RollOutStopped",
         TRUE,
@@ -170,18 +199,21 @@ class DegradedReason(ConditionReason):
             "A unit failed with the pool's new template and has not contributed since. The other units keep the earlier one until it "
             "contributes, or the template changes again."
         ),
+        Concern.WARNING,
     )
     SNAPSHOT_FAILED = (
         "SnapshotFailed",
         TRUE,
         Severity.WARNING,
         "Training continues, but the syncer cannot write its snapshots (a full volume, for example).",
+        Concern.WARNING,
     )
     VOLUME_DELETED = (
         "VolumeDeleted",
         TRUE,
         Severity.WARNING,
         "The syncer's volume claim was deleted; it goes, with every snapshot, when the syncer's pod ends.",
+        Concern.WARNING,
     )
     NOTHING_TRAINED = (
         "NothingTrained",
@@ -197,9 +229,10 @@ class DegradedReason(ConditionReason):
             "More than a tenth of the contributions of all learners was refused for what they were. While the job trains it stays until "
             "they are less than a twentieth."
         ),
+        Concern.WARNING,
     )
     ENOUGH_LEARNERS = "EnoughLearners", FALSE, Severity.NORMAL, "At least `learners.min` learners contribute."
-    SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended."
+    SUSPENDED = "Suspended", FALSE, Severity.SILENT, "The job is suspended.", Concern.SUSPENSION
     JOB_COMPLETE = "JobComplete", FALSE, Severity.SILENT, "The job is complete."
     JOB_FAILED = "JobFailed", FALSE, Severity.SILENT, "The job failed."
 
@@ -270,18 +303,19 @@ class EventReason(enum.StrEnum):
 
     severity: Severity
     meaning: str
+    tells: Told
 
-    def __new__(cls, value: str, severity: Severity, meaning: str) -> Self:
+    def __new__(cls, value: str, severity: Severity, meaning: str, tells: Told = Told.NO_END) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.severity, member.meaning = severity, meaning
+        member.severity, member.meaning, member.tells = severity, meaning, tells
         return member
 
     UNIT_STARTED = "UnitStarted", Severity.NORMAL, "An attempt of a unit starts; the message says where."
     NODES_REQUESTED = "NodesRequested", Severity.NORMAL, "No slice is free for a unit: nodes were asked for; the message says from whom."
     UNIT_CONTRIBUTES = "UnitContributes", Severity.NORMAL, "A unit contributes, for the first time or again."
     UNIT_DRAINING = "UnitDraining", Severity.NORMAL, "A unit ends its work and leaves."
-    UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again."
+    UNIT_LOST = "UnitLost", Severity.WARNING, "A unit was lost through no fault of its own; it starts again.", Told.OTHER_END
     UNIT_GAVE_SLICE_UP = (
         "UnitGaveSliceUp",
         Severity.WARNING,
@@ -289,9 +323,10 @@ class EventReason(enum.StrEnum):
             "No scheduler bound a unit's pods in time, no nodes came for them, or another operator's learner had its node; it tries again. "
             "This is no failure."
         ),
+        Told.OTHER_END,
     )
-    UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause."
-    UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again."
+    UNIT_CRASHED = "UnitCrashed", Severity.WARNING, "A unit failed; it starts again after a pause.", Told.FAILURE
+    UNIT_FAILED = "UnitFailed", Severity.WARNING, "A unit failed and does not start again.", Told.FAILURE
     HOST_AVOIDED = (
         "HostAvoided",
         Severity.WARNING,
@@ -326,14 +361,15 @@ class UnitReason(enum.StrEnum):
     """Why a unit is in its state."""
 
     meaning: str
+    follows: tuple[Follows, ...]
 
-    def __new__(cls, value: str, meaning: str) -> Self:
+    def __new__(cls, value: str, meaning: str, *follows: Follows) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.meaning = meaning
+        member.meaning, member.follows = meaning, follows
         return member
 
-    NO_CAPACITY = "NoCapacity", "Pending: no slice is free in any pool that may still grow."
+    NO_CAPACITY = "NoCapacity", "Pending: no slice is free in any pool that may still grow.", Follows.POOL_SAYS_WHY, Follows.QUOTA_LEFT
     PODS_REFUSED = (
         "PodsRefused",
         (
@@ -345,10 +381,12 @@ class UnitReason(enum.StrEnum):
     WAITING_FOR_NODES = (
         "WaitingForNodes",
         "Starting: nodes were asked for, and its pods wait for them; the message says who was asked, and when.",
+        Follows.GRANT_AWAITED,
     )
     WAITING_FOR_QUOTA = (
         "WaitingForQuota",
         "Starting: its pods exist, and Kueue has not given it its quota yet; the message has Kueue's words. Pending: there is no Kueue.",
+        Follows.GRANT_AWAITED,
     )
     NOT_PROVISIONED = (
         "NotProvisioned",
@@ -356,14 +394,20 @@ class UnitReason(enum.StrEnum):
             "Pending: no nodes came for its pods within `pools[].provisioning.timeout`; it asks again after a pause, and other pools are "
             "asked meanwhile. This is no failure."
         ),
+        Follows.QUOTA_LEFT,
+        Follows.NO_FAILURE,
     )
     UNSCHEDULABLE = (
         "Unschedulable",
         "Pending: no scheduler bound its pods within `learners.timeouts.schedule`; it gave its slice up, which is no failure.",
+        Follows.QUOTA_LEFT,
+        Follows.NO_FAILURE,
     )
     NODE_TAKEN = (
         "NodeTaken",
         "Pending: a learner of another operator was on one of its nodes first; it gave its slice up, which is no failure.",
+        Follows.QUOTA_LEFT,
+        Follows.NO_FAILURE,
     )
     STARTING_CONTAINERS = "StartingContainers", "Starting: its pods wait for volumes, network or init containers."
     PULLING_IMAGES = "PullingImages", "Starting: its pods pull images."
@@ -380,15 +424,24 @@ class UnitReason(enum.StrEnum):
     CRASHED = "Crashed", "The training program ended with an error; the message has its exit status."
     LEFT_EARLY = "LeftEarly", "The training program ended with status 0 before the job was done."
     OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the training program because it used too much memory."
-    POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it."
+    POD_LOST = "PodLost", "A pod is gone, and the operator had not deleted it.", Follows.NO_FAILURE
     DISRUPTED = (
         "Disrupted",
         "The platform took the pod away (pre-emption, eviction, maintenance); does not count against the restart budget.",
+        Follows.PLATFORM_ENDS,
+        Follows.NO_FAILURE,
     )
-    NODE_LOST = "NodeLost", "A node is gone or does not answer; does not count against the restart budget."
+    NODE_LOST = (
+        "NodeLost",
+        "A node is gone or does not answer; does not count against the restart budget.",
+        Follows.PLATFORM_ENDS,
+        Follows.NEXT_ELSEWHERE,
+        Follows.NO_FAILURE,
+    )
     IMAGE_REFUSED = (
         "ImageRefused",
         "An image of the pool's template does not exist, or the registry refuses it; the message has the kubelet's words.",
+        Follows.NOT_THE_HOST,
     )
     PULL_TIMEOUT = "PullTimeout", "The images were not pulled within `learners.timeouts.pull`."
     START_TIMEOUT = "StartTimeout", "Volumes, network and init containers were not ready within `learners.timeouts.start`."
@@ -398,12 +451,21 @@ class UnitReason(enum.StrEnum):
         "The unit was not heard from, or took no step, for `learners.stallTimeout`, or longer than its first step or its pause may take.",
     )
     PAUSED = "Paused", "Training or Joining: its program takes no steps for a while, and says why; until `pausedUntil` at most."
-    REFUSED_LAYOUT = "RefusedLayout", "The learner's parameters have other names or shapes than the job's."
+    REFUSED_LAYOUT = (
+        "RefusedLayout",
+        "The learner's parameters have other names or shapes than the job's.",
+        Follows.WOULD_REPEAT,
+        Follows.OTHER_MODEL,
+    )
     REFUSED_NONFINITE = "RefusedNonFinite", "The learner sent NaN or infinite parameters."
     REFUSED_QUARANTINED = "RefusedQuarantined", "The syncer refused the learner's contributions again and again as outliers."
-    RANK_LOST = "RankLost", "A rank of the unit ended or was lost without a reason of its own; the message names it."
-    REFUSED_IDENTITY = "RefusedIdentity", "A newer attempt exists, another process has the identity, or its certificate was refused."
-    BAD_CONTRACT = "BadContract", "The environment or the job file of the training program is missing or wrong."
+    RANK_LOST = "RankLost", "A rank of the unit ended or was lost without a reason of its own; the message names it.", Follows.SYMPTOM
+    REFUSED_IDENTITY = (
+        "RefusedIdentity",
+        "A newer attempt exists, another process has the identity, or its certificate was refused.",
+        Follows.NOT_THE_HOST,
+    )
+    BAD_CONTRACT = "BadContract", "The environment or the job file of the training program is missing or wrong.", Follows.WOULD_REPEAT
     RESTARTS_EXHAUSTED = "RestartsExhausted", "More than `learners.restart.limit` failures within `learners.restart.window`."
     HOST_AVOIDED = (
         "HostAvoided",
@@ -412,38 +474,86 @@ class UnitReason(enum.StrEnum):
     SLOW = (
         "Slow",
         "For ten minutes its steps have taken at least half as long again as those of its pool. Its host is avoided. Check the node.",
+        Follows.STILL_RUNS,
     )
-    SCALED_DOWN = "ScaledDown", "The job asks for fewer learners."
-    GAVE_WAY = "GaveWay", "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share of what is left."
-    SUSPENDED = "Suspended", "The job is suspended."
-    RETRIED = "Retried", "Pending: `spec.retry` or `training.steps` was raised; the unit starts again with a new restart budget."
-    TEMPLATE_CHANGED = "TemplateChanged", "The pool's template changed; the unit is replaced by one from the new template."
+    SCALED_DOWN = (
+        "ScaledDown",
+        "The job asks for fewer learners.",
+        Follows.NOT_MISSED,
+        Follows.NOT_WANTED,
+        Follows.SLICE_LEFT,
+        Follows.QUOTA_LEFT,
+    )
+    GAVE_WAY = (
+        "GaveWay",
+        "Another job has a better right to the slice: its minimum, a higher priority, or a smaller share of what is left.",
+        Follows.NOT_MISSED,
+        Follows.SLICE_LEFT,
+        Follows.NEXT_ELSEWHERE,
+        Follows.QUOTA_LEFT,
+        Follows.NO_FAILURE,
+    )
+    SUSPENDED = "Suspended", "The job is suspended.", Follows.RETURNS_AT_ONCE, Follows.UNTIL_RESUMED, Follows.SLICE_LEFT, Follows.QUOTA_LEFT
+    RETRIED = (
+        "Retried",
+        "Pending: `spec.retry` or `training.steps` was raised; the unit starts again with a new restart budget.",
+        Follows.QUOTA_LEFT,
+    )
+    TEMPLATE_CHANGED = (
+        "TemplateChanged",
+        "The pool's template changed; the unit is replaced by one from the new template.",
+        Follows.RETURNS_AT_ONCE,
+        Follows.QUOTA_LEFT,
+    )
 
 
 class PoolReason(enum.StrEnum):
     """Why a pool has not more units."""
 
+    lack: Lack
     meaning: str
 
-    def __new__(cls, value: str, meaning: str) -> Self:
+    def __new__(cls, value: str, lack: Lack, meaning: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.meaning = meaning
+        member.lack, member.meaning = lack, meaning
         return member
 
-    SWITCHED_OFF = "SwitchedOff", "`pools[].learners.max` is 0."
-    AT_MAXIMUM = "AtMaximum", "The pool has as many units as `pools[].learners.max`."
-    NO_FREE_SLICE = "NoFreeSlice", "Every slice that fits the pool is in use or not ready."
-    NO_MATCHING_NODES = "NoMatchingNodes", "No node of this accelerator and shape exists."
-    JOB_AT_MAXIMUM = "JobAtMaximum", "The job already has `learners.max` units."
-    WAITING_FOR_NODES = "WaitingForNodes", "No slice is free, and nodes were asked for (`pools[].provisioning`)."
-    WAITING_FOR_QUOTA = "WaitingForQuota", "Kueue has not given quota to units of the pool yet (`queueName`)."
+    SWITCHED_OFF = "SwitchedOff", Lack.SWITCHED_ON, "`pools[].learners.max` is 0."
+    AT_MAXIMUM = "AtMaximum", Lack.NOTHING, "The pool has as many units as `pools[].learners.max`."
+    NO_FREE_SLICE = "NoFreeSlice", Lack.SLICES, "Every slice that fits the pool is in use or not ready."
+    NO_MATCHING_NODES = "NoMatchingNodes", Lack.SLICES, "No node of this accelerator and shape exists."
+    JOB_AT_MAXIMUM = "JobAtMaximum", Lack.ROOM_IN_JOB, "The job already has `learners.max` units."
+    WAITING_FOR_NODES = "WaitingForNodes", Lack.GRANT, "No slice is free, and nodes were asked for (`pools[].provisioning`)."
+    WAITING_FOR_QUOTA = "WaitingForQuota", Lack.GRANT, "Kueue has not given quota to units of the pool yet (`queueName`)."
 
 
-SHORT_OF_SLICES = frozenset(
-    {PoolReason.NO_FREE_SLICE, PoolReason.NO_MATCHING_NODES, PoolReason.WAITING_FOR_NODES, PoolReason.WAITING_FOR_QUOTA}
-)
-"""Of a pool that would have more units if the fleet had more slices."""
+_CONCERNS: Mapping[str, Concern] = {
+    reason.value: reason.concern for reasons in CONDITION_REASONS.values() for reason in reasons if reason.concern is not Concern.NONE
+}
+_TELLS: Mapping[str, Told] = {reason.value: reason.tells for reason in EventReason}
+_FOLLOWS: Mapping[str, tuple[Follows, ...]] = {reason.value: reason.follows for reason in UnitReason}
+_LACKS: Mapping[str, Lack] = {"": Lack.NOTHING} | {reason.value: reason.lack for reason in PoolReason}
+
+
+def concern_of(reason: str) -> Concern:
+    """What a condition with this reason in a status is about."""
+    return _CONCERNS.get(reason, Concern.NONE)
+
+
+def told_by(reason: str) -> Told:
+    """What an Event with this reason tells of an attempt."""
+    return _TELLS.get(reason, Told.NO_END)
+
+
+def follows(reason: str, what: Follows) -> bool:
+    """Whether this follows from the reason of a unit, as its status has it. From one of another release nothing follows."""
+    return what in _FOLLOWS.get(reason, ())
+
+
+def lack_of(reason: str) -> Lack:
+    """What a pool lacks by the reason that its status has; of one of another release nothing is known."""
+    return _LACKS.get(reason, Lack.NOTHING)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------

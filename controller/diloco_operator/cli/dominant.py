@@ -9,14 +9,14 @@ See docs/decisions/0176-explain.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.consequences import Concern, Follows, Lack
 from diloco_operator.api.job import Condition, PoolStatus, UnitState, UnitStatus
 from diloco_operator.api.reasons import (
-    SHORT_OF_SLICES,
     AcceptedReason,
     CompleteReason,
     DegradedReason,
@@ -25,9 +25,13 @@ from diloco_operator.api.reasons import (
     PoolReason,
     TrainingReason,
     UnitReason,
+    concern_of,
+    follows,
+    lack_of,
 )
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.view_model import JobView
+from diloco_operator.reconcile.units.states import State, state_of
 
 
 class Cause(enum.StrEnum):
@@ -74,24 +78,6 @@ class Upcoming:
     what: str
 
 
-_BLOCKING = frozenset({TrainingReason.NAME_TAKEN, TrainingReason.WRITE_REFUSED, PlacedReason.KUEUE_MISSING})
-_OF_SYNCER = frozenset(
-    {
-        TrainingReason.SYNCER_STARTING,
-        TrainingReason.SYNCER_UNAVAILABLE,
-        TrainingReason.SYNCER_UNREACHABLE,
-        TrainingReason.REPORTS_REFUSED,
-    }
-)
-_GRANTED = frozenset({PoolReason.WAITING_FOR_NODES, PoolReason.WAITING_FOR_QUOTA})
-_WARNING = frozenset(
-    {
-        DegradedReason.ROLL_OUT_STOPPED,
-        DegradedReason.SNAPSHOT_FAILED,
-        DegradedReason.VOLUME_DELETED,
-        DegradedReason.WORK_REFUSED,
-    }
-)
 _STARTING = (UnitState.STARTING, UnitState.JOINING)
 
 
@@ -133,17 +119,17 @@ def _suspended(view: JobView) -> Dominant | None:
 
 
 def _blocked(view: JobView) -> Dominant | None:
-    condition = _with_reason(view, _BLOCKING)
+    condition = _concerning(view, Concern.OBSTACLE)
     return _of_condition(Cause.BLOCKED, condition, "do what the message says; the operator tries again by itself") if condition else None
 
 
 def _syncer(view: JobView) -> Dominant | None:
-    condition = _with_reason(view, _OF_SYNCER)
+    condition = _concerning(view, Concern.SYNCER)
     return _of_condition(Cause.SYNCER, condition, f"kubectl diloco logs {view.name} syncer -n {view.namespace}") if condition else None
 
 
 def _pods(view: JobView) -> Dominant | None:
-    units = [unit for unit in view.status.units if unit.reason == UnitReason.PODS_REFUSED]
+    units = [unit for unit in view.status.units if state_of(unit) is State.PODS_REFUSED]
     return _of_units(Cause.PODS, units, "change what the message names: the template, a quota or a policy")
 
 
@@ -164,7 +150,7 @@ def _hardware(view: JobView) -> Dominant | None:
 
 
 def _grants(view: JobView) -> Dominant | None:
-    waiting = [unit for unit in view.status.units if unit.reason in (UnitReason.WAITING_FOR_NODES, UnitReason.WAITING_FOR_QUOTA)]
+    waiting = [unit for unit in view.status.units if follows(unit.reason, Follows.GRANT_AWAITED)]
     return _of_units(Cause.GRANTS, waiting, "wait, or see why who was asked does not give it")
 
 
@@ -173,7 +159,7 @@ def _starting(view: JobView) -> Dominant | None:
 
 
 def _warned(view: JobView) -> Dominant | None:
-    condition = _with_reason(view, _WARNING)
+    condition = _concerning(view, Concern.WARNING)
     return _of_condition(Cause.WARNED, condition, "do what the message says") if condition is not None else None
 
 
@@ -191,9 +177,9 @@ def _condition(view: JobView, kind: ConditionType) -> Condition | None:
     return next((each for each in view.status.conditions if each.type == kind), None)
 
 
-def _with_reason(view: JobView, reasons: Collection[str]) -> Condition | None:
-    """The first condition that has one of these reasons."""
-    return next((each for each in view.status.conditions if each.reason in reasons), None)
+def _concerning(view: JobView, concern: Concern) -> Condition | None:
+    """The first condition that is about this."""
+    return next((each for each in view.status.conditions if concern_of(each.reason) is concern), None)
 
 
 def _of_condition(cause: Cause, condition: Condition | None, step: str) -> Dominant:
@@ -214,15 +200,15 @@ def _of_pools(cause: Cause, view: JobView, pools: Sequence[PoolStatus]) -> Domin
     """About the one that a person can do something about, or else the first. What was asked of a grantor is a cause of its own."""
     if not pools:
         return None
-    pool = min(pools, key=lambda each: (each.reason in _GRANTED, not each.remedies))
-    if pool.reason in _GRANTED and cause is Cause.GROWTH:
+    pool = min(pools, key=lambda each: (lack_of(each.reason) is Lack.GRANT, not each.remedies))
+    if lack_of(pool.reason) is Lack.GRANT and cause is Cause.GROWTH:
         return None
     step = (pool.remedies or ("",))[0]
     return Dominant(cause, pool.reason, f"pool {pool.name}", pool.message, _meaning(pool.reason), step)
 
 
 def _short(view: JobView) -> list[PoolStatus]:
-    return [pool for pool in view.status.pools if pool.reason in SHORT_OF_SLICES]
+    return [pool for pool in view.status.pools if lack_of(pool.reason).of_slices]
 
 
 _MEANINGS: Mapping[str, str] = {

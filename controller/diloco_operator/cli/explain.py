@@ -16,7 +16,7 @@ import click
 
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
-from diloco_operator.api.reasons import SHORT_OF_SLICES
+from diloco_operator.api.reasons import lack_of
 from diloco_operator.cli.cluster import Target, on_cluster, target_options
 from diloco_operator.cli.explanation import Explanation, PoolFacts, explanation
 from diloco_operator.cli.explanation_text import explanation_text
@@ -67,7 +67,7 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
     events = await _readable(client, EVENTS, namespace, notes, "events of the namespace", selector=selector, most=_MOST_EVENTS)
     facts: dict[str, PoolFacts] = {}
     line: Mapping[str, Place] = {}
-    if any(pool.reason in SHORT_OF_SLICES for pool in view.status.pools):
+    if any(lack_of(pool.reason).of_slices for pool in view.status.pools):
         nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
         if nodes is not None:
             facts = pool_facts(obj, nodes, now())

@@ -8,8 +8,11 @@ from typing import Any
 
 from diloco.wording import plural
 
+from diloco_operator.api.consequences import Follows, Told
 from diloco_operator.api.job import PoolStatus, UnitState, UnitStatus
-from diloco_operator.api.reasons import SHORT_OF_SLICES, EventReason, UnitReason
+from diloco_operator.api.last_failure import read_last_failure
+from diloco_operator.api.names import ANNOTATION_SAID, LABEL_UNIT
+from diloco_operator.api.reasons import follows, lack_of, told_by
 from diloco_operator.api.state import JobState
 from diloco_operator.cli.dominant import Dominant, Upcoming, dominant, upcoming
 from diloco_operator.cli.status_text import headline
@@ -18,10 +21,6 @@ from diloco_operator.cli.waiting_line import Place
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 
-_OF_FAILURES = frozenset({EventReason.UNIT_CRASHED, EventReason.UNIT_FAILED})
-_OF_OTHER_ENDS = frozenset({EventReason.UNIT_LOST, EventReason.UNIT_GAVE_SLICE_UP})
-"""They are in no record of the unit."""
-_COMBINED = "(combined from similar events) "
 _NAMED = 3
 """Units that a sentence names one by one."""
 
@@ -143,10 +142,13 @@ def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[Units
     learners = view.status.learners
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
     parts = [f"{learners.contributing} of {plural(learners.desired, 'unit contributes', 'units contribute')}"]
-    short = [pool.name for pool in pools if pool.reason in SHORT_OF_SLICES]
+    short = [pool.name for pool in pools if lack_of(pool.reason).of_slices]
     if short:
         parts.append(f"{'pool' if len(short) == 1 else 'pools'} {_several(short)} {'waits' if len(short) == 1 else 'wait'} for slices")
-    other = [name for group in units if group.reason not in (UnitReason.NO_CAPACITY, UnitReason.SCALED_DOWN) for name in group.names]
+    unsaid = (
+        group for group in units if not follows(group.reason, Follows.POOL_SAYS_WHY) and not follows(group.reason, Follows.NOT_WANTED)
+    )
+    other = [name for group in unsaid for name in group.names]
     if other:
         parts.append(f"{'unit' if len(other) == 1 else 'units'} {_several(other)} {'does' if len(other) == 1 else 'do'} not train")
     if len(parts) == 1 and view.state is not JobState.TRAINING:
@@ -182,7 +184,7 @@ def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts |
         why=status.message if status.reason else content,
         help=status.remedies or (),
         waiting_since=status.waiting_since,
-        nodes=_nodes(facts) if facts is not None and status.reason in SHORT_OF_SLICES else "",
+        nodes=_nodes(facts) if facts is not None and lack_of(status.reason).of_slices else "",
         place=place,
     )
 
@@ -240,16 +242,16 @@ def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[s
     found = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
     names = {unit.name for unit in units}
     for event in events:
-        reason = event.get("reason")
-        name, colon, message = str(event.get("message") or "").removeprefix(_COMBINED).partition(": ")
-        if reason not in _OF_FAILURES | _OF_OTHER_ENDS or not colon or name not in names:
+        reason, marks = str(event.get("reason") or ""), event["metadata"].get("annotations") or {}
+        name, message, told = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), told_by(reason)
+        if told is Told.NO_END or name not in names or not message:
             continue
         at, known = _moment(event), found.get(name)
         if at is None or (known is not None and known.at is not None and at < int(known.at)):  # Events have whole seconds
             continue
-        if known is None or not known.reason or reason in _OF_OTHER_ENDS:
-            failed = known.attempt if known is not None and reason in _OF_FAILURES else 0
-            found[name] = Failure(at, str(reason), message, failed)
+        if known is None or not known.reason or told is Told.OTHER_END:
+            failed = known.attempt if known is not None and told is Told.FAILURE else 0
+            found[name] = Failure(at, reason, message, failed)
     return found
 
 
@@ -259,7 +261,7 @@ def _recorded(unit: UnitStatus) -> Failure | None:
     if not attempt and not unit.failures:
         return None
     at = unit.failures[-1] if unit.failures else unit.since if unit.state is UnitState.FAILED else None
-    reason, _, message = (unit.last_failure or "").partition(": ")
+    reason, message = read_last_failure(unit.last_failure or "")
     if not reason and unit.state in (UnitState.BACKING_OFF, UnitState.FAILED):
         reason, message = unit.reason, unit.message
     return Failure(at, reason, message, attempt)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from diloco.wording import plural
 
-from diloco_operator.api.reasons import PoolReason
+from diloco_operator.api.consequences import Lack
+from diloco_operator.api.reasons import PoolReason, lack_of
 from diloco_operator.cli.status_text import table
 from diloco_operator.cli.view_text import count, ordinal
 from diloco_operator.preview.difference import Difference, Move, UnitMove, difference
@@ -186,7 +187,7 @@ def _footnotes(jobs: Sequence[JobOutlook], width: int) -> list[str]:
         found.append("~ estimated from what the job's units reach on other hardware, by the peaks of the catalogue")
     if any(job.tokens_per_second is None for job, _ in units):
         found.append("Speeds are peaks of the catalogue, a unit of the job's fastest pool being 1: nothing is measured yet.")
-    if any(pool.reason in (PoolReason.WAITING_FOR_NODES, PoolReason.WAITING_FOR_QUOTA) for job in jobs for pool in job.pools):
+    if any(lack_of(pool.reason) is Lack.GRANT for job in jobs for pool in job.pools):
         found.append("A plan grants no nodes and no quota: what waits for them may start once they come.")
     return [line for text in found for line in ("", *_wrapped(text, "", width))]
 

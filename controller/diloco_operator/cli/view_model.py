@@ -10,9 +10,10 @@ from typing import Any
 from diloco.wording import loss_text
 
 from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.consequences import Concern, Lack
 from diloco_operator.api.job import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.names import learner_pod_name
-from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, PoolReason, Severity, TrainingReason
+from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, Severity, concern_of, lack_of
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.status.remedies import with_remedies
@@ -75,9 +76,10 @@ class JobView:
         """Why it is in its state: the message of the condition that decides it."""
         found = {condition.type: condition for condition in self.status.conditions}
         reason = self.status.reason
-        if reason == TrainingReason.WAITING_FOR_HARDWARE and ConditionType.PLACED in found:
+        concern = concern_of(reason)
+        if concern is Concern.HARDWARE and ConditionType.PLACED in found:
             return found[ConditionType.PLACED].message
-        if reason == TrainingReason.QUORUM_MISSING and self.holds(ConditionType.DEGRADED):
+        if concern is Concern.QUORUM and self.holds(ConditionType.DEGRADED):
             return found[ConditionType.DEGRADED].message
         by_state = ConditionType(self.state.value) if self.state is not None and self.state.value in set(ConditionType) else None
         deciding = [found[kind] for kind in _DECIDING if kind in found and (found[kind].reason == reason if reason else kind is by_state)]
@@ -85,7 +87,7 @@ class JobView:
 
     def message(self, condition: Condition) -> str:
         """The condition's message for a line of its own. Where learners are missing, Degraded names them and Training only refers to it."""
-        if condition.type == ConditionType.TRAINING and condition.reason == TrainingReason.QUORUM_MISSING:
+        if condition.type == ConditionType.TRAINING and concern_of(condition.reason) is Concern.QUORUM:
             degraded = next((each for each in self.status.conditions if each.type == ConditionType.DEGRADED), None)
             if degraded is not None and degraded.status is ConditionStatus.TRUE:
                 return degraded.message
@@ -145,7 +147,7 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
         if old is None and not true and condition.type in (ConditionType.DEGRADED, ConditionType.SUSPENDED, *TERMINAL):
             continue  # every job begins like this
         reason = _reason(condition)
-        if reason is not None and (reason.severity is Severity.SILENT or reason is TrainingReason.SUSPENDED):
+        if reason is not None and (reason.severity is Severity.SILENT or reason.concern is Concern.SUSPENSION):
             continue  # another condition says it, or it belongs to every start
         text = f"{condition.type}={condition.status.value} {condition.reason}"
         warning = _is_alarm(condition, old, reason)
@@ -172,7 +174,7 @@ def _pool_changes(before: Status, new: JobView) -> Iterator[Line]:
     known = {pool.name: pool for pool in before.pools}
     for pool in new.status.pools:
         old = known.get(pool.name)
-        if pool.reason not in ("", PoolReason.AT_MAXIMUM, PoolReason.JOB_AT_MAXIMUM) and (old is None or old.reason != pool.reason):
+        if lack_of(pool.reason) not in (Lack.NOTHING, Lack.ROOM_IN_JOB) and (old is None or old.reason != pool.reason):
             yield Line(
                 "pool", new.name, f"pool {pool.name} {pool.reason}: {with_remedies(pool.message, pool.remedies or ())}", warning=False
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api.job import InvalidJob, Pool, Spec, Status, load
-from diloco_operator.api.reasons import SHORT_OF_SLICES
+from diloco_operator.api.reasons import lack_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 
@@ -73,7 +73,7 @@ def _rank(job: Obj, spec: Spec, priority: int) -> _Rank:
 
 def _short(job: Obj) -> set[str]:
     """Names of its pools that wait for hardware."""
-    return {pool.name for pool in Status.model_validate(job.get("status") or {}).pools if pool.reason in SHORT_OF_SLICES}
+    return {pool.name for pool in Status.model_validate(job.get("status") or {}).pools if lack_of(pool.reason).of_slices}
 
 
 def _hardware(pool: Pool) -> Hardware:

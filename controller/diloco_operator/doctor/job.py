@@ -9,7 +9,7 @@ from diloco.wording import plural
 
 from diloco_operator.api import names
 from diloco_operator.api.job import ConditionStatus, Pool, ProvisioningMode, load
-from diloco_operator.api.reasons import SHORT_OF_SLICES
+from diloco_operator.api.reasons import lack_of
 from diloco_operator.api.state import JobState
 from diloco_operator.doctor.model import Check, Facts, Finding, error, ok, read, warning
 from diloco_operator.doctor.nodes import inventory_of
@@ -52,7 +52,7 @@ def pools(facts: Facts) -> Iterator[Finding]:
             continue
         counts = inventory.counts(shape.one)
         status = said.get(pool.name)
-        if status is not None and status.reason in SHORT_OF_SLICES:
+        if status is not None and lack_of(status.reason).of_slices:
             yield warning(
                 Check.POOLS, where, f"{status.reason}: {status.message}", "; ".join(status.remedies or ()) or "wait for other jobs"
             )

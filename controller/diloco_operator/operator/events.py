@@ -151,7 +151,9 @@ class EventRecorder:
         self._remember(key, pending.times)
 
     async def _raise(self, key: str, pending: _Pending, count: int) -> None:
-        new = {"count": count + pending.times, "lastTimestamp": pending.obj["lastTimestamp"], "message": pending.obj["message"]}
+        new: Obj = {"count": count + pending.times, "lastTimestamp": pending.obj["lastTimestamp"], "message": pending.obj["message"]}
+        if (annotations := pending.obj["metadata"].get("annotations")) is not None:  # of a combined event, as its message
+            new["metadata"] = {"annotations": annotations}
         await self._patch(pending, new)
         self._remember(key, count + pending.times)
 
@@ -181,7 +183,7 @@ class EventRecorder:
         return {
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": f"{job.name}.{digest}", "namespace": job.namespace},
+            "metadata": {"name": f"{job.name}.{digest}", "namespace": job.namespace, **_about(event)},
             "involvedObject": {
                 "apiVersion": names.API_VERSION,
                 "kind": names.KIND,
@@ -199,6 +201,13 @@ class EventRecorder:
             "lastTimestamp": now,
             "count": 1,
         }
+
+
+def _about(event: Event) -> Obj:
+    """What programs read of an event about one unit (`kubectl diloco explain`)."""
+    if not event.unit:
+        return {}
+    return {"annotations": {names.LABEL_UNIT: event.unit, names.ANNOTATION_SAID: clip(event.said, MESSAGE_LIMIT)}}
 
 
 def _key(obj: Obj) -> str:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from diloco_operator.api.goodput import key_of
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import SHORT_OF_SLICES
+from diloco_operator.api.reasons import lack_of
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.malformed import MalformedObjects
@@ -280,7 +280,7 @@ def placement_failures(before: Mapping[str, Any], after: Mapping[str, Any]) -> I
     was = {pool["name"]: pool.get("reason", "") for pool in before.get("pools") or ()}
     for pool in after.get("pools") or ():
         reason = pool.get("reason", "")
-        if reason in SHORT_OF_SLICES and was.get(pool["name"]) != reason:
+        if lack_of(reason).of_slices and was.get(pool["name"]) != reason:
             yield pool["name"], reason
 
 

@@ -15,11 +15,11 @@ from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Holder, OddNodes, SliceCounts
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.placement.barred import MAX_NAMED, Part, free_elsewhere, job_name, nearby, scattered, too_few_together, with_ungranted
-from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest
+from diloco_operator.placement.request import JobRequest, PoolOutcome, PoolRequest, Remedy
 from diloco_operator.placement.requirements import SliceRequirements
 
 _MOST_HELPS = 3
-_MORE_NODES = "more nodes"
+_MORE_NODES = Remedy("more nodes", is_more_nodes=True)
 WAITS = "waits for a slice; the message of pool {} says why"
 """Message of a unit without a slice, for the name of its pool: the explanation stands once, in the pool's message."""
 
@@ -44,7 +44,7 @@ def pool_outcome(
         return PoolOutcome(pool.name, placed, PoolReason.AT_MAXIMUM, _at_maximum(pool, placed))
     if job_room <= 0:
         text = f"the job has the {plural(job.max, 'unit')} of learners.max; pool {pool.name} has {placed}"
-        helps = () if placed else ("raise learners.max, or learners.min of the pool, which comes before other pools",)
+        helps = () if placed else (Remedy("raise learners.max, or learners.min of the pool, which comes before other pools"),)
         return PoolOutcome(pool.name, placed, PoolReason.JOB_AT_MAXIMUM, text, helps=helps)
     missing = len(pool.units) - placed + pool.asked
     if missing <= 0:
@@ -71,7 +71,7 @@ def pool_outcome(
 
 def _short(pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
     """Of a pool that would have more units if it had more slices."""
-    helps = list(dict.fromkeys(part.help for part in parts if part.help))[:_MOST_HELPS]
+    helps = [Remedy(text) for text in dict.fromkeys(part.help for part in parts if part.help)][:_MOST_HELPS]
     return PoolOutcome(pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
 
 
@@ -85,13 +85,13 @@ def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
 def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str) -> PoolOutcome:
     """Of a pool for which `lacks` was asked for, and of whom, `asked`: why there was none, and what would help besides."""
     why = f"{outcome.why}; {asked}" if outcome.why else asked
-    helps = tuple(each for each in outcome.helps if each != _MORE_NODES) if outcome.why else ()
+    helps = tuple(each for each in outcome.helps if not each.is_more_nodes) if outcome.why else ()
     return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
 
 
 def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
     """With one more thing that would help."""
-    return replace(outcome, helps=(*outcome.helps, remedy))
+    return replace(outcome, helps=(*outcome.helps, Remedy(remedy)))
 
 
 def _at_maximum(pool: PoolRequest, placed: int) -> str:
@@ -193,9 +193,7 @@ def _odd(odd: OddNodes) -> Part:
 
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
     """The reason of a unit without a slice, from that of its pool."""
-    if outcome.reason in (PoolReason.SWITCHED_OFF, PoolReason.AT_MAXIMUM, PoolReason.JOB_AT_MAXIMUM):
-        return UnitReason.SCALED_DOWN
-    return UnitReason.NO_CAPACITY
+    return UnitReason.NO_CAPACITY if not outcome.reason or outcome.lack.of_slices else UnitReason.SCALED_DOWN
 
 
 def _list(parts: list[str]) -> str:

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.placement.domains import DomainRooms
@@ -205,6 +206,6 @@ class _Placing:
             for unit in pool.request.units:
                 if unit.name not in pool.placed:
                     reason = UnitReason.SCALED_DOWN if unit.name in undecided else unplaced_reason(outcome)
-                    message = WAITS.format(pool.request.name) if reason is UnitReason.NO_CAPACITY else outcome.causes
+                    message = WAITS.format(pool.request.name) if follows(reason, Follows.POOL_SAYS_WHY) else outcome.causes
                     unplaced.append(UnplacedUnit(pool.request.name, unit.name, reason, message))
         return Placement(tuple(assigned), tuple(unplaced), tuple(outcomes))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from diloco_operator.api.consequences import Follows, Lack
 from diloco_operator.api.job import Locality
-from diloco_operator.api.reasons import PoolReason, UnitReason
+from diloco_operator.api.reasons import PoolReason, UnitReason, follows, lack_of
 from diloco_operator.fleet.affinity import NodeTerm
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.fleet.resources import Resources
@@ -105,6 +106,19 @@ class UnplacedUnit:
     reason: UnitReason
     message: str
 
+    @property
+    def waits(self) -> bool:
+        """The job wants it, and only a slice is missing."""
+        return not follows(self.reason, Follows.NOT_WANTED)
+
+
+class Remedy(NamedTuple):
+    """What a person can do about a pool that is short of slices."""
+
+    text: str
+    is_more_nodes: bool = False
+    """It is what a grantor is asked for."""
+
 
 HELP = ". What would help: "
 """Stands in a pool's message before what a person can do about it."""
@@ -122,8 +136,13 @@ class PoolOutcome:
     """Of a pool that is short of slices: what it lacks. Of any other: all that is to be said."""
     why: str = ""
     """Of a pool that is short of slices: why. It is the same for pools to which the same slices are barred for the same causes."""
-    helps: tuple[str, ...] = ()
+    helps: tuple[Remedy, ...] = ()
     """What a person can do about it."""
+
+    @property
+    def lack(self) -> Lack:
+        """What it lacks."""
+        return lack_of(self.reason)
 
     @property
     def causes(self) -> str:
@@ -133,7 +152,7 @@ class PoolOutcome:
     @property
     def message(self) -> str:
         """For people; empty if there is nothing to say."""
-        return f"{self.causes}{HELP}{'; '.join(self.helps)}" if self.helps else self.causes
+        return f"{self.causes}{HELP}{'; '.join(each.text for each in self.helps)}" if self.helps else self.causes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import ConditionStatus, PoolStatus, Spec, Status, UnitState, UnitStatus, load
 from diloco_operator.api.names import MANAGER
-from diloco_operator.api.reasons import SHORT_OF_SLICES, UnitReason
+from diloco_operator.api.reasons import follows, lack_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.preview.speeds import Basis, Measured, Speed, shares_of, speeds_of
 
@@ -172,7 +173,7 @@ def _pools(spec: Spec, status: Status, running: Iterable[UnitStatus], spares: Sp
         hardware = " ".join(part for part in (pool.accelerator, pool.topology or "") if part)
         found.append(
             PoolOutlook(
-                pool.name, hardware, pool.learners.min, pool.learners.max, names.count(pool.name), told.reason in SHORT_OF_SLICES,
+                pool.name, hardware, pool.learners.min, pool.learners.max, names.count(pool.name), lack_of(told.reason).of_slices,
                 told.reason, told.message, told.remedies or (),
                 SparesOutlook(pool.spares, told.spares or 0, tuple(spares.get(pool.name, ()))),
             )
@@ -200,7 +201,7 @@ def _units(running: Iterable[UnitStatus], pools: Sequence[PoolOutlook], speeds: 
 
 def _waits(unit: UnitStatus) -> bool:
     has = unit.slice and unit.state in _RUNNING
-    return not has and unit.reason != UnitReason.SCALED_DOWN and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING)
+    return not has and not follows(unit.reason, Follows.NOT_WANTED) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING)
 
 
 def _waiting(unit: UnitStatus) -> WaitingUnit:

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from sys import intern
 
 from diloco_operator.api import names
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import Pool, Spec, UnitState
-from diloco_operator.api.reasons import PlacedReason, UnitReason
+from diloco_operator.api.reasons import PlacedReason, UnitReason, follows
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.fields import Fields, string
 from diloco_operator.kube.timestamps import format_timestamp
@@ -44,20 +45,6 @@ _LABEL_LIMIT = 63
 _ROLE = "learner"
 """All pods of a group have one role. Kueue would tell roles apart by affinity and ports, of which a unit's pods and attempts have different
 ones, and would take no pod in the place of one with another role."""
-_LEFT = frozenset(
-    {
-        UnitReason.SCALED_DOWN,
-        UnitReason.GAVE_WAY,
-        UnitReason.SUSPENDED,
-        UnitReason.TEMPLATE_CHANGED,
-        UnitReason.RETRIED,
-        UnitReason.NO_CAPACITY,
-        UnitReason.UNSCHEDULABLE,
-        UnitReason.NODE_TAKEN,
-        UnitReason.NOT_PROVISIONED,
-    }
-)
-"""Why a unit left its place: others may use the quota until it asks anew. After every other end it goes on with what it has."""
 
 
 class Kueue(Grantor):
@@ -224,7 +211,8 @@ def _is_needed(context: ReconcileContext, record: UnitStatusRecord | None, group
     """Whether an attempt of the unit runs in the group, or the next one will follow in it."""
     if record is None or record.state in (UnitState.FAILED, UnitState.COMPLETED):
         return False
-    if record.state in (UnitState.DRAINING, UnitState.PENDING) and record.reason in _LEFT:
+    # After an end from which nothing of this follows, it goes on with what it has.
+    if record.state in (UnitState.DRAINING, UnitState.PENDING) and follows(record.reason, Follows.QUOTA_LEFT):
         return False
     if record.running:
         return _name(group) == _pod_group(context, record)

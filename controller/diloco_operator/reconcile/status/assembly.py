@@ -9,7 +9,6 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.losses import format_losses, parse_losses
-from diloco_operator.api.reasons import SHORT_OF_SLICES
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import write_host
@@ -167,7 +166,7 @@ def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[
     for pool in context.spec.pools:
         mine = [r for r in scaling.records.values() if r.pool == pool.name]
         outcome = outcomes.get(pool.name)
-        short = outcome is not None and outcome.reason in SHORT_OF_SLICES
+        short = outcome is not None and outcome.lack.of_slices
         found.append(
             {
                 "name": pool.name,
@@ -176,7 +175,7 @@ def _pools(context: ReconcileContext, scaling: Scaling, contributing: frozenset[
                 **({"spares": spares[pool.name]} if pool.name in spares else {}),
                 "reason": str(outcome.reason) if outcome else "",
                 "message": outcome.causes if outcome else "",
-                **({"remedies": list(outcome.helps)} if outcome and outcome.helps else {}),
+                **({"remedies": [each.text for each in outcome.helps]} if outcome and outcome.helps else {}),
                 **({"waitingSince": waiting.get(pool.name) or format_timestamp(context.now)} if short else {}),
                 **write_pool(context.throughput[pool.name]),
             }

@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import SLICE_LIMIT, UnitState
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.reasons import follows
 from diloco_operator.reconcile.observe.object_size import FAILURE_BYTES, TOP_FLOOR, UNIT_FLOOR, stored_bytes
 from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
@@ -122,7 +123,7 @@ def _text_bytes(text: str) -> int:
 def _idle(unit: Mapping[str, Any]) -> bool:
     """It does not run, or not for long: its failures decide nothing."""
     state = unit["state"]
-    parked = state == UnitState.PENDING and not unit["slice"] and unit["reason"] == UnitReason.SCALED_DOWN
+    parked = state == UnitState.PENDING and not unit["slice"] and follows(unit["reason"], Follows.NOT_WANTED)
     return parked or state in (UnitState.FAILED, UnitState.COMPLETED, UnitState.DRAINING)
 
 

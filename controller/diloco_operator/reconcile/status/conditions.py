@@ -7,6 +7,7 @@ See docs/decisions/0200-silence-of-a-syncer.md.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 
 from diloco.contract import Result
@@ -14,19 +15,19 @@ from diloco.wording import plural
 
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.consequences import Concern, Follows, Lack
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import (
-    SHORT_OF_SLICES,
     TRUE,
     AcceptedReason,
     CompleteReason,
+    ConditionReason,
     DegradedReason,
     FailedReason,
     PlacedReason,
-    PoolReason,
     SuspendedReason,
     TrainingReason,
-    UnitReason,
+    follows,
 )
 from diloco_operator.kube.client import Cause
 from diloco_operator.reconcile.children.shared import SharedObjects
@@ -41,7 +42,7 @@ from diloco_operator.reconcile.status.job_state import under_way
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.units.roll_out import stopped_roll_outs
 from diloco_operator.reconcile.units.scaling import Scaling
-from diloco_operator.reconcile.units.states import GAVE_UP, State, state_of
+from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, State, state_of
 from diloco_operator.report import UnitPhase
 from diloco_operator.timeouts import RECONCILE
 
@@ -53,19 +54,6 @@ _FEW_REFUSED = 0.05
 """The warning of a job that trains ends below this part: at one limit alone it would come and go."""
 _REFUSALS_THAT_COUNT = 10
 """Fewer are no warning while a job trains: among its first contributions they would be a large part."""
-_NAMES_MISSING_UNITS = (
-    DegradedReason.LEARNERS_MISSING,
-    DegradedReason.QUEUED,
-    DegradedReason.LEARNERS_STARTING,
-    DegradedReason.LEARNERS_FAILED,
-    DegradedReason.LEARNERS_LOST,
-    DegradedReason.LEARNERS_UNPLACED,
-)
-"""Where fewer than learners.min contribute, these name each missing unit and why."""
-_GIVEN_UP = (UnitReason.SCALED_DOWN, UnitReason.GAVE_WAY)
-"""Why a unit leaves, or has left, that the job does not miss: it wants fewer, or another job's minimum needs the slice."""
-_STARTS_AGAIN = (UnitReason.SUSPENDED, UnitReason.TEMPLATE_CHANGED)
-"""Why a unit drains that starts again as soon as its pods have gone, because a user wanted it so."""
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
@@ -88,8 +76,8 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
     training = _training(context, scaling, active.contributing, shared.syncer.down, obstacle, shared.rejected)
     begun = training.status == TRUE or under_way(context.observed.job.status)
     degraded = _degraded(context, scaling, active, shared.configuration.deleting, begun=begun)
-    if training.reason is TrainingReason.QUORUM_MISSING:
-        named = degraded.reason in _NAMES_MISSING_UNITS and len(active.contributing) < context.spec.learners.min
+    if training.reason.concern is Concern.QUORUM:
+        named = degraded.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
         missing = "see Degraded" if named else _missing(scaling, active.contributing)
         training = Statement(training.reason, f"{training.message}; {missing}" if missing else training.message)
     return {
@@ -163,10 +151,16 @@ def _work_is_lost(context: ReconcileContext) -> bool:
     report = context.report
     if report is None:
         return False
-    on_record = context.observed.job.status.get("conditions") or ()
-    known = any(each["type"] == ConditionType.DEGRADED and each["reason"] == DegradedReason.WORK_REFUSED.value for each in on_record)
-    part = (_FEW_REFUSED if known else _MANY_REFUSED) * (report.work_refused + report.contributions)
+    part = (_FEW_REFUSED if _is_on_record(context, ConditionType.DEGRADED, DegradedReason.WORK_REFUSED) else _MANY_REFUSED) * (
+        report.work_refused + report.contributions
+    )
     return report.work_refused >= _REFUSALS_THAT_COUNT and report.work_refused > part
+
+
+def _is_on_record(context: ReconcileContext, kind: ConditionType, reason: ConditionReason) -> bool:
+    """Whether the condition has this reason in the status that is there."""
+    on_record = context.observed.job.status.get("conditions") or ()
+    return any(each["type"] == kind and each["reason"] == reason.value for each in on_record)
 
 
 def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:
@@ -200,7 +194,7 @@ def _placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     if scaling.placed >= learners.min:
         return Statement(PlacedReason.MINIMUM_PLACED, f"{count}, learners.min is {learners.min}{given_up}{why}")
     if scaling.placed + scaling.rejected + scaling.barred >= learners.min:
-        rejected_units = [r for r in scaling.records.values() if r.reason == UnitReason.PODS_REFUSED]
+        rejected_units = [r for r in scaling.records.values() if state_of(r) is State.PODS_REFUSED]
         details = "; ".join(f"{record.name}: {record.message}" for record in rejected_units[:_NAMED])
         return Statement(PlacedReason.PODS_REFUSED, f"{count}, learners.min is {learners.min}; {details}{why}")
     chooser = chooser_of(context.spec)
@@ -229,9 +223,9 @@ def _pool_messages(scaling: Scaling) -> str:
         return ""
     lacks: dict[str, list[str]] = {}
     for pool in scaling.placement.pools:
-        if pool.reason in SHORT_OF_SLICES:
+        if pool.lack.of_slices:
             lacks.setdefault(pool.why, []).append(pool.lacks)
-    off = [pool.message for pool in scaling.placement.pools if pool.reason is PoolReason.SWITCHED_OFF]
+    off = [pool.message for pool in scaling.placement.pools if pool.lack is Lack.SWITCHED_ON]
     return "".join(f"; {text}" for text in (*(f"{', '.join(pools)}; {why}" for why, pools in lacks.items()), *off))
 
 
@@ -387,22 +381,32 @@ def _blamed(context: ReconcileContext) -> str:
     return f"; {context.hosts.program}" if context.hosts.program else ""
 
 
+class _Absence(enum.Enum):
+    """Why a unit does not contribute; the reason of the condition if all that are missing share it."""
+
+    GIVEN_UP = DegradedReason.LEARNERS_LOST
+    FAILED = DegradedReason.LEARNERS_FAILED
+    UNPLACED = DegradedReason.LEARNERS_UNPLACED
+    STARTS = DegradedReason.LEARNERS_STARTING
+    GONE = DegradedReason.LEARNERS_MISSING
+
+
 def _degraded_reason(context: ReconcileContext, scaling: Scaling, missing: Sequence[UnitStatusRecord], *, begun: bool) -> DegradedReason:
     """One cause if all the missing ones share it."""
-    causes = {_cause(context, record, begun=begun) for record in missing}
-    if not begun and causes <= {DegradedReason.LEARNERS_STARTING, DegradedReason.LEARNERS_UNPLACED}:
+    absences = {_absence(context, record, begun=begun) for record in missing}
+    if not begun and absences <= {_Absence.STARTS, _Absence.UNPLACED}:
         return DegradedReason.LEARNERS_STARTING if scaling.placed >= context.spec.training.quorum else DegradedReason.QUEUED
-    return causes.pop() if len(causes) == 1 else DegradedReason.LEARNERS_MISSING
+    return absences.pop().value if len(absences) == 1 else DegradedReason.LEARNERS_MISSING
 
 
-def _cause(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> DegradedReason:
+def _absence(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> _Absence:
     if record.state is UnitState.FAILED:
-        return DegradedReason.LEARNERS_LOST
+        return _Absence.GIVEN_UP
     if record.state is UnitState.BACKING_OFF:
-        return DegradedReason.LEARNERS_FAILED
-    if record.state is UnitState.PENDING and (not record.slice or record.reason in GAVE_UP):
-        return DegradedReason.LEARNERS_UNPLACED
-    return DegradedReason.LEARNERS_STARTING if _comes_unharmed(context, record, begun=begun) else DegradedReason.LEARNERS_MISSING
+        return _Absence.FAILED
+    if record.state is UnitState.PENDING and (not record.slice or state_of(record) in GAVE_SLICE_UP):
+        return _Absence.UNPLACED
+    return _Absence.STARTS if _comes_unharmed(context, record, begun=begun) else _Absence.GONE
 
 
 def _comes_unharmed(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> bool:
@@ -411,7 +415,7 @@ def _comes_unharmed(context: ReconcileContext, record: UnitStatusRecord, *, begu
     if record.ended_at is not None:
         return False
     if record.state is UnitState.DRAINING:
-        return record.reason in _STARTS_AGAIN
+        return follows(record.reason, Follows.RETURNS_AT_ONCE)
     seen = context.unit_report(record.name, record.attempt)
     starts = record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING)
     return starts and not (begun and seen is not None and seen.phase is UnitPhase.DISCONNECTED)
@@ -431,7 +435,7 @@ def _missing_units(scaling: Scaling, contributing: frozenset[str]) -> list[UnitS
         for record in scaling.records.values()
         if record.name not in contributing
         and record.state is not UnitState.COMPLETED
-        and not (record.state in (UnitState.DRAINING, UnitState.PENDING) and record.reason in _GIVEN_UP)
+        and not (record.state in (UnitState.DRAINING, UnitState.PENDING) and follows(record.reason, Follows.NOT_MISSED))
     ]
 
 
@@ -451,7 +455,7 @@ def _missing(scaling: Scaling, contributing: frozenset[str]) -> str:
 
 def _only_waits(record: UnitStatusRecord) -> bool:
     """Whether all that there is to say of the unit is that it waits for a slice: why stands in the message of its pool."""
-    return record.reason == UnitReason.NO_CAPACITY and not record.cause
+    return follows(record.reason, Follows.POOL_SAYS_WHY) and not record.cause
 
 
 def _describe(record: UnitStatusRecord) -> str:

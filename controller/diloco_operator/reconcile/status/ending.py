@@ -14,8 +14,10 @@ from pydantic import ValidationError
 
 from diloco_operator.api import names
 from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import CompleteReason, FailedReason, UnitReason
+from diloco_operator.api.last_failure import read_last_failure
+from diloco_operator.api.reasons import CompleteReason, FailedReason, follows
 from diloco_operator.kube.fields import MOST_COUNT, clip
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
@@ -24,7 +26,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.job_request import possible_units
-from diloco_operator.reconcile.units.restarts import RETRY_HINT
+from diloco_operator.reconcile.units.restarts import why_given_up
 
 
 class RecordedEnd(NamedTuple):
@@ -129,12 +131,13 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
         return None  # a pool that is switched off can be switched on
     if not failed or context.finishing or context.spec.suspend or possible_units(context, records) >= quorum:
         return None
-    layout = all(r.reason == UnitReason.REFUSED_LAYOUT for r in failed)
+    layout = all(follows(r.reason, Follows.OTHER_MODEL) for r in failed)
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
+    why = why_given_up(last, context.spec.learners.restart, read_last_failure(last.last_failure).message)
     text = (
         f"{plural(len(failed), 'unit has', 'units have')} been given up, the rest cannot reach training.quorum {quorum}; "
-        f"{last.name}: {last.message.removesuffix(f'; {RETRY_HINT}')}. Fix the cause, then {_retry(context.observed.job.name)}"
+        f"{last.name}: {why}. Fix the cause, then {_retry(context.observed.job.name)}"
     )
     return JobEnd(reason, text)
 

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from diloco.wording import plural
 
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.consequences import Lack
 from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import (
     CONDITION_REASONS,
     FALSE,
-    SHORT_OF_SLICES,
     TRUE,
     UNKNOWN,
     EventReason,
-    PoolReason,
     Severity,
-    UnitReason,
+    lack_of,
 )
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
@@ -39,7 +37,7 @@ def unit_events(before: Mapping[str, UnitStatusRecord], after: Mapping[str, Unit
         old = before.get(name)
         event = _unit_event(old, record)
         if event is not None:
-            found.append(replace(event, unit=name))
+            found.append(event)
     if len(found) > _LIMIT:
         return [*found[:_LIMIT], Event.of(EventReason.UNITS_CHANGED, f"{plural(len(found) - _LIMIT, 'more unit', 'more units')} changed")]
     return found
@@ -50,27 +48,27 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
     if not changed:
         return None
     if new.state is UnitState.FAILED:
-        return Event.of(EventReason.UNIT_FAILED, _said(new.name, new.message))
+        return Event.about(new.name, EventReason.UNIT_FAILED, new.message)
     if gave_slice_up(old, new):
-        return Event.of(EventReason.UNIT_GAVE_SLICE_UP, _said(new.name, new.message))
+        return Event.about(new.name, EventReason.UNIT_GAVE_SLICE_UP, new.message)
     ended = old is not None and new.ended_attempt > old.ended_attempt and new.restarts > old.restarts
     if new.state is UnitState.BACKING_OFF and ended:
-        return Event.of(EventReason.UNIT_CRASHED, _said(new.name, new.message))
+        return Event.about(new.name, EventReason.UNIT_CRASHED, new.message)
     if _waits(new):
         asked = new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0)
-        return Event.of(EventReason.NODES_REQUESTED, f"{new.name}: attempt {new.attempt} {new.message}") if asked else None
+        return Event.about(new.name, EventReason.NODES_REQUESTED, f"attempt {new.attempt} {new.message}") if asked else None
     if old is not None and _waits(old) and new.slice and new.attempt == old.attempt:
-        return Event.of(EventReason.UNIT_STARTED, f"{new.name}: attempt {new.attempt} got {new.slice}")
+        return Event.about(new.name, EventReason.UNIT_STARTED, f"attempt {new.attempt} got {new.slice}")
     if new.state is UnitState.STARTING and new.attempt > (old.attempt if old else 0):
-        return Event.of(EventReason.UNIT_STARTED, f"{new.name}: attempt {new.attempt} starts on {new.slice}")
+        return Event.about(new.name, EventReason.UNIT_STARTED, f"attempt {new.attempt} starts on {new.slice}")
     if ended:
-        return Event.of(EventReason.UNIT_LOST, _said(new.name, new.message))
+        return Event.about(new.name, EventReason.UNIT_LOST, new.message)
     if new.state is UnitState.DRAINING:
-        return Event.of(EventReason.UNIT_DRAINING, _said(new.name, new.message))
+        return Event.about(new.name, EventReason.UNIT_DRAINING, new.message)
     if new.state is UnitState.TRAINING:
         recovered = old is not None and old.ended_at is not None and new.recover_seconds is not None
         back = f", {new.recover_seconds:.1f} s after it was lost" if recovered else ""
-        return Event.of(EventReason.UNIT_CONTRIBUTES, f"{new.name}: attempt {new.attempt} contributes{back}")
+        return Event.about(new.name, EventReason.UNIT_CONTRIBUTES, f"attempt {new.attempt} contributes{back}")
     return None
 
 
@@ -93,10 +91,10 @@ def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
         was, reason = old.get(pool["name"], ""), pool["reason"]
         if reason == was:
             continue
-        if reason in SHORT_OF_SLICES:
+        if lack_of(reason).of_slices:
             found.append(Event.of(EventReason.POOL_CHANGED, _said(reason, _whole(pool))))
-        elif was in SHORT_OF_SLICES:
-            unused = _whole(pool) if reason == PoolReason.JOB_AT_MAXIMUM else ""
+        elif lack_of(was).of_slices:
+            unused = _whole(pool) if lack_of(reason) is Lack.ROOM_IN_JOB else ""
             found.append(
                 Event.of(EventReason.POOL_CHANGED, _said(f"pool {pool['name']}: no unit of it waits for a slice any more", unused))
             )
@@ -114,7 +112,7 @@ def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event
         record, old = hosts.records[node], before.get(node)
         if old is not None and (old.uid, old.avoided_until) == (record.uid, until):
             continue
-        slow = sum(failure.reason == UnitReason.SLOW for failure in record.failures)
+        slow = sum(failure.is_slowness for failure in record.failures)
         failed = len(record.failures) - slow
         what = [f"{plural(failed, 'attempt')} failed there"] if failed else []
         what += [f"{plural(slow, 'attempt')} {'was' if slow == 1 else 'were'} slow there"] if slow else []

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from diloco_operator.api.conditions import TERMINAL, ConditionType
-from diloco_operator.api.reasons import FALSE, TRUE, ConditionReason, Severity, SuspendedReason, TrainingReason
+from diloco_operator.api.consequences import Concern
+from diloco_operator.api.reasons import FALSE, TRUE, ConditionReason, Severity
 from diloco_operator.api.state import OVER, JobState, state_on_record
 from diloco_operator.reconcile.status.statements import Statements
 
@@ -39,9 +40,8 @@ def _state(statements: Statements, status: Mapping[str, Any]) -> tuple[JobState,
     for terminal in TERMINAL:
         if statements[terminal].status == TRUE:
             return JobState(terminal.value), statements[terminal].reason
-    suspended = statements.get(ConditionType.SUSPENDED)
-    if suspended is not None and suspended.reason is not SuspendedReason.NOT_SUSPENDED:
-        return JobState.SUSPENDED, suspended.reason
+    if statements[ConditionType.TRAINING].reason.concern is Concern.SUSPENSION:
+        return JobState.SUSPENDED, statements[ConditionType.SUSPENDED].reason
     training, degraded = statements[ConditionType.TRAINING].reason, statements[ConditionType.DEGRADED].reason
     if degraded.status == TRUE and degraded.severity is Severity.WARNING:
         return JobState.DEGRADED, degraded
@@ -49,7 +49,7 @@ def _state(statements: Statements, status: Mapping[str, Any]) -> tuple[JobState,
         return JobState.TRAINING, training
     if on_record in _UNDER_WAY:
         return JobState.DEGRADED, training
-    return (JobState.QUEUED if training is TrainingReason.WAITING_FOR_HARDWARE else JobState.STARTING), training
+    return (JobState.QUEUED if training.concern is Concern.HARDWARE else JobState.STARTING), training
 
 
 def _not_looked_after(on_record: JobState | None, accepted: ConditionReason, status: Mapping[str, Any]) -> tuple[JobState, str]:

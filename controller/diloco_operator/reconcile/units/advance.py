@@ -26,7 +26,7 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
     """The record with the state that the attempt is in now. `pods`: its own."""
     seen = context.unit_report(record.name, record.attempt)
     state, reason, message = _state(context, record, pods, seen)
-    until = record.paused_until if reason == UnitReason.PAUSED else None  # without a report all stays as it was
+    until = record.paused_until if (state, reason) == (record.state, record.reason) else None  # without a report all stays as it was
     if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
         until = _paused_until(context, record, seen)
         words = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
@@ -44,7 +44,7 @@ def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: Uni
     """What is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
     assert context.report is not None
     until, before = float(round(context.report.received_at + seen.pause_left)), record.paused_until
-    same = before is not None and record.reason == UnitReason.PAUSED and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)
+    same = before is not None and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)
     return before if same and before is not None else until
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from diloco.contract import Exit
 
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.reconcile.observe.state import PodView, Termination
 
 EVICTION_REASONS = frozenset(
@@ -54,6 +55,11 @@ class End:
     """The next attempt should start elsewhere."""
     node: str = ""
     """The node on which it began; "" where that is unknown."""
+
+    @property
+    def is_symptom(self) -> bool:
+        """The cause is the end of another rank."""
+        return follows(self.reason, Follows.SYMPTOM)
 
 
 _REFUSALS = {
@@ -175,18 +181,18 @@ def gang_end(
     worst = [end for end in over if end.kind is heaviest]
     if heaviest is EndKind.COMPLETE:  # the hosts of a drained unit end one after the other, and the last one's end is that of the unit
         return replace(next((end for end in worst if end.reason), worst[0]), at=max(end.at for end in worst))
-    first = min(worst, key=lambda end: (end.reason == UnitReason.RANK_LOST, end.at))
-    if first.reason == UnitReason.RANK_LOST:
+    first = min(worst, key=lambda end: (end.is_symptom, end.at))
+    if first.is_symptom:
         silent = {pod.node for pod, end in ends if end is None}
         return replace(first, node=silent.pop() if len(silent) == 1 else "")
     # A kubelet reports whole seconds: of hosts that failed in the same one, any may be the cause.
-    at_once = {end.node for end in worst if end.at == first.at and end.reason != UnitReason.RANK_LOST}
+    at_once = {end.node for end in worst if end.at == first.at and not end.is_symptom}
     return first if len(at_once) == 1 else replace(first, node="")
 
 
 def cause_due(end: End, pods: Sequence[PodView], now: float) -> float | None:
     """Until when to wait for the cause of this end of a gang; None: it is known, or nothing is left that could tell it."""
-    if end.kind is not EndKind.FAILURE or end.reason != UnitReason.RANK_LOST or all(pod.ended or pod.main_ended for pod in pods):
+    if end.kind is not EndKind.FAILURE or not end.is_symptom or all(pod.ended or pod.main_ended for pod in pods):
         return None
     # By a node's clock, which may be wrong: then nothing is waited for.
     return end.at + CAUSE_WAIT if now - CAUSE_WAIT < end.at <= now + 1.0 else None

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from diloco.wording import plural
 
+from diloco_operator.api.consequences import Follows, Lack
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Capacity
-from diloco_operator.api.reasons import PoolReason, UnitReason
+from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Shape, Slice, group_name
 from diloco_operator.kube.timestamps import format_timestamp
@@ -245,8 +246,8 @@ def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], rec
             lacks = f"pool {pool.name} needs {plural(waiting, 'more slice', 'more slices')} of {context.shapes[pool.name]}"
             asked = f"{grantor.gives.words} for {'it' if waiting == 1 else 'them'} {grantor.gives.verb} asked of {grantor.asked}"
             outcome = while_asked(outcome, grantor.gives.pool, lacks, asked)
-        elif outcome.reason == PoolReason.JOB_AT_MAXIMUM:
-            given_up = (record for record in mine if record.reason == UnitReason.SCALED_DOWN and record.grantor_said)
+        elif outcome.lack is Lack.ROOM_IN_JOB:
+            given_up = (record for record in mine if follows(record.reason, Follows.NOT_WANTED) and record.grantor_said)
             last = max(given_up, key=lambda record: (record.since or 0.0, record.number), default=None)
             if last is not None:
                 outcome = with_cause(outcome, f"{last.name} until then: {last.grantor_said}")

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import Capacity, UnitState
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.reasons import follows
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PoolRequest
@@ -25,8 +26,6 @@ from diloco_operator.timeouts import RECONCILE
 
 _LOSS = {UnitState.PENDING: 0, UnitState.BACKING_OFF: 1, UnitState.STARTING: 2, UnitState.JOINING: 3, UnitState.TRAINING: 4}
 """How much a job loses with a unit that leaves in this state."""
-_LEAVES_SLICE = (UnitReason.GAVE_WAY, UnitReason.SCALED_DOWN, UnitReason.SUSPENDED)
-"""Why a unit drains that does not come back to its slice."""
 
 
 def allotment_request(
@@ -54,7 +53,7 @@ def allotment_request(
                 _occupy(context, record, occupied, shared)
             continue
         leaving[record.pool] = leaving.get(record.pool, 0) + 1
-        lasts = record.state is UnitState.COMPLETED or record.reason not in _LEAVES_SLICE
+        lasts = record.state is UnitState.COMPLETED or not follows(record.reason, Follows.SLICE_LEFT)
         if lasts:
             lasting[record.pool] = lasting.get(record.pool, 0) + 1
         if lasts or _is_stuck(context, record):

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from diloco.protocol.backoff import exponential
 from diloco.wording import plural
 
-from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, Pool, Restart, UnitState
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, Pool, Restart
+from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.requirements import SliceRequirements
@@ -24,6 +25,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.restarts import backoff_seconds
+from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 FAILURES = 2
@@ -36,8 +38,6 @@ MOST_AVOIDED = 12
 """Hosts that one job avoids at once. Less than status names, so that it shows when there are more suspects."""
 _HOSTS_PER_UNIT = 2
 """Hosts that the failures of one unit alone can make suspect: a unit that fails wherever it goes is itself to blame."""
-_NOT_THE_HOSTS = frozenset({UnitReason.REFUSED_IDENTITY, UnitReason.IMAGE_REFUSED})
-"""Failures of which a host cannot be the cause."""
 _MESSAGE_LIMIT = 512
 
 
@@ -51,7 +51,7 @@ class BlamedFailure(NamedTuple):
 
 def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodView]) -> list[BlamedFailure]:
     """The host that the end of an attempt counts against; none if the end is no failure or the host is unknown. `pods`: of the attempt."""
-    if end.kind is not EndKind.FAILURE or end.reason in _NOT_THE_HOSTS:
+    if end.kind is not EndKind.FAILURE or follows(end.reason, Follows.NOT_THE_HOST):
         return []
     nodes = {end.node} if end.node else {pod.node for pod in pods}
     if len(nodes) != 1:  # hosts that are silent together
@@ -111,7 +111,7 @@ def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: Blamed
     record = hosts.get(blamed.node) or HostRecord(blamed.node, view.uid if view is not None else "")
     new = blamed.failure
     same = next((each for each in record.failures if (each.unit, each.attempt) == (new.unit, new.attempt)), None)
-    if same is not None and (same.reason != UnitReason.SLOW or _until(record) > context.now):
+    if same is not None and (not same.is_slowness or _until(record) > context.now):
         return
     before = tuple(each for each in record.failures if each != same)  # a unit that is slow still, when the avoidance is over
     message = f"{new.unit}, attempt {new.attempt}: {blamed.message}"[:_MESSAGE_LIMIT]
@@ -145,7 +145,7 @@ def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
         if node not in where:
             where.append(node)
         if where.index(node) < _HOSTS_PER_UNIT:
-            count[node] += FAILURES if failure.reason == UnitReason.SLOW else 1
+            count[node] += FAILURES if failure.is_slowness else 1
     return count
 
 
@@ -203,7 +203,7 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
     """The units, of which those that would have budget left without their failures on one host, which is avoided now, start again."""
     found = dict(records)
     for name, record in records.items():
-        if record.state is not UnitState.FAILED or record.reason != UnitReason.RESTARTS_EXHAUSTED:
+        if state_of(record) is not State.OUT_OF_RESTARTS:
             continue
         node, excused = _worst_host(record, hosts)
         if not excused or len(record.failures) - excused > budget.limit:
@@ -230,7 +230,7 @@ def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
 
 def _counts(record: UnitStatusRecord, failure: HostFailure) -> bool:
     """Whether this is one of the failures on the unit's record. To be slow is none, and those before the first one are forgotten."""
-    return failure.unit == record.name and failure.reason != UnitReason.SLOW and failure.at >= record.failures[0]
+    return failure.unit == record.name and not failure.is_slowness and failure.at >= record.failures[0]
 
 
 class SpareSlices:

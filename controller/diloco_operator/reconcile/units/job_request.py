@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import Capacity, Pool, UnitState
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.reasons import follows
 from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest
 from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
@@ -28,7 +29,6 @@ _KEEP_ORDER = {
     UnitState.BACKING_OFF: 3,
     UnitState.PENDING: 4,
 }
-_PERMANENT = (UnitReason.REFUSED_LAYOUT, UnitReason.BAD_CONTRACT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _occupancy(mine: list[UnitStatusRecord]) -> _Occupancy:
     return _Occupancy(
         taken=sum(r.state in (UnitState.DRAINING, UnitState.COMPLETED) for r in mine),
         failed=len(failed),
-        grows=not any(r.reason in _PERMANENT for r in failed),
+        grows=not any(follows(r.reason, Follows.WOULD_REPEAT) for r in failed),
     )
 
 

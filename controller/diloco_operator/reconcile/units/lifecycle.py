@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
@@ -34,7 +35,6 @@ from diloco_operator.reconcile.units.transitions import UnitEvent, new_unit, tra
 from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_taken, nodes_to_avoid
 from diloco_operator.timeouts import RECONCILE
 
-_DISRUPTIONS = (UnitReason.DISRUPTED, UnitReason.NODE_LOST)
 TOOK_SLICE = "the unit took a slice that became free"
 """Message of the end of an attempt that waited for a grantor."""
 _DRAINED_GRACE = 5.0
@@ -319,7 +319,7 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
 
 def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
     """Without what was added while its pods did not end."""
-    if record.reason == UnitReason.SUSPENDED and not context.spec.suspend:
+    if follows(record.reason, Follows.UNTIL_RESUMED) and not context.spec.suspend:
         return "the job was suspended and is resumed; the unit starts again when its pods have ended"
     return record.cause or record.message
 
@@ -343,10 +343,11 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
 def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
     """The end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with the
     state."""
-    if record.reason not in _DISRUPTIONS:
-        return End(EndKind.DRAINED, record.reason, why, now, leave_slice=record.reason == UnitReason.GAVE_WAY)
+    elsewhere = follows(record.reason, Follows.NEXT_ELSEWHERE)
+    if not follows(record.reason, Follows.PLATFORM_ENDS):
+        return End(EndKind.DRAINED, record.reason, why, now, leave_slice=elsewhere)
     began = record.since if record.since is not None else now
-    return End(EndKind.DISRUPTION, record.reason, why, began, leave_slice=record.reason == UnitReason.NODE_LOST)
+    return End(EndKind.DISRUPTION, record.reason, why, began, leave_slice=elsewhere)
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:

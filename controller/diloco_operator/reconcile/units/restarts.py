@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 from diloco.protocol.backoff import exponential
 from diloco.wording import plural
 
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.job import Restart, UnitState
+from diloco_operator.api.last_failure import LastFailure
 from diloco_operator.api.reasons import UnitReason
-from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
-from diloco_operator.reconcile.units.transitions import UnitEvent, transition
-
-_CAUSE = 500
-"""Characters that a record keeps of how the last attempt failed."""
-RETRY_HINT = "fix the cause, then kubectl diloco retry starts it again"
-"""How each message of a unit that was given up ends."""
+from diloco_operator.reconcile.units.states import State, state_of
+from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, transition
 
 
 def backoff_seconds(budget: Restart, failures: int) -> float:
@@ -68,33 +65,41 @@ def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -
             restarts = record.restarts + 1
             return transition(record, UnitEvent.DISRUPTED, now, end.reason, end.message, slice=slice_, restarts=restarts, ended_at=lost_at)
         case EndKind.PERMANENT:
-            message = f"given up after attempt {record.attempt}: {end.message}; {RETRY_HINT}"
-            failed, cause = record.attempt, _cause(end)
-            return transition(
-                record, UnitEvent.GIVEN_UP, now, end.reason, message, failed_attempt=failed, last_failure=cause, ended_at=lost_at
+            return _given_up(
+                record, end, budget, now, end.reason, failed_attempt=record.attempt, last_failure=_cause(end), ended_at=lost_at
             )
         case EndKind.FAILURE:
             return _after_failure(record, end, budget, now, lost_at)
 
 
+def _given_up(record: UnitStatusRecord, end: End, budget: Restart, now: float, reason: str, **changes: Unpack[Changes]) -> UnitStatusRecord:
+    found = transition(record, UnitEvent.GIVEN_UP, now, reason, **changes)
+    why = why_given_up(found, budget, end.message)
+    return found._replace(message=f"{why}; fix the cause, then kubectl diloco retry starts it again")
+
+
+def why_given_up(record: UnitStatusRecord, budget: Restart, cause: str) -> str:
+    """Say why a unit was given up, from its record. `cause`: how its last attempt failed; "": that is not known any more."""
+    last = f"attempt {record.failed_attempt}{': ' if cause else ''}{cause}"
+    if state_of(record) is not State.OUT_OF_RESTARTS:
+        return f"given up after {last}"
+    many = f"{plural(len(record.failures), 'failure')} within {format_duration(budget.window)}"
+    return f"given up: {many}, learners.restart.limit is {budget.limit}; the last, {last}"
+
+
 def _cause(end: End) -> str:
-    """It stays when the unit's message speaks of something else, and when the Events have expired."""
-    return clip(f"{end.reason}: {end.message}", _CAUSE)
+    return LastFailure(str(end.reason), end.message).written()
 
 
 def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: float, lost_at: float) -> UnitStatusRecord:
     failures = (*(t for t in record.failures if now - t < budget.window), end.at)[-(budget.limit + 1) :]
     if len(failures) > budget.limit:
-        message = (
-            f"given up: {plural(len(failures), 'failure')} within {format_duration(budget.window)}, learners.restart.limit is "
-            f"{budget.limit}; the last, attempt {record.attempt}: {end.message}; {RETRY_HINT}"
-        )
-        return transition(
+        return _given_up(
             record,
-            UnitEvent.GIVEN_UP,
+            end,
+            budget,
             now,
             UnitReason.RESTARTS_EXHAUSTED,
-            message,
             failed_attempt=record.attempt,
             last_failure=_cause(end),
             failures=failures,

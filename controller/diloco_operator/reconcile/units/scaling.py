@@ -13,8 +13,9 @@ from typing import Unpack
 
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
+from diloco_operator.api.consequences import Follows
 from diloco_operator.api.job import UnitState
-from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.fleet.avoidance import FleetWithout, NewNodes
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
@@ -31,12 +32,10 @@ from diloco_operator.reconcile.units.demand import allotment_request, settled_at
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
 from diloco_operator.reconcile.units.lifecycle import TOOK_SLICE
 from diloco_operator.reconcile.units.meanwhile import awaits_grant
-from diloco_operator.reconcile.units.states import GAVE_UP, State, state_of
+from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
 from diloco_operator.timeouts import RECONCILE
 
-_ENDED_WITHOUT_FAILURE = GAVE_UP | frozenset({UnitReason.DISRUPTED, UnitReason.NODE_LOST, UnitReason.POD_LOST, UnitReason.GAVE_WAY})
-"""Why an attempt ended that did not fail."""
 _WAITING = (UnitState.PENDING, UnitState.BACKING_OFF)
 
 
@@ -94,13 +93,13 @@ def scale(
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
     _delegate(context, scaling, every, placement, pods, blocked)
     scaling.placement = replace(placement, pools=tuple(with_waiting(context, placement.pools, scaling.records)))
-    if any(left.reason is UnitReason.NO_CAPACITY for left in placement.unplaced):
+    if any(left.waits for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
-    unwanted = {left.unit for left in placement.unplaced if left.reason is not UnitReason.NO_CAPACITY}
+    unwanted = {left.unit for left in placement.unplaced if not left.waits}
     refused = {
         unit
         for unit, record in scaling.records.items()
-        if record.reason == UnitReason.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
+        if state_of(record) is State.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
     }
     may_start = not blocked and context.syncer is not None
     scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start)
@@ -145,7 +144,7 @@ def _place(
         fleet = FleetWithout(fleet, NewNodes(fleet, context.now, RECONCILE.new_node), shapes=waiting)
     if avoid:
         placement = place(request, FleetWithout(fleet, avoid))
-        if all(left.reason is not UnitReason.NO_CAPACITY for left in placement.unplaced):
+        if not any(left.waits for left in placement.unplaced):
             return placement
         fleet = FleetWithout(fleet, avoid, last=True)
     return place(request, fleet)
@@ -246,7 +245,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
 
 def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, waits: str, now: float) -> UnitStatusRecord:
     """A unit that waits for something. How its last attempt ended comes first: it is what a reader needs most."""
-    ended = record.state is UnitState.BACKING_OFF or record.reason in _ENDED_WITHOUT_FAILURE
+    ended = record.state is UnitState.BACKING_OFF or follows(record.reason, Follows.NO_FAILURE)
     cause = record.cause or (record.message if ended else "")
     message = f"{cause}; {waits}" if cause else waits
     return transition(record, event, now, reason, message, cause=cause)
@@ -271,10 +270,10 @@ def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Un
 def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
     if record.running:
         return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, left.message)
-    if record.not_before is not None and context.now < record.not_before and left.reason == UnitReason.NO_CAPACITY:
+    if record.not_before is not None and context.now < record.not_before and left.waits:
         scaling.deadlines.append(record.not_before)
         return _still(record, UnitEvent.UNPLACED, context.now)
-    if left.reason == UnitReason.NO_CAPACITY:
+    if left.waits:
         reason, message = _why_waits(context, scaling, left)
         return _waits_on(record, UnitEvent.LEFT_OUT, reason, message, context.now)
     message, said = not_needed(record, left.message)
@@ -300,7 +299,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
         if left.unit in scaling.records or not room_on_record(scaling.records):
             continue
         pool = context.pools[left.pool]
-        if left.reason == UnitReason.NO_CAPACITY and (short > 0 or assigned[left.pool] < pool.learners.min):
+        if left.waits and (short > 0 or assigned[left.pool] < pool.learners.min):
             reason, message = _why_waits(context, scaling, left)
             scaling.records[left.unit] = new_unit(left.unit, left.pool, context.now, reason, message)
             assigned[left.pool] += 1
@@ -311,5 +310,5 @@ def _forget_unneeded(scaling: Scaling, placement: Placement) -> None:
     """A unit that never ran and is not needed leaves status; one that ran stays, because its attempt must not come twice."""
     for left in placement.unplaced:
         record = scaling.records.get(left.unit)
-        if record is not None and record.attempt == 0 and left.reason == UnitReason.SCALED_DOWN:
+        if record is not None and record.attempt == 0 and not left.waits:
             del scaling.records[left.unit]

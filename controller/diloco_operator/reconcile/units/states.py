@@ -56,12 +56,18 @@ class State(enum.Enum):
         "It gave its slice up, which is no failure; it tries again at `notBefore`, on other nodes first.",
         (UnitReason.UNSCHEDULABLE, UnitReason.NODE_TAKEN),
     )
-    WAITING_FOR_SLICE = StateRow((UnitState.PENDING,), Phase.MISSING, "It has no slice, or its pods are refused.", placed=False)
+    PODS_REFUSED = StateRow(
+        (UnitState.PENDING,), Phase.MISSING, "The API server rejects its pods.", (UnitReason.PODS_REFUSED,), placed=False
+    )
+    WAITING_FOR_SLICE = StateRow((UnitState.PENDING,), Phase.MISSING, "It has no slice.", placed=False)
     WAITING_TO_START = StateRow(
         (UnitState.PENDING,), Phase.START, "It has a slice, and something must come or go before its pods.", placed=True
     )
     BACKING_OFF = StateRow((UnitState.BACKING_OFF,), Phase.RECOVERY, "Its attempt failed; the next one starts at `notBefore`.")
-    FAILED = StateRow((UnitState.FAILED,), Phase.FAILED, "Given up: its restart budget is used up, or a restart does not help.")
+    OUT_OF_RESTARTS = StateRow(
+        (UnitState.FAILED,), Phase.FAILED, "Given up: its restart budget is used up.", (UnitReason.RESTARTS_EXHAUSTED,)
+    )
+    FAILED = StateRow((UnitState.FAILED,), Phase.FAILED, "Given up: a restart does not help.")
     COMPLETED = StateRow((UnitState.COMPLETED,), Phase.OVER, "Its program ended with status 0.")
     # With an attempt.
     WAITING_FOR_GRANTOR = StateRow(_ATTEMPT, Phase.MISSING, "Nodes or quota were asked for, and its slice is not known yet.", placed=False)
@@ -152,16 +158,26 @@ def phase_of(unit: UnitFacts, *, trained: bool = False) -> Phase:
 
 
 IDLE = frozenset(
-    {State.UNWANTED, State.COOLING_DOWN, State.LOOKING_ELSEWHERE, State.WAITING_FOR_SLICE, State.WAITING_TO_START, State.BACKING_OFF}
+    {
+        State.UNWANTED,
+        State.COOLING_DOWN,
+        State.LOOKING_ELSEWHERE,
+        State.PODS_REFUSED,
+        State.WAITING_FOR_SLICE,
+        State.WAITING_TO_START,
+        State.BACKING_OFF,
+    }
 )
 """Without an attempt, and another one will follow."""
 PENDING = IDLE - {State.BACKING_OFF}
-OVER = frozenset({State.FAILED, State.COMPLETED})
+ENDED_IN_FAILURE = frozenset({State.OUT_OF_RESTARTS, State.FAILED})
+"""Without an attempt, and only a user makes another one follow."""
+OVER = ENDED_IN_FAILURE | {State.COMPLETED}
 """Without an attempt, and none follows by itself."""
 ATTEMPT = frozenset(state for state in State if set(state.row.shown) <= set(_ATTEMPT))
 """An attempt is under way."""
 STARTS = frozenset({State.SCHEDULING, State.PREPARING, State.PULLING, State.WAITING_FOR_GRANTOR})
 LIVES = ATTEMPT | {State.DRAINING}
 """The attempt has processes, or had them a moment ago."""
-GAVE_UP = frozenset({*State.COOLING_DOWN.row.reasons, *State.LOOKING_ELSEWHERE.row.reasons})
-"""Reasons of units that gave their slice up, or that no slice came for."""
+GAVE_SLICE_UP = frozenset({State.COOLING_DOWN, State.LOOKING_ELSEWHERE})
+"""No slice came, or the unit gave its own up: no failure."""

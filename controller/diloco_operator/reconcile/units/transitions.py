@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from diloco_operator.api.job import UnitState
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.states import ATTEMPT, IDLE, LIVES, OVER, PENDING, STARTS, State, state_of
+from diloco_operator.reconcile.units.states import ATTEMPT, ENDED_IN_FAILURE, IDLE, LIVES, OVER, PENDING, STARTS, State, state_of
 
 
 class EventRow(NamedTuple):
@@ -42,7 +42,9 @@ class UnitEvent(enum.Enum):
     """What can happen to a unit."""
 
     # It gets a place, or waits for one.
-    PLACED = EventRow(IDLE, IDLE - {State.WAITING_FOR_SLICE}, "It gets a slice, or keeps the one that it has.", stays=True)
+    PLACED = EventRow(
+        IDLE, IDLE - {State.WAITING_FOR_SLICE, State.PODS_REFUSED}, "It gets a slice, or keeps the one that it has.", stays=True
+    )
     UNPLACED = EventRow(
         IDLE, IDLE - {State.WAITING_TO_START}, "It has no slice any more; it starts no sooner than before.", leaves=True, stays=True
     )
@@ -61,10 +63,12 @@ class UnitEvent(enum.Enum):
     )
     HELD = EventRow(
         IDLE,
-        frozenset({State.WAITING_FOR_SLICE, State.WAITING_TO_START}),
+        frozenset({State.WAITING_FOR_SLICE, State.PODS_REFUSED, State.WAITING_TO_START}),
         "It could start, and must not yet: a pod must go first, the syncer comes first, or its pods are refused.",
     )
-    LEFT_OUT = EventRow(IDLE, frozenset({State.WAITING_FOR_SLICE}), "No slice is free for it.", leaves=True, forgets=_PAUSE)
+    LEFT_OUT = EventRow(
+        IDLE, frozenset({State.WAITING_FOR_SLICE, State.PODS_REFUSED}), "No slice is free for it.", leaves=True, forgets=_PAUSE
+    )
     NOT_WANTED = EventRow(IDLE, frozenset({State.UNWANTED}), "The job wants fewer units.", leaves=True, forgets=_PAUSE)
     GRANTOR_SAID = EventRow(
         frozenset({State.WAITING_FOR_GRANTOR}), frozenset({State.WAITING_FOR_GRANTOR}), "The grantor says how far it is.", stays=True
@@ -89,7 +93,7 @@ class UnitEvent(enum.Enum):
         ends=True,
         leaves=True,
     )
-    REFUSED = EventRow(STARTS, frozenset({State.WAITING_FOR_SLICE}), "The API server refuses the rest of its pods.", ends=True, leaves=True)
+    REFUSED = EventRow(STARTS, frozenset({State.PODS_REFUSED}), "The API server refuses the rest of its pods.", ends=True, leaves=True)
     NEVER_RAN = EventRow(ATTEMPT, PENDING, "Its pods are gone, and none of them ever ran.", ends=True, forgets=_PAUSE)
     DISRUPTED = EventRow(
         LIVES | {State.COMPLETED},
@@ -110,7 +114,7 @@ class UnitEvent(enum.Enum):
     )
     GIVEN_UP = EventRow(
         ATTEMPT | {State.COMPLETED},
-        frozenset({State.FAILED}),
+        ENDED_IN_FAILURE,
         "It failed, and its restart budget is used up or a restart would not help.",
         ends=True,
         leaves=True,
@@ -161,13 +165,13 @@ class UnitEvent(enum.Enum):
         forgets=_LOSS,
     )
     RENEWED = EventRow(
-        frozenset({State.BACKING_OFF, State.FAILED}),
+        ENDED_IN_FAILURE | {State.BACKING_OFF},
         frozenset({State.WAITING_FOR_SLICE, State.WAITING_TO_START}),
         "The template of its pool changed: what failed before says nothing about the new one.",
         forgets=(*_PAUSE, "failures", "template_hash"),
     )
     EXCUSED = EventRow(
-        frozenset({State.FAILED}), frozenset({State.BACKING_OFF}), "Its failures happened on one host, which is avoided now."
+        frozenset({State.OUT_OF_RESTARTS}), frozenset({State.BACKING_OFF}), "Its failures happened on one host, which is avoided now."
     )
     # The job ends.
     JOB_COMPLETE = EventRow(

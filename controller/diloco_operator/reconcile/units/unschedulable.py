@@ -21,7 +21,7 @@ from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.states import GAVE_UP
+from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
@@ -55,7 +55,7 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
     in_a_row = record.unschedulable + 1
     not_before = context.now + _pause(context, record, in_a_row)
     times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
-    withdrawn = why.reason is UnitReason.NOT_PROVISIONED
+    withdrawn = why.reason in State.COOLING_DOWN.row.reasons
     words = f"attempt {record.attempt} {'was withdrawn' if withdrawn else 'gave its slice up'}{times}: {why.message}"
     return transition(
         record,
@@ -99,4 +99,4 @@ def slices_given_up(before: Mapping[str, UnitStatusRecord], after: Mapping[str, 
 
 def gave_slice_up(before: UnitStatusRecord | None, after: UnitStatusRecord) -> bool:
     """Whether the unit gave its slice up between two records; `before` None: there was none."""
-    return after.reason in GAVE_UP and after.ended_attempt > (before.ended_attempt if before is not None else 0)
+    return state_of(after) in GAVE_SLICE_UP and after.ended_attempt > (before.ended_attempt if before is not None else 0)

@@ -10,7 +10,7 @@ from builders.cluster_scenes import NOW, SINCE, begin, conditions, on_a_cluster,
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_tpu_node, a_tpu_slice
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, NODES, PRIORITY_CLASSES
+from diloco_operator.api.names import ANNOTATION_SAID, DILOCO_JOBS, EVENTS, LABEL_UNIT, NODES, PRIORITY_CLASSES
 from diloco_operator.cli.explain import explained
 from diloco_operator.cli.explanation import Explanation
 from diloco_operator.cli.explanation_text import explanation_text
@@ -43,7 +43,9 @@ async def set_status(cluster: FakeCluster, **status: Any) -> None:
 async def tell(cluster: FakeCluster, reason: str, message: str, at: str = SINCE, **about: str) -> None:
     job = await cluster.api.get(DILOCO_JOBS, "team", "bytes-lm")
     ref = {"kind": "DiLoCoJob", "namespace": "team", "name": "bytes-lm", "uid": job["metadata"]["uid"], **about}
-    meta = {"name": f"e{abs(hash((reason, message, at)))}", "namespace": "team"}
+    unit, _, said = message.removeprefix("(combined from similar events) ").partition(": ")
+    marks = {LABEL_UNIT: unit, ANNOTATION_SAID: said}
+    meta = {"name": f"e{abs(hash((reason, message, at)))}", "namespace": "team", "annotations": marks}
     await cluster.api.create(
         EVENTS, {"metadata": meta, "involvedObject": ref, "reason": reason, "message": message, "lastTimestamp": at, "type": "Warning"}
     )

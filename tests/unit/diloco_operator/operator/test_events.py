@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
-from diloco_operator.api.names import EVENTS
+from diloco_operator.api.names import ANNOTATION_SAID, EVENTS, LABEL_UNIT
+from diloco_operator.api.reasons import EventReason
 from diloco_operator.kube.client import AlreadyExists, ApiError, Forbidden, Obj
 from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import events as events_module
@@ -107,6 +108,32 @@ def test_many_that_differ_only_in_their_message_become_one() -> None:
         assert len(single) == 10
         assert combined["message"] == "(combined from similar events) v5p-999: the node is gone"
         assert combined["count"] == 990
+
+    play(scenario)
+
+
+def test_programs_read_the_unit_and_its_words_from_annotations() -> None:
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            recorder.emit(JOB, Event.about("v5p-0", EventReason.UNIT_LOST, "node tpu-1: it is gone"))
+            recorder.emit(JOB, Event.of(EventReason.OWN_DATA, "of the whole job"))
+        about_the_job, about_a_unit = sorted(await stage.events(), key=lambda event: event["reason"])
+        assert about_a_unit["message"] == "v5p-0: node tpu-1: it is gone"
+        assert about_a_unit["metadata"]["annotations"] == {LABEL_UNIT: "v5p-0", ANNOTATION_SAID: "node tpu-1: it is gone"}
+        assert "annotations" not in about_the_job["metadata"]
+
+    play(scenario)
+
+
+def test_a_combined_event_names_the_unit_of_its_message() -> None:
+    async def scenario(stage: Stage) -> None:
+        async with stage.writing() as recorder:
+            for unit in range(20):
+                recorder.emit(JOB, Event.about(f"v5p-{unit}", EventReason.UNIT_LOST, "the node is gone"))
+                await asyncio.sleep(60)
+        combined = next(event for event in await stage.events() if event["count"] > 1)
+        assert combined["message"] == "(combined from similar events) v5p-19: the node is gone"
+        assert combined["metadata"]["annotations"][LABEL_UNIT] == "v5p-19"
 
     play(scenario)
 

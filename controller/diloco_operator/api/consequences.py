@@ -1,0 +1,82 @@
+"""What follows from a reason: the columns of the tables in `api.reasons` by which code decides. Pure.
+
+A reason is a word of the API, for people and scripts. Code reads what follows from it, never which one it is, so that a new reason is one
+line of a table. A test keeps it so.
+
+See docs/decisions/0245-what-follows-from-a-reason.md.
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class Follows(enum.Enum):
+    """What follows for a unit from its reason. The values are for docs/states.md."""
+
+    NOT_MISSED = "The job gives the unit up on purpose, and does not miss it."
+    NOT_WANTED = "The job wants fewer units."
+    RETURNS_AT_ONCE = "It drains because a user wanted it so, and starts again as soon as its pods have gone."
+    UNTIL_RESUMED = "It drains because the job is suspended."
+    SLICE_LEFT = "While it drains, its slice may go to others: it does not come back there."
+    NEXT_ELSEWHERE = "Its next attempt starts on another slice."
+    QUOTA_LEFT = "Others may use its quota until it asks anew."
+    PLATFORM_ENDS = "The platform takes its place away: what drains for it ends as a disruption."
+    NO_FAILURE = "Its attempt ended, and nothing of it had failed."
+    WOULD_REPEAT = "Another unit of the pool would fail in the same way."
+    OTHER_MODEL = "Its parameters are not those of the job."
+    NOT_THE_HOST = "Its host cannot be the cause of the failure."
+    SYMPTOM = "Another rank's end is the cause of the failure."
+    STILL_RUNS = "Its attempt is slow, and has not ended."
+    POOL_SAYS_WHY = "The message of its pool says all that there is to say."
+    GRANT_AWAITED = "A grantor has been asked, or is to be asked, and has not granted."
+
+
+class Told(enum.Enum):
+    """What an Event tells of the attempt of a unit."""
+
+    NO_END = enum.auto()
+    FAILURE = enum.auto()
+    """It failed, which is on the record of the unit too."""
+    OTHER_END = enum.auto()
+    """It ended, and nothing of it had failed: no record of the unit keeps that."""
+
+
+class Lack(enum.Enum):
+    """What keeps a pool from more units."""
+
+    NOTHING = enum.auto()
+    """It has as many as it may have."""
+    SWITCHED_ON = enum.auto()
+    """It is switched off."""
+    ROOM_IN_JOB = enum.auto()
+    """The job has as many units as it may have."""
+    SLICES = enum.auto()
+    """No slice is free that fits."""
+    GRANT = enum.auto()
+    """No slice is free that fits, and a grantor has been asked."""
+
+    @property
+    def of_slices(self) -> bool:
+        """Whether the pool would have more units if the fleet had more slices."""
+        return self in (Lack.SLICES, Lack.GRANT)
+
+
+class Concern(enum.Enum):
+    """What a condition with this reason is about, where a page about the job tells it apart."""
+
+    NONE = enum.auto()
+    OBSTACLE = enum.auto()
+    """Something that the job needs cannot be made."""
+    SUSPENSION = enum.auto()
+    """The job is suspended, which another condition says."""
+    HARDWARE = enum.auto()
+    """Hardware is missing: the message of Placed says what."""
+    QUORUM = enum.auto()
+    """Learners are missing: if Degraded holds, its message says which."""
+    SYNCER = enum.auto()
+    """The syncer does not serve, or is not heard."""
+    MISSING_UNITS = enum.auto()
+    """The message names each unit that is missing, and why."""
+    WARNING = enum.auto()
+    """The job goes on, and a person should act."""
