@@ -12,6 +12,7 @@ from xml.etree.ElementTree import Element
 from diloco.wording import loss_text
 
 from diloco_operator.api.phases import Phase
+from diloco_operator.cli.phase_looks import LOOKS
 from diloco_operator.cli.svg import Scale, clock_text, element, polyline, thinned, ticks, time_ticks
 from diloco_operator.cli.view_text import count, duration
 from diloco_operator.record.effects import said_of
@@ -22,19 +23,6 @@ _LEFT, _RIGHT = 96, 20
 _POINTS = 400
 """Of a line, at most: what is shown of more is said at `thinned`."""
 
-PHASE_COLOURS = {
-    Phase.MISSING: "#b8b8b8",
-    Phase.START: "#e8c15a",
-    Phase.COMPILE: "#a98fd0",
-    Phase.TRAINING: "#3a9d6e",
-    Phase.WAITING: "#8cc2dd",
-    Phase.PAUSE: "#5f7fc4",
-    Phase.LOST_WORK: "#8f1d1d",
-    Phase.RECOVERY: "#e2593c",
-    Phase.RECONFIGURATION: "#a3713a",
-    Phase.FAILED: "#7b1e3a",
-    Phase.OVER: "#d5d9dc",
-}
 UNIT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
 
 STYLE = """
@@ -174,7 +162,7 @@ def units(chart: Chart) -> Iterator[Element]:
     """A bar for each unit, in the colour of what it does."""
     shown = _by_name(chart.job)[:MOST_ROWS]
     there = {span.phase for unit in shown for span in unit.spans if span.start < chart.seconds}
-    yield from chart.legend([(phase.value, PHASE_COLOURS[phase]) for phase in Phase if phase in there])
+    yield from chart.legend([(phase.value, LOOKS[phase].colour) for phase in Phase if phase in there])
     for row, unit in enumerate(shown):
         y = chart.top + 4 + row * _ROW
         yield element("text", unit.name, x=_LEFT - 8, y=y + 14, text_anchor="end")
@@ -184,7 +172,7 @@ def units(chart: Chart) -> Iterator[Element]:
             if span.start >= chart.seconds:
                 continue
             said = f"{unit.name}: {span.phase.value}, attempt {span.attempt}, {clock_text(span.start)} to {clock_text(span.end)}"
-            bar = element("rect", x=x, y=y, width=width, height=_ROW - 6, fill=PHASE_COLOURS[span.phase])
+            bar = element("rect", x=x, y=y, width=width, height=_ROW - 6, fill=LOOKS[span.phase].colour)
             bar.append(element("title", f"{said}, {duration(span.seconds)}"))
             yield bar
         yield from _kills(chart, unit, y)

@@ -18,22 +18,14 @@ from rich.text import Text
 from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.job import UnitState, UnitStatus
 from diloco_operator.api.state import JobState
+from diloco_operator.cli.phase_looks import LOOKS
 from diloco_operator.cli.view_model import JobView, Line, seconds_left
+from diloco_operator.reconcile.units.states import phase_of
 
 _HEADLINE = 160
 """Characters of a message that a headline says in full."""
 _WIDE = 120
 """Columns from which the table of units has one for messages: the figures take some 70 of them."""
-_STYLES = {
-    UnitState.PENDING: "dim",
-    UnitState.STARTING: "yellow",
-    UnitState.JOINING: "yellow",
-    UnitState.TRAINING: "green",
-    UnitState.DRAINING: "yellow",
-    UnitState.BACKING_OFF: "red",
-    UnitState.FAILED: "bold red",
-    UnitState.COMPLETED: "blue",
-}
 _STATE_STYLES = {
     JobState.NOT_ACCEPTED: "red",
     JobState.QUEUED: "dim",
@@ -144,7 +136,7 @@ def _figures_table(units: Sequence[UnitStatus], *, with_messages: bool) -> Table
         training = unit.state is UnitState.TRAINING
         table.add_row(
             unit.name,
-            Text(unit.state, style=_STYLES[unit.state]),
+            Text(unit.state, style=LOOKS[phase_of(unit)].style),
             unit.slice or "-",
             str(unit.attempt),
             str(unit.restarts),

@@ -12,7 +12,7 @@ from builders.records import ARecord, a_killed_unit
 from click.testing import CliRunner
 from diloco_operator.api.phases import Phase
 from diloco_operator.cli.main import main
-from diloco_operator.cli.report_charts import PHASE_COLOURS
+from diloco_operator.cli.phase_looks import LOOKS
 from diloco_operator.record.file import NAME
 
 CLAIM = (
@@ -100,13 +100,13 @@ def test_the_picture_shows_loss_units_and_the_kill(tmp_path: Path) -> None:
     assert svg.get("aria-label") == "Loss and units of lm over time; u-2 gets SIGKILL at 0:10"
     texts = [each.text or "" for each in svg.iter() if each.tag.endswith("text")]
     assert {"Training loss", "Units", "u-0", "u-1", "u-2", "u-2 killed", "held-out 1.900"} <= set(texts)
-    bars = [each for each in svg.iter() if each.tag.endswith("rect") and each.get("fill") == PHASE_COLOURS[Phase.RECOVERY]]
+    bars = [each for each in svg.iter() if each.tag.endswith("rect") and each.get("fill") == LOOKS[Phase.RECOVERY].colour]
     # The legend's, and one bar of 3.95 s of 21 s on 744 pixels.
     assert [float(bar.get("width") or 0) for bar in bars] == [11, pytest.approx(3.95 / 21 * 744, abs=0.1)]
 
 
 def test_each_phase_has_a_colour_of_its_own() -> None:
-    assert len(set(PHASE_COLOURS.values())) == len(Phase)
+    assert len({look.colour for look in LOOKS.values()}) == len(Phase)
 
 
 def test_a_record_of_several_jobs_has_a_picture_of_the_one_that_is_named(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from diloco_operator.cli.view_model import (
     seconds_left,
     with_speeds,
 )
-from diloco_operator.cli.view_text import Screen, count, duration, summary
+from diloco_operator.cli.view_text import Screen, count, duration, summary, units_table
 from diloco_operator.kube.client import Obj
 from rich.console import Console, RenderableType
 
@@ -299,3 +299,17 @@ def test_json_output_has_the_loss_history_in_its_result_alone(capsys: pytest.Cap
     assert "losses" not in status["progress"]
     assert status["progress"]["step"] == 400
     assert ended["jobs"][0]["progress"]["losses"] == LOSSES
+
+
+def test_a_unit_has_the_style_of_what_its_hardware_does() -> None:
+    """Two units that status shows as Joining: one still copies the parameters, the other compiles."""
+    units = [
+        unit("v5p-0", "Joining", reason="TakingParameters", slice="np-0"),
+        unit("v5p-1", "Joining", reason="FirstStep", slice="np-1"),
+    ]
+    console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=160)
+    with console.capture() as shown:
+        console.print(units_table(view(units=units).status.units, 160))
+    copying, compiling = (line for line in shown.get().splitlines() if "v5p-" in line)
+    assert "\x1b[33mJoining" in copying  # yellow
+    assert "\x1b[35mJoining" in compiling  # magenta
