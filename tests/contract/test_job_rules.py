@@ -19,8 +19,8 @@ from diloco_operator.kube.memory.schema import Structural
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Plan
+from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS, status_budget, stored_bytes
-from diloco_operator.reconcile.observe.state import parse_job
 from diloco_operator.reconcile.status.bounds import bounded
 
 from .conftest import define

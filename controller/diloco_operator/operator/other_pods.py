@@ -12,7 +12,7 @@ from diloco_operator.fleet import Inventory, PodUse
 from diloco_operator.kube.cache import CachedObject, ObjectKey
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.reconcile import PodView
-from diloco_operator.reconcile.observe.state import job_key
+from diloco_operator.reconcile.observe.job import job_key
 
 
 class OtherPods:

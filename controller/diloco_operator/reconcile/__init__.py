@@ -15,7 +15,10 @@ The operator calls it like this, with nothing awaited between the lines:
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.engine import first_request, reconcile
 from diloco_operator.reconcile.grantors.registry import project_pod
-from diloco_operator.reconcile.observe.state import Child, Children, Job, ObservedState, PodView, parse_job, project_child
+from diloco_operator.reconcile.observe.children import Child, Children, project_child
+from diloco_operator.reconcile.observe.job import Job, parse_job
+from diloco_operator.reconcile.observe.pods import PodView
+from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.units.reservations import reservations
 
 __all__ = [

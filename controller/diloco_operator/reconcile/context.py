@@ -28,10 +28,12 @@ from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.plan import Create
 from diloco_operator.reconcile.observe.host_status import NO_HOSTS, JobHosts
+from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.pod_answers import ask_at
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey, explain, is_known, retry_at, standing_rejection, write_key
-from diloco_operator.reconcile.observe.state import Job, ObservedState, PodView
+from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import PoolRecord, measure_pools
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 from diloco_operator.report import Report, UnitReport

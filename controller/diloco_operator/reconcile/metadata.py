@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile.observe.state import Job
+from diloco_operator.reconcile.observe.job import Job
 
 
 def owned(job: Job, name: str) -> Obj:

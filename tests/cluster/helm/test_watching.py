@@ -20,7 +20,7 @@ from builders.control_plane import ROOT
 from builders.jobs import a_job
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.operator.metrics import Metrics
-from diloco_operator.reconcile.observe.state import parse_job
+from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.report import Report
 
 DASHBOARDS = sorted((CHART / "files" / "dashboards").glob("*.json"))

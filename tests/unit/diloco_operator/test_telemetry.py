@@ -27,7 +27,7 @@ from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_t
 from diloco.protocol.tls import peer_identity, server_credentials
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.reconcile.observe.state import parse_job
+from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.report import Entry, FaultKind, LocalStep, Merge, Report, UnitPhase
 from diloco_operator.telemetry import (
     SMALL_REPORT,

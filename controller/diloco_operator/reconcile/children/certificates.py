@@ -25,7 +25,7 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Create, Delete, IssueCertificates
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.metadata import owned
-from diloco_operator.reconcile.observe.state import Job
+from diloco_operator.reconcile.observe.job import Job
 
 _RENEW = 1 / 3
 """A certificate is renewed when less than this share of its life is left."""

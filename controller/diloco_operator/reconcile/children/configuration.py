@@ -16,7 +16,8 @@ from diloco_operator.reconcile.children.retention import claim_metadata, is_clai
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.metadata import owned
-from diloco_operator.reconcile.observe.state import Child, Job
+from diloco_operator.reconcile.observe.children import Child
+from diloco_operator.reconcile.observe.job import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from diloco_operator.reconcile.children.pods import PodTemplateBase, learner_pod
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import Grantor, PodPlace
 from diloco_operator.reconcile.grantors.registry import grantor_named
-from diloco_operator.reconcile.observe.state import Child
+from diloco_operator.reconcile.observe.children import Child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 

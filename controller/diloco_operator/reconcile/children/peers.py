@@ -19,7 +19,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Pool
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.metadata import owner_reference
-from diloco_operator.reconcile.observe.state import Job
+from diloco_operator.reconcile.observe.job import Job
 
 TPU_PROCESS_PORT = 8476
 _HOST_NAMES, _PROCESS_ADDRESSES = "TPU_WORKER_HOSTNAMES", "TPU_PROCESS_ADDRESSES"

@@ -27,9 +27,9 @@ from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.grantors.interface import PodPlace
 from diloco_operator.reconcile.grantors.registry import grantor_of, tolerations
 from diloco_operator.reconcile.metadata import owner_reference
+from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.shared_memory import PATH as SHARED_MEMORY_PATH
 from diloco_operator.reconcile.observe.shared_memory import counted, shared_memory, size_text
-from diloco_operator.reconcile.observe.state import Job
 
 _IDENTITY = (
     contract.ENV_UNIT,

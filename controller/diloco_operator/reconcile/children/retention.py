@@ -19,7 +19,8 @@ from diloco_operator.plan import Patch
 from diloco_operator.reconcile.children.pods import syncer_image
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.metadata import owned, owner_reference
-from diloco_operator.reconcile.observe.state import Child, Job
+from diloco_operator.reconcile.observe.children import Child
+from diloco_operator.reconcile.observe.job import Job
 
 
 @dataclass(frozen=True, slots=True)

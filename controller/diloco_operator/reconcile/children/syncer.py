@@ -13,7 +13,7 @@ from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
 from diloco_operator.reconcile.children.volume import Volume
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 
 _CREATED = "its pod is being created"
 

@@ -11,7 +11,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import Spec
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.observe.state import Child
+from diloco_operator.reconcile.observe.children import Child
 
 _OF_VOLUMES = ("persistentvolume", "persistent volume", "storageclass", "free storage", "binding volumes")
 """Parts of what kube-scheduler says of a pod whose volumes keep it from every node:

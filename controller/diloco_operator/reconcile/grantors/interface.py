@@ -17,11 +17,12 @@ from diloco_operator.kube.fields import Fields
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Create, Delete, Patch
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.children import Children
 from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pod_marks import PodGroup
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup
-from diloco_operator.reconcile.observe.state import Children, PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 

@@ -28,9 +28,9 @@ from diloco_operator.reconcile.grantors.interface import NODES, QUOTA, Grantor, 
 from diloco_operator.reconcile.grantors.workload_view import Workload, project_workload
 from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pod_marks import PodGroup
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup
-from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 WORKLOADS = Watched(

@@ -18,8 +18,9 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.attempt_objects import attempt_object, object_name, outdated
 from diloco_operator.reconcile.grantors.interface import NODES, Answer, Grantor, PodPlace, Watched
 from diloco_operator.reconcile.grantors.provisioning_view import RequestState, RequestView, project_request
+from diloco_operator.reconcile.observe.children import project_child
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
-from diloco_operator.reconcile.observe.state import PodView, project_child
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 _VERBS, _PURPOSE = "get create delete", "pools with `provisioning.mode: ProvisioningRequest`"

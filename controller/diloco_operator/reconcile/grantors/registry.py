@@ -17,10 +17,10 @@ from diloco_operator.reconcile.grantors.autoscaler import Autoscaler
 from diloco_operator.reconcile.grantors.interface import Answer, Grantor
 from diloco_operator.reconcile.grantors.kueue import Kueue
 from diloco_operator.reconcile.grantors.provisioning_request import ProvisioningRequests
-from diloco_operator.reconcile.observe import state
+from diloco_operator.reconcile.observe import pods as observed_pods
 from diloco_operator.reconcile.observe.pod_marks import PodGroup, PodMarks
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey
-from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 GRANTORS: Sequence[Grantor] = (
@@ -97,7 +97,7 @@ def holds(pod: PodView) -> bool:
 # --- what they leave on pods ------------------------------------------------------------------------------------------
 def project_pod(obj: Obj) -> PodView:
     """From the raw Pod object. Raises `MalformedField`."""
-    return state.project_pod(obj, _MARKS)
+    return observed_pods.project_pod(obj, _MARKS)
 
 
 def _group(meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:

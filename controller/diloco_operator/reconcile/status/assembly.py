@@ -12,7 +12,7 @@ from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import write_host
-from diloco_operator.reconcile.observe.state import Job
+from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSSES, LOSSES

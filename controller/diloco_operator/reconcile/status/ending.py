@@ -23,7 +23,7 @@ from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.children.retention import Retention
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.job_request import possible_units
 from diloco_operator.reconcile.units.restarts import why_given_up

@@ -12,7 +12,7 @@ from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors import registry
 from diloco_operator.reconcile.grantors.interface import Answer
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.timeouts import all_bound

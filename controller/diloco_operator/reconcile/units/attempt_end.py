@@ -16,7 +16,7 @@ from diloco.contract import Exit
 
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
-from diloco_operator.reconcile.observe.state import PodView, Termination
+from diloco_operator.reconcile.observe.pods import PodView, Termination
 
 EVICTION_REASONS = frozenset(
     {"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity"}

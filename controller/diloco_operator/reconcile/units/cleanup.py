@@ -15,7 +15,7 @@ from diloco_operator.api import names
 from diloco_operator.api.job import UnitState
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.timeouts import RECONCILE
 

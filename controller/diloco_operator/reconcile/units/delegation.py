@@ -26,7 +26,7 @@ from diloco_operator.placement.explain import while_asked, with_cause, with_reme
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import Grantor
 from diloco_operator.reconcile.grantors.registry import cannot_ask, grantor_of
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.states import State, state_of

@@ -20,7 +20,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, JobHosts, read_hosts
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 from diloco_operator.reconcile.units.requirements import pool_requirements

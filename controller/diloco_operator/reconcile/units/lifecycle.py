@@ -20,8 +20,8 @@ from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.clocks import CLOCK_TOLERANCE
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
-from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.advance import advance
 from diloco_operator.reconcile.units.answers import read_answer

@@ -22,7 +22,8 @@ from diloco_operator.fleet.slices import Fleet
 from diloco_operator.placement.requirements import with_accelerators
 from diloco_operator.reconcile.context import ReconcileContext, own_learners
 from diloco_operator.reconcile.observe.derived import Derived
-from diloco_operator.reconcile.observe.state import Job, PodView
+from diloco_operator.reconcile.observe.job import Job
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units
 
 _WITHOUT_SLICE = (UnitState.DRAINING, UnitState.FAILED, UnitState.COMPLETED)

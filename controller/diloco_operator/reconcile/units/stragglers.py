@@ -18,7 +18,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.host_status import HostFailure
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.hosts import BlamedFailure, SpareSlices
 from diloco_operator.reconcile.units.requirements import pool_requirements

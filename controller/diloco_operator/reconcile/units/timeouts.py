@@ -23,8 +23,8 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import PodWait
 from diloco_operator.reconcile.grantors.registry import grantor_named
 from diloco_operator.reconcile.observe.clocks import between
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.startup import PodStartup
-from diloco_operator.reconcile.observe.state import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
 from diloco_operator.report import Report, UnitPhase, UnitReport

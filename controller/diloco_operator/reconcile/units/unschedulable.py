@@ -19,7 +19,7 @@ from diloco_operator.fleet.use import PodUse
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.observe.state import PodView
+from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace

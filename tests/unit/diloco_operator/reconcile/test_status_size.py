@@ -11,6 +11,7 @@ from builders.stage import Stage
 from builders.statuses import a_large_status
 from diloco_operator.api.job import MAX_LEARNERS, Status, dump_status
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
+from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.reconcile.observe.object_size import (
     MAX_UNITS,
     OBJECT_LIMIT,
@@ -18,7 +19,6 @@ from diloco_operator.reconcile.observe.object_size import (
     stored_bytes,
     too_large,
 )
-from diloco_operator.reconcile.observe.state import parse_job
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
 from diloco_operator.reconcile.status.bounds import MESSAGE_LIMIT, bounded, clip_bytes
 from hypothesis import example, given, settings

@@ -1,0 +1,100 @@
+"""The objects that a job has beside its pods. Projected once from raw JSON, and kept in the caches. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco import contract
+
+from diloco_operator.api import names
+from diloco_operator.certificates.view import CertificateSecret
+from diloco_operator.kube.client import Obj, Resource
+from diloco_operator.kube.fields import (
+    contents,
+    controller_uid,
+    fields,
+    needed_string,
+    objects,
+    string,
+)
+from diloco_operator.reconcile.observe.pods import label_number
+from diloco_operator.reconcile.observe.template_hash import digest, job_file_digest
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A ConfigMap, Service, PersistentVolumeClaim or PodTemplate of the job."""
+
+    name: str
+    uid: str
+    owner: str
+    job_file: str
+    """Digest of what the job file in its data says; "" without one."""
+    data: str
+    """Digest of its data as it is; "" without a job file."""
+    deleting: bool
+    unit: str = ""
+    attempt: int = 0
+    """Of the list of the hosts of an attempt; others have neither."""
+    version: str = ""
+    """metadata.resourceVersion."""
+    kept_for: str = ""
+    """Of a volume claim that outlives its job: the uid of the job."""
+    retain: str = ""
+    """Its label LABEL_RETAIN."""
+    syncer_image: str = ""
+    """Its annotation ANNOTATION_SYNCER_IMAGE."""
+    folder: str = ""
+    """Its annotation ANNOTATION_FOLDER; "": it is a claim of a cluster."""
+    phase: str = ""
+    """Of a volume claim: Pending, Bound or Lost; "" where no API server said so."""
+    storage_class: str = ""
+    """Of a volume claim."""
+    other_owners: str = ""
+    """Its ownerReferences without the controller, as JSON; "" if there are none."""
+
+
+def project_child(obj: Obj) -> Child:
+    """From the raw object. Raises `MalformedField`."""
+    meta = fields(obj, "metadata")
+    labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
+    others = [owner for owner in objects(meta, "ownerReferences", "metadata") if not owner.get("controller")]
+    data = contents(obj, "data")
+    data = data if contract.JOB_FILE_KEY in data else {}
+    return Child(
+        name=needed_string(meta, "name", "metadata"),
+        uid=string(meta, "uid", "metadata"),
+        owner=controller_uid(meta),
+        job_file=job_file_digest(data) if data else "",
+        data=digest(data) if data else "",
+        deleting=bool(meta.get("deletionTimestamp")),
+        unit=string(labels, names.LABEL_UNIT, "metadata.labels"),
+        attempt=label_number(string(labels, names.LABEL_ATTEMPT, "metadata.labels")),
+        version=string(meta, "resourceVersion", "metadata"),
+        kept_for=string(annotations, names.ANNOTATION_JOB_UID, "metadata.annotations"),
+        retain=string(labels, names.LABEL_RETAIN, "metadata.labels"),
+        syncer_image=string(annotations, names.ANNOTATION_SYNCER_IMAGE, "metadata.annotations"),
+        folder=string(annotations, names.ANNOTATION_FOLDER, "metadata.annotations"),
+        other_owners=json.dumps(others) if others else "",
+        phase=string(fields(obj, "status"), "phase", "status"),
+        storage_class=string(fields(obj, "spec"), "storageClassName", "spec"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """Those that exist under the names that the job uses (api.names), whatever owns them; None: there is none."""
+
+    config_map: Child | None = None
+    service: Child | None = None
+    volume_claim: Child | None = None
+    authority: CertificateSecret | None = None
+    certificates: Mapping[str, CertificateSecret] = field(default_factory=dict)
+    """By name: every other Secret with the job's label."""
+    host_lists: Mapping[str, Child] = field(default_factory=dict)
+    """By name: every ConfigMap with the labels of the job and of a unit."""
+    granted: Mapping[Resource, Mapping[str, Any]] = field(default_factory=dict)
+    """By resource and name: the objects by which grantors are asked for the job, and answer (`grantors.interface.Watched`)."""

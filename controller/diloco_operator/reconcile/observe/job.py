@@ -1,0 +1,138 @@
+"""One DiLoCoJob as reconcile reads it: its spec parsed, its status raw. Projected once from raw JSON, and kept in the caches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco.wording import plural
+
+from diloco_operator.api import names
+from diloco_operator.api.job import InvalidJob, Spec, load
+from diloco_operator.api.kinds import kind_problems
+from diloco_operator.kube.client import Cause, Obj
+from diloco_operator.kube.fields import (
+    MalformedField,
+    clip,
+    fields,
+    moment,
+    needed_string,
+    string,
+    strings,
+    whole_number,
+)
+from diloco_operator.reconcile.observe.derived import Derived, derive
+from diloco_operator.reconcile.observe.object_size import stored_bytes, too_large
+from diloco_operator.reconcile.observe.template import template_problems
+
+
+def job_key(namespace: str, name: str, uid: str) -> str:
+    """Name a job for `Inventory.set_reservations`; another object of the same name is another job."""
+    return f"{namespace}/{name}/{uid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A DiLoCoJob, its spec parsed, its status raw."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    created: float
+    deleting: bool
+    managed_by: str
+    spec: Spec | None
+    """None: not readable, see `problems`."""
+    problems: tuple[Cause, ...]
+    """What is wrong with a spec that the API server accepted with the CRD of another version."""
+    status: Mapping[str, Any]
+    derived: Derived | None
+    """None with the spec."""
+    bytes_beside_status: int = 0
+    """Bytes of the object without its status, as an API server stores them."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """See `job_key`."""
+        return job_key(self.namespace, self.name, self.uid)
+
+
+def parse_job(obj: Obj, previous: Job | None = None) -> Job:
+    """The job as reconcile reads it. The spec is parsed anew only if uid or generation differ from `previous`. What is wrong with the spec
+    becomes `problems`; raises `MalformedField` for wrong metadata."""
+    meta = fields(obj, "metadata")
+    uid, generation = string(meta, "uid", "metadata"), whole_number(meta, "generation", "metadata", most=2**63 - 1)
+    spec: Spec | None
+    problems: tuple[Cause, ...]
+    derived: Derived | None
+    beside = _bytes_beside_status(obj)
+    name, namespace = needed_string(meta, "name", "metadata"), string(meta, "namespace", "metadata") or "default"
+    if previous is not None and (previous.uid, previous.generation) == (uid, generation):
+        spec, problems, derived = previous.spec, previous.problems, previous.derived
+    else:
+        spec, problems = _parse_spec(obj, beside)
+        derived = derive(spec, name=name, namespace=namespace, uid=uid) if spec is not None else None
+    raw_spec = obj.get("spec")
+    return Job(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        generation=generation,
+        created=moment(meta, "creationTimestamp", "metadata") or 0.0,
+        deleting=bool(meta.get("deletionTimestamp")),
+        managed_by=_managed_by(raw_spec),
+        spec=spec,
+        problems=problems,
+        status=status if isinstance(status := obj.get("status"), dict) else {},
+        derived=derived,
+        bytes_beside_status=beside,
+        labels=strings(meta, "labels", "metadata"),
+    )
+
+
+def _bytes_beside_status(obj: Obj) -> int:
+    try:
+        return stored_bytes({key: value for key, value in obj.items() if key != "status"})
+    except RecursionError:
+        raise MalformedField("spec", "is nested too deep") from None
+
+
+def _managed_by(spec: object) -> str:
+    found = spec.get("managedBy", names.MANAGER) if isinstance(spec, dict) else names.MANAGER
+    return found if isinstance(found, str) else clip(str(found))
+
+
+def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
+    try:
+        spec = load({k: v for k, v in obj.items() if k != "status"}).spec
+    except InvalidJob as error:
+        return None, error.causes
+    problems = (*_contradictions(spec), *too_large(spec, beside))
+    return (None if problems else spec), problems
+
+
+def _contradictions(spec: Spec) -> list[Cause]:
+    """What reconcile cannot work with; the CRD's rules refuse everything else."""
+    found: list[Cause] = []
+    seen: set[str] = set()
+    for index, pool in enumerate(spec.pools):
+        where = f"spec.pools[{index}]"
+        if pool.name in seen:
+            found.append(Cause(f"{where}.name", f"another pool already has the name {pool.name!r}"))
+        seen.add(pool.name)
+        found += kind_problems(pool, where)
+        if pool.learners.min > pool.learners.max:
+            found.append(Cause(f"{where}.learners", f"min {pool.learners.min} is more than max {pool.learners.max}"))
+    if spec.learners.min > spec.learners.max:
+        found.append(Cause("spec.learners", f"min {spec.learners.min} is more than max {spec.learners.max}"))
+    if spec.training.quorum > spec.learners.max:
+        found.append(
+            Cause(
+                "spec.training.quorum",
+                f"{plural(spec.training.quorum, 'learner')} can never contribute: learners.max is {spec.learners.max}",
+            )
+        )
+    return [*found, *template_problems(spec)]

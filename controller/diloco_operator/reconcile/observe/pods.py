@@ -1,0 +1,263 @@
+"""One pod of a job, the part of it that reconcile needs. Projected once from raw JSON, and kept in the caches. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from sys import intern
+
+from diloco import contract
+from diloco.error_line import error_line
+
+from diloco_operator.api import names
+from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT
+from diloco_operator.fleet.devices import has_accelerators
+from diloco_operator.fleet.resources import Resources, resources_of
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import (
+    Fields,
+    clip,
+    controller_uid,
+    fields,
+    moment,
+    needed_string,
+    objects,
+    string,
+    text,
+    whole_number,
+)
+from diloco_operator.reconcile.observe.pod_marks import PodGroup, PodMarks
+from diloco_operator.reconcile.observe.startup import PodStartup, project_startup
+
+_SIGNALS = {6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+
+
+ENDED = ("Succeeded", "Failed")
+"""Phases of a pod that uses nothing any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Termination:
+    """How the pod's main container ended."""
+
+    exit_code: int
+    signal: int = 0
+    reason: str = ""
+    """As a kubelet reports it: Completed, Error, OOMKilled, …"""
+    message: str = ""
+    """The termination message; of a learner one line of it: its last words, or where it is the end of its log, the error."""
+    said: bool = False
+    """The message is the learner's last words, and `exit_code` the status that they have where the main process is a launcher."""
+    finished: float | None = None
+
+    @property
+    def text(self) -> str:
+        """`exit 137 (SIGKILL)`."""
+        signal = self.signal or (self.exit_code - 128 if self.exit_code > 128 else 0)
+        known = _SIGNALS.get(signal, f"signal {signal}" if signal else "")
+        return f"exit {self.exit_code}" + (f" ({known})" if known else "")
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """One pod of a job, the part of it that reconcile needs."""
+
+    namespace: str
+    name: str
+    uid: str
+    job: str
+    owner: str
+    """uid of the job that owns it."""
+    component: str
+    unit: str
+    pool: str
+    attempt: int
+    host: int
+    slice: str
+    template_hash: str
+    grantor: str
+    """Who brings a node for it, by name; "": it is pinned to its node."""
+    node: str
+    """Where it runs, or must run: spec.nodeName, before that the host it is pinned to; "": a delegated pod that is not bound."""
+    uses: Resources | None
+    """What it takes of its node; None: it is not bound to one, or has ended."""
+    takes_accelerators: bool
+    """Its own containers request some. What its labels say proves nothing: who may create pods writes them."""
+    phase: str
+    """Pending, Running, Succeeded, Failed, Unknown."""
+    reason: str
+    message: str
+    """status.reason and status.message of the pod itself, such as Evicted."""
+    ip: str
+    created: float
+    deletion: float | None
+    """metadata.deletionTimestamp: when it should be gone; None: its deletion was not asked for."""
+    running_since: float | None
+    """When the main container started, None while it does not run."""
+    waiting: str
+    """Why the main container does not run yet, such as `ImagePullBackOff: …`."""
+    startup: PodStartup | None
+    """None once the main container has run."""
+    unschedulable: str
+    """The scheduler's message while it finds no place."""
+    disruption: str
+    """Condition DisruptionTarget, or that of a grantor: `<reason>: <message>`, "" without them."""
+    termination: Termination | None
+    """Of the main container: the present end, or the last one while it restarts."""
+    main_ended: bool
+    """The main container has run and does not run now; others of the pod, such as sidecars, may run on."""
+    restarts: int
+    ready: bool
+    group: PodGroup | None = None
+    """The pod group that it is in."""
+    problem: str = ""
+    """Why it cannot be a pod that the operator made, "" if it can: every writer of pods can write labels. It is left alone."""
+
+    @property
+    def ended(self) -> bool:
+        """None of its processes runs any more, and none will."""
+        return self.phase in ENDED
+
+    @property
+    def never_runs(self) -> bool:
+        """It was deleted before a scheduler bound it. Only a finalizer keeps it, such as that of its grantor."""
+        return self.deletion is not None and not self.node and not self.ended
+
+    @property
+    def held(self) -> bool:
+        """Its grantor counts it, and keeps the object until it does so no longer."""
+        return self.group is not None and self.group.held
+
+
+_POD = "metadata.labels", "metadata.annotations", "status", "status.containerStatuses[]", "status.conditions[]"
+
+
+def project_pod(obj: Obj, marks: PodMarks) -> PodView:
+    """From the raw Pod object, with what grantors left on it. Raises `MalformedField`. Strings that many pods have in common are one object
+    each: there are more bytes in them than in all the rest."""
+    in_labels, in_annotations, in_status, in_container, in_condition = _POD
+    meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
+    labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
+    component = intern(string(labels, names.LABEL_COMPONENT, in_labels))
+    main = names.SYNCER_CONTAINER if component == names.COMPONENT_SYNCER else names.LEARNER_CONTAINER
+    statuses = objects(status, "containerStatuses", in_status)
+    container: Fields = next((each for each in statuses if each.get("name") == main), {})
+    state = fields(container, "state", in_container)
+    waiting, ended = fields(state, "waiting", "state"), fields(state, "terminated", "state")
+    conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", in_status)}
+    scheduled, target = conditions.get("PodScheduled", {}), _disruption(conditions, marks)
+    node, phase = intern(string(spec, "nodeName", "spec")), intern(string(status, "phase", in_status) or "Pending")
+    name, job = needed_string(meta, "name", "metadata"), intern(string(labels, names.LABEL_JOB, in_labels))
+    unit, pool = intern(string(labels, names.LABEL_UNIT, in_labels)), intern(string(labels, names.LABEL_POOL, in_labels))
+    attempt = label_number(string(labels, names.LABEL_ATTEMPT, in_labels))
+    host = label_number(string(labels, names.LABEL_HOST, in_labels))
+    requests, grantor = resources_of(spec), string(annotations, names.ANNOTATION_GRANTOR, in_annotations)
+    return PodView(
+        namespace=intern(string(meta, "namespace", "metadata") or "default"),
+        name=name,
+        uid=string(meta, "uid", "metadata"),
+        job=job,
+        owner=intern(controller_uid(meta)),
+        component=component,
+        unit=unit,
+        pool=pool,
+        attempt=attempt,
+        host=host,
+        slice=intern(string(annotations, names.ANNOTATION_SLICE, in_annotations, limit=SLICE_LIMIT)),
+        template_hash=intern(string(annotations, names.ANNOTATION_TEMPLATE_HASH, in_annotations, limit=TEMPLATE_HASH_LIMIT)),
+        grantor=intern(grantor) if grantor in marks.grantors else "",
+        node=node or intern(string(annotations, names.ANNOTATION_NODE, in_annotations)),
+        uses=requests if node and phase not in ENDED else None,
+        takes_accelerators=has_accelerators(requests.devices),
+        phase=phase,
+        reason=text(status, "reason", in_status),
+        message=text(status, "message", in_status),
+        ip=_address(string(status, "podIP", in_status)) or _loopback(string(annotations, names.ANNOTATION_ADDRESS, in_annotations)),
+        created=moment(meta, "creationTimestamp", "metadata") or 0.0,
+        deletion=moment(meta, "deletionTimestamp", "metadata"),
+        running_since=moment(fields(state, "running", "state"), "startedAt", "state.running"),
+        waiting=_join(text(waiting, "reason"), text(waiting, "message")),
+        startup=project_startup(obj) if not state.get("running") and not ended else None,
+        unschedulable=text(scheduled, "message", in_condition) if scheduled.get("status") == "False" else "",
+        disruption=_join(text(target, "reason"), text(target, "message")) if target.get("status") == "True" else "",
+        termination=_termination(ended or fields(fields(container, "lastState", in_container), "terminated", "lastState"), component),
+        main_ended=bool(ended),
+        restarts=whole_number(container, "restartCount", in_container),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        group=marks.group(meta, labels, annotations),
+        problem=_label_problem(name, job, component, unit, pool, attempt, host),
+    )
+
+
+def _disruption(conditions: Mapping[str, Fields], marks: PodMarks) -> Fields:
+    """The condition by which the cluster takes the pod away: Kubernetes' own, or that of a grantor."""
+    found = (conditions.get(kind, {}) for kind in ("DisruptionTarget", *marks.evictions))
+    return next((each for each in found if each.get("status") == "True"), {})
+
+
+def _label_problem(name: str, job: str, component: str, unit: str, pool: str, attempt: int, host: int) -> str:
+    """What of its labels the operator cannot have written: it names every pod by them."""
+    if component == names.COMPONENT_SYNCER:
+        return "" if name == names.syncer_pod_name(job) else f"a syncer's pod of job {clip(job)} has the name {names.syncer_pod_name(job)}"
+    if component != names.COMPONENT_LEARNER:
+        return ""
+    if names.unit_index(pool, unit) is None:
+        return f"its label {names.LABEL_UNIT} must be the pool's name, a dash and a number"
+    if attempt < 1 or host < 0:
+        return f"its labels {names.LABEL_ATTEMPT} and {names.LABEL_HOST} must be numbers"
+    if names.is_learner_pod_name(name, job, unit, attempt, host):
+        return ""
+    return f"by its labels its name is {names.learner_pod_name(job, unit, attempt, host)}"
+
+
+_TERMINATION_MESSAGE = 4096
+"""Characters. Kubelets keep as many bytes of it."""
+_LAST_LINE = 500
+
+
+def _termination(raw: Fields, component: str) -> Termination | None:
+    if not raw:
+        return None
+    message = text(raw, "message", "terminated", limit=_TERMINATION_MESSAGE, lines=True)
+    code, words = whole_number(raw, "exitCode", "terminated"), None
+    if component != names.COMPONENT_SYNCER:  # ended learners stay for long: what is kept of each is small
+        words = contract.parse_last_words("".join(message.strip().splitlines()[-1:]))
+        message = (error_line(message) if words is None else _said(words))[:_LAST_LINE]
+    if words is not None and code == contract.Exit.CRASHED and words.status > 0:  # torchrun ends so, whatever its ranks' statuses are
+        code = words.status
+    return Termination(
+        exit_code=code,
+        signal=whole_number(raw, "signal", "terminated"),
+        reason=text(raw, "reason", "terminated"),
+        message=message,
+        said=words is not None,
+        finished=moment(raw, "finishedAt", "terminated"),
+    )
+
+
+def _said(words: contract.LastWords) -> str:
+    return words.message if words.rank is None else f"rank {words.rank}: {words.message}"
+
+
+def _address(text: str) -> str:
+    """An IP address; "" for anything else: the operator must not connect to a name from a pod's status."""
+    try:
+        return str(ipaddress.ip_address(text)) if text else ""
+    except ValueError:
+        return ""
+
+
+def _loopback(text: str) -> str:
+    """The same, and "" for an address of another machine: who may annotate a pod must not send the operator there."""
+    address = _address(text)
+    return address if address and ipaddress.ip_address(address).is_loopback else ""
+
+
+def label_number(text: str) -> int:
+    """The number that a label has; -1: none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+
+
+def _join(reason: str, message: str) -> str:
+    return f"{reason}: {message}" if reason and message else reason or message
