@@ -1,14 +1,28 @@
-"""Conditions before they go into the status: what is true now, without times. Pure."""
+"""Conditions before they go into the status: what is true now, without times. Pure.
+
+See docs/decisions/0246-findings.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import ConditionReason
 from diloco_operator.kube.timestamps import format_timestamp
+
+
+class Finding(Protocol):
+    """What a decision has found of a condition: a value with all that its words need."""
+
+    @property
+    def reason(self) -> ConditionReason: ...
+
+    def words(self) -> str:
+        """Say it to people, and what they can do about it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +31,11 @@ class Statement:
 
     reason: ConditionReason
     message: str = ""
+
+    @classmethod
+    def of(cls, finding: Finding) -> Statement:
+        """Put it into words."""
+        return cls(finding.reason, finding.words())
 
     @property
     def status(self) -> str:

@@ -1,0 +1,159 @@
+"""Whether something is wrong with a job that is under way: the condition Degraded. Pure.
+
+See docs/decisions/0188-true-words-in-a-status.md.
+See docs/decisions/0189-words-of-ends-and-returns.md.
+See docs/decisions/0246-findings.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Sequence
+
+from diloco_operator.api import names
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.job import UnitState
+from diloco_operator.api.reasons import ConditionReason, DegradedReason, follows
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.status.contributing import ContributingUnits
+from diloco_operator.reconcile.status.degraded_words import (
+    EnoughLearners,
+    LearnersLost,
+    Reconnecting,
+    RollOutsStopped,
+    SnapshotFailed,
+    TooFewLearners,
+    VolumeDeleted,
+    WorkRefused,
+)
+from diloco_operator.reconcile.status.statements import Finding
+from diloco_operator.reconcile.status.unit_words import Contribution, MissingUnits
+from diloco_operator.reconcile.units.roll_out import stopped_roll_outs
+from diloco_operator.reconcile.units.scaling import Scaling
+from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, state_of
+from diloco_operator.report import Report, UnitPhase
+
+MANY_REFUSED = 0.1
+"""Of all contributions: more than this part refused is a warning. A unit that goes wrong once loses one or two."""
+_FEW_REFUSED = 0.05
+"""The warning of a job that trains ends below this part: at one limit alone it would come and go."""
+_REFUSALS_THAT_COUNT = 10
+"""Fewer are no warning while a job trains: among its first contributions they would be a large part."""
+
+
+def degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Collection[str], *, begun: bool) -> Finding:
+    """The first that holds. `deleting`: `<kind> <name>` of the job's objects that go. `begun`: the job has trained, or failed to, since it
+    was created, resumed or retried."""
+    claim = names.volume_claim_name(context.observed.job.name)
+    if f"{names.VOLUME_CLAIMS.kind} {claim}" in deleting:
+        return VolumeDeleted(claim)
+    if len(active.contributing) >= context.spec.learners.min or context.finishing:
+        return _with_enough(context, scaling, active.contributing)
+    return _with_too_few(context, scaling, active, begun=begun)
+
+
+def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Collection[str]) -> Finding:
+    report = context.report
+    if report is not None and report.snapshot_error:
+        return SnapshotFailed(report.snapshot_error)
+    if not context.finishing:
+        if stopped := stopped_roll_outs(context, scaling.records):
+            return RollOutsStopped(stopped)
+        lost = {record.name: record.message for record in scaling.records.values() if record.state is UnitState.FAILED}
+        if lost and scaling.possible < scaling.desired:  # nothing may take their place
+            missing = scaling.desired - scaling.possible
+            return LearnersLost(lost, missing, scaling.desired, len(contributing), context.hosts.program)
+    if report is not None and _much_is_refused(context, report):
+        return WorkRefused(report.work_refused, report.contributions)
+    old = context.observed.report_fault is not None
+    return EnoughLearners(len(contributing), context.spec.learners.min, finishing=context.finishing, by_an_old_report=old)
+
+
+def _much_is_refused(context: ReconcileContext, report: Report) -> bool:
+    """Many contributions of a job that trains are refused. Over the whole job, as at its end."""
+    part = _FEW_REFUSED if _is_on_record(context, DegradedReason.WORK_REFUSED) else MANY_REFUSED
+    return report.work_refused >= _REFUSALS_THAT_COUNT and report.work_refused > part * (report.work_refused + report.contributions)
+
+
+def _is_on_record(context: ReconcileContext, reason: ConditionReason) -> bool:
+    """Whether the condition has this reason in the status that is there."""
+    on_record = context.observed.job.status.get("conditions") or ()
+    return any(each["type"] == ConditionType.DEGRADED and each["reason"] == reason.value for each in on_record)
+
+
+def _with_too_few(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, *, begun: bool) -> Finding:
+    least, contribution = context.spec.learners.min, Contribution(len(active.contributing), scaling.placed)
+    if begun and len(active.contributing | active.returning) >= least:
+        return Reconnecting(contribution, least, len(active.returning))
+    missing = _missing(scaling, active.contributing)
+    return TooFewLearners(
+        reason=_shared_reason(context, scaling, missing, begun=begun),
+        contribution=contribution,
+        least=least,
+        missing=missing_units(scaling, active.contributing),
+        stopped=RollOutsStopped(stopped_roll_outs(context, scaling.records)),
+        program=context.hosts.program,
+    )
+
+
+# --- the units that are missing ---------------------------------------------------------------------------------------
+def missing_units(scaling: Scaling, contributing: Collection[str]) -> MissingUnits:
+    """Units that could contribute and do not, for a message."""
+    missing = _missing(scaling, contributing)
+    return MissingUnits([record for record in missing if not _only_waits(record)], [record for record in missing if _only_waits(record)])
+
+
+def _only_waits(record: UnitStatusRecord) -> bool:
+    return follows(record.reason, Follows.POOL_SAYS_WHY) and not record.cause
+
+
+def _missing(scaling: Scaling, contributing: Collection[str]) -> list[UnitStatusRecord]:
+    """Units that could contribute and do not; without those that the job gives up on purpose."""
+    return [
+        record
+        for record in scaling.records.values()
+        if record.name not in contributing
+        and record.state is not UnitState.COMPLETED
+        and not (record.state in (UnitState.DRAINING, UnitState.PENDING) and follows(record.reason, Follows.NOT_MISSED))
+    ]
+
+
+class _Absence(enum.Enum):
+    """Why a unit does not contribute, and the reason of the condition if all that are missing share it."""
+
+    GIVEN_UP = DegradedReason.LEARNERS_LOST
+    FAILED = DegradedReason.LEARNERS_FAILED
+    UNPLACED = DegradedReason.LEARNERS_UNPLACED
+    STARTS = DegradedReason.LEARNERS_STARTING
+    GONE = DegradedReason.LEARNERS_MISSING
+
+
+def _shared_reason(context: ReconcileContext, scaling: Scaling, missing: Sequence[UnitStatusRecord], *, begun: bool) -> DegradedReason:
+    absences = {_absence(context, record, begun=begun) for record in missing}
+    if not begun and absences <= {_Absence.STARTS, _Absence.UNPLACED}:
+        return DegradedReason.LEARNERS_STARTING if scaling.placed >= context.spec.training.quorum else DegradedReason.QUEUED
+    return absences.pop().value if len(absences) == 1 else DegradedReason.LEARNERS_MISSING
+
+
+def _absence(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> _Absence:
+    if record.state is UnitState.FAILED:
+        return _Absence.GIVEN_UP
+    if record.state is UnitState.BACKING_OFF:
+        return _Absence.FAILED
+    if record.state is UnitState.PENDING and (not record.slice or state_of(record) in GAVE_SLICE_UP):
+        return _Absence.UNPLACED
+    return _Absence.STARTS if _comes_unharmed(context, record, begun=begun) else _Absence.GONE
+
+
+def _comes_unharmed(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> bool:
+    """The unit starts or joins, or is about to, and nothing was lost: no attempt since it last contributed, and not its connection. What it
+    trained before does not count: after a resume every unit has."""
+    if record.ended_at is not None:
+        return False
+    if record.state is UnitState.DRAINING:
+        return follows(record.reason, Follows.RETURNS_AT_ONCE)
+    seen = context.unit_report(record.name, record.attempt)
+    starts = record.state in (UnitState.STARTING, UnitState.JOINING, UnitState.PENDING)
+    return starts and not (begun and seen is not None and seen.phase is UnitPhase.DISCONNECTED)

@@ -1,0 +1,49 @@
+"""Whether the units of a job have hardware: the condition Placed. Pure.
+
+See docs/decisions/0246-findings.md.
+"""
+
+from __future__ import annotations
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors.interface import NODES, Grant
+from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
+from diloco_operator.reconcile.status.placed_words import AllPlaced, Asked, Hardware, MinimumPlaced, NoGrantor, PodsRefused, TooFew
+from diloco_operator.reconcile.status.statements import Finding
+from diloco_operator.reconcile.units.scaling import Scaling
+from diloco_operator.reconcile.units.states import State, state_of
+
+
+def placed(context: ReconcileContext, scaling: Scaling) -> Finding:
+    """What holds of the units after placement."""
+    least = context.spec.learners.min
+    hardware = Hardware(
+        placed=scaling.placed,
+        desired=scaling.desired,
+        least=least,
+        given_up=sum(record.state is UnitState.FAILED for record in scaling.records.values()),
+        pools=scaling.placement.pools if scaling.placement is not None else (),
+    )
+    if scaling.placed >= max(scaling.desired, least):
+        return AllPlaced(hardware)
+    if scaling.placed >= least:
+        return MinimumPlaced(hardware)
+    if scaling.placed + scaling.rejected + scaling.barred >= least:
+        rejected = (record for record in scaling.records.values() if state_of(record) is State.PODS_REFUSED)
+        return PodsRefused(hardware, {record.name: record.message for record in rejected})
+    chooser = chooser_of(context.spec)
+    if chooser is not None and (missing := chooser.missing(context.observed.without)):
+        return NoGrantor(hardware, chooser.missing_reason, missing)
+    if (grant := _awaited(context, scaling)) is not None:
+        return Asked(hardware, grant.job)
+    return TooFew(hardware)
+
+
+def _awaited(context: ReconcileContext, scaling: Scaling) -> Grant | None:
+    """What the first unit of those waits for that were asked for; None: there are none."""
+    first = next((each for each in scaling.records.values() if state_of(each) is State.WAITING_FOR_GRANTOR), None)
+    if first is None:
+        return None
+    grantor = grantor_of(context.spec, context.pools[first.pool])
+    return grantor.gives if grantor is not None else NODES

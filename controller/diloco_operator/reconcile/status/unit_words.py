@@ -1,0 +1,73 @@
+"""What conditions say of units: how many contribute, and why each of the others does not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diloco.wording import plural
+
+from diloco_operator.api.job import UnitState
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+
+NAMED = 4
+"""Units, or other things, that a message names one by one."""
+_STATES = {
+    UnitState.PENDING: "is pending",
+    UnitState.STARTING: "is starting",
+    UnitState.JOINING: "is joining",
+    UnitState.TRAINING: "has just stopped contributing",
+    UnitState.DRAINING: "is draining",
+    UnitState.BACKING_OFF: "is backing off",
+    UnitState.FAILED: "has failed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """How many units contribute, of how many that have hardware."""
+
+    contributing: int
+    placed: int
+
+    def words(self) -> str:
+        wanted = max(self.placed, self.contributing)
+        if not wanted:
+            return "no learner has hardware"
+        return f"{self.contributing} of {plural(wanted, 'learner contributes', 'learners contribute')}"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingUnits:
+    """Units that do not contribute and could."""
+
+    units: Sequence[UnitStatusRecord] = ()
+    waiting: Sequence[UnitStatusRecord] = ()
+    """Those of which all that there is to say is that they wait for a slice: why stands in the message of their pool."""
+
+    def words(self) -> str:
+        """`v5p-0 is backing off (attempt 3 ended: exit 137 (OOMKilled); …); v5p-1 waits for a slice, see Placed`."""
+        named = [_described(record) for record in self.units[:NAMED]]
+        if len(self.units) > NAMED:
+            named.append(f"{len(self.units) - NAMED} more")
+        if self.waiting:
+            wait = "waits for a slice" if len(self.waiting) == 1 else "wait for slices"
+            named.append(f"{several([record.name for record in self.waiting])} {wait}, see Placed")
+        return "; ".join(named)
+
+
+def _described(record: UnitStatusRecord) -> str:
+    text = f"{record.name} {_STATES.get(record.state, str(record.state))}"
+    return f"{text} ({record.message})" if record.message else text
+
+
+def several(found: Sequence[str]) -> str:
+    """`v5p-0, v5p-1, v5p-2, v5p-3 and 8 more`."""
+    shown = ", ".join(found[:NAMED])
+    return f"{shown} and {len(found) - NAMED} more" if len(found) > NAMED else shown
+
+
+def refused_work(refused: int, merged: int) -> str:
+    """Of the contributions of all learners."""
+    many = plural(refused, "contribution was", "contributions were")
+    return f"{many} refused, {merged} merged; the syncer's log says why each is refused"
