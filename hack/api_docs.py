@@ -18,8 +18,8 @@ from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.accelerators.labels import DIALECTS
 from diloco_operator.api import conditions, names
 from diloco_operator.api.crd import build_crd, job_schema
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import ReasonRow, all_reasons
+from diloco_operator.api.status import UnitState
 from markdown_text import bullet, paragraph, table
 
 INTRODUCTION = """\

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from diloco_operator.api import names
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 
 from benchmarks.figure import Figure, rounded
 from benchmarks.kube.rig import Rig, bare_seconds, job, rig, running, watching, writes_of

@@ -20,7 +20,7 @@ from functools import partial
 from builders.jobs import JobBuilder, template
 from builders.karpenter import h100
 from diloco_operator.api import names
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Obj, PatchType
 
 from benchmarks.figure import Figure, rounded

@@ -32,7 +32,7 @@ from diloco.protocol import diloco_pb2
 from diloco.wording import one_line
 from google.protobuf.message import DecodeError
 
-from diloco_operator.api.job import MAX_LEARNERS, Spec
+from diloco_operator.api.spec import MAX_LEARNERS, Spec
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT, clip

@@ -12,7 +12,7 @@ from typing import Self
 from builders.jobs import Obj
 from builders.nodes import an_inventory
 from diloco_operator.allotment import Allotment, AllotmentRequest, HeldUnit, PoolDemand
-from diloco_operator.api.job import Locality
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Shape, Slice
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import group_name

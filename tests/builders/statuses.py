@@ -7,9 +7,10 @@ from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, MAX_LEARNERS, MAX_POOLS, MAX_REMEDIES, MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.losses import format_losses
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS
+from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, MAX_REMEDIES, MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, write_host
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 

@@ -12,8 +12,8 @@ from builders.jobs import a_manifest, tpu_pool, with_field
 from builders.statuses import a_large_status
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
-from diloco_operator.api.job import MAX_LEARNERS
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
+from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj, PatchType
 from diloco_operator.kube.memory.schema import Structural
 from diloco_operator.operator.events import EventRecorder, Subject

@@ -17,7 +17,7 @@ from diloco_operator.allotment.flow import FlowPlan
 from diloco_operator.allotment.flow_problem import PoolKey, Question
 from diloco_operator.allotment.request import Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.stocks import Stock
-from diloco_operator.api.job import Locality
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import Resources, left
 from diloco_operator.fleet.slices import Shape, Slice

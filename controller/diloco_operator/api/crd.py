@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition of DiLoCoJob, made from the types in `api.job` and the rules in `api.rules`. Pure.
+"""The CustomResourceDefinition of DiLoCoJob, made from the types of `api.job` and the rules in `api.rules`. Pure.
 
 See docs/decisions/0010-crd-generation.md.
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diloco_operator.accelerators import BUILT_IN, CATALOGUE, Family
-from diloco_operator.api.job import Pool
+from diloco_operator.api.spec import Pool
 from diloco_operator.kube.client import Cause
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from diloco.goodput import Use
 
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 
 
 class Phase(enum.StrEnum):
@@ -40,7 +40,7 @@ class Phase(enum.StrEnum):
 
 
 class UnitFacts(Protocol):
-    """What the state of a unit follows from (`reconcile.units.states`): `api.job.UnitStatus`, or what reconcile reads of it."""
+    """What the state of a unit follows from (`reconcile.units.states`): `api.status.UnitStatus`, or what reconcile reads of it."""
 
     @property
     def state(self) -> UnitState: ...

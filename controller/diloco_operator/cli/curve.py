@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diloco_operator.api.job import Progress
 from diloco_operator.api.losses import LossPoint
+from diloco_operator.api.status import Progress
 
 FEWEST_POINTS = 3
 """With fewer there is no curve to see."""

@@ -15,7 +15,6 @@ from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.consequences import Concern, Follows, Lack
-from diloco_operator.api.job import Condition, PoolStatus, UnitState, UnitStatus
 from diloco_operator.api.reasons import (
     AcceptedReason,
     CompleteReason,
@@ -30,6 +29,7 @@ from diloco_operator.api.reasons import (
     lack_of,
 )
 from diloco_operator.api.state import JobState
+from diloco_operator.api.status import Condition, PoolStatus, UnitState, UnitStatus
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.reconcile.units.states import State, state_of
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import UnitState, UnitStatus
 from diloco_operator.api.names import KUBECTL_PLUGIN, NODES
+from diloco_operator.api.status import UnitState, UnitStatus
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.jobs import find_job, unit_of, wait_until
 from diloco_operator.cli.unit_pods import UnitPod, of_newest_attempt, unit_pods

@@ -9,11 +9,11 @@ from typing import Any
 from diloco.wording import plural
 
 from diloco_operator.api.consequences import Follows, Told
-from diloco_operator.api.job import PoolStatus, UnitState, UnitStatus
 from diloco_operator.api.last_failure import read_last_failure
 from diloco_operator.api.names import ANNOTATION_SAID, LABEL_UNIT
 from diloco_operator.api.reasons import follows, lack_of, told_by
 from diloco_operator.api.state import JobState
+from diloco_operator.api.status import PoolStatus, UnitState, UnitStatus
 from diloco_operator.cli.dominant import Dominant, Upcoming, dominant, upcoming
 from diloco_operator.cli.status_text import headline
 from diloco_operator.cli.view_model import JobView

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from diloco_operator.api.job import UnitStatus
 from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.status import UnitStatus
 from diloco_operator.cli.cluster import CommandError, no_such_resource
 from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Unavailable

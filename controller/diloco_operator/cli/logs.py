@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from diloco_operator.api.job import UnitStatus
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, syncer_pod_name
+from diloco_operator.api.status import UnitStatus
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.drain import describe
 from diloco_operator.cli.status_text import headline

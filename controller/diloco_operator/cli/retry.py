@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
+from diloco_operator.api.status import UnitState
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.jobs import find_job, wait_until
 from diloco_operator.cli.suspension import foreign_manager_note, reference, wait_training

@@ -7,8 +7,9 @@ from typing import Any
 
 from diloco.wording import loss_text, plural
 
-from diloco_operator.api.job import Condition, HostStatus, ModelStatus, PoolStatus, Retain, UnitState, UnitStatus
+from diloco_operator.api.spec import Retain
 from diloco_operator.api.state import JobState
+from diloco_operator.api.status import Condition, HostStatus, ModelStatus, PoolStatus, UnitState, UnitStatus
 from diloco_operator.cli.curve import Paper, curve_lines
 from diloco_operator.cli.view_model import JobView, result, seconds_left
 from diloco_operator.cli.view_text import count, duration, goodput_text, shortly, weight

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from diloco_operator.api.job import ModelStatus
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER, volume_claim_name
+from diloco_operator.api.status import ModelStatus
 from diloco_operator.cli.run_report import recorded
 from diloco_operator.cli.view import UntilClosed, View
 from diloco_operator.cli.view_model import JobView, Line, Speeds, changes, event_line, failed_attempts, remember, with_speeds

@@ -11,10 +11,10 @@ from diloco.wording import loss_text
 
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.consequences import Concern, Lack
-from diloco_operator.api.job import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.names import learner_pod_name
 from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, Severity, concern_of, lack_of
 from diloco_operator.api.state import JobState, state_on_record
+from diloco_operator.api.status import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.status.remedies import with_remedies
 

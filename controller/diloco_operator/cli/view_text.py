@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from diloco_operator.api.goodput import GoodputStatus
-from diloco_operator.api.job import UnitState, UnitStatus
 from diloco_operator.api.state import JobState
+from diloco_operator.api.status import UnitState, UnitStatus
 from diloco_operator.cli.phase_looks import LOOKS
 from diloco_operator.cli.view_model import JobView, Line, seconds_left
 from diloco_operator.reconcile.units.states import phase_of

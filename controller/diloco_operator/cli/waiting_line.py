@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diloco_operator.api.job import InvalidJob, Pool, Spec, Status, load
+from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.reasons import lack_of
+from diloco_operator.api.spec import Pool, Spec
+from diloco_operator.api.status import Status
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 

@@ -8,9 +8,11 @@ from typing import Any
 from diloco.wording import plural
 
 from diloco_operator.api import names
-from diloco_operator.api.job import ConditionStatus, Pool, ProvisioningMode, load
+from diloco_operator.api.job import load
 from diloco_operator.api.reasons import lack_of
+from diloco_operator.api.spec import Pool, ProvisioningMode
 from diloco_operator.api.state import JobState
+from diloco_operator.api.status import ConditionStatus
 from diloco_operator.doctor.model import Check, Facts, Finding, error, ok, read, warning
 from diloco_operator.doctor.nodes import inventory_of
 from diloco_operator.doctor.storage import unscheduled

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from diloco_operator.api.job import InvalidJob, Spec, load
+from diloco_operator.api.job import InvalidJob, load
+from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.reconcile.config import OperatorConfig
 

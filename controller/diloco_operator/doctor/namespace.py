@@ -9,7 +9,7 @@ from diloco.wording import plural
 
 from diloco_operator.accelerators import CATALOGUE, CPU
 from diloco_operator.api import names
-from diloco_operator.api.job import Pool, Spec
+from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.doctor.model import Check, Facts, Finding, error, ok, read, warning
 from diloco_operator.doctor.nodes import hosts_by_kind
 from diloco_operator.kube.client import Obj

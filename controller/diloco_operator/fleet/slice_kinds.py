@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from diloco_operator.accelerators import CPU, Family, chip_count, has_accelerator_label, identify
-from diloco_operator.api.job import Pool
+from diloco_operator.api.spec import Pool
 from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import resources_of

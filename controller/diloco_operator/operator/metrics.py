@@ -16,9 +16,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from diloco_operator.api.goodput import key_of
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import lack_of
 from diloco_operator.api.state import JobState, state_on_record
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.malformed import MalformedObjects
 from diloco_operator.kube.timestamps import parse_timestamp

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from diloco.wording import plural
 
-from diloco_operator.api.job import Locality
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.slices import Fleet, Slice, SliceCounts
 from diloco_operator.fleet.use import first_and_more

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from diloco_operator.api.consequences import Follows, Lack
-from diloco_operator.api.job import Locality
 from diloco_operator.api.reasons import PoolReason, UnitReason, follows, lack_of
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet.affinity import NodeTerm
 from diloco_operator.fleet.node import Host, Toleration
 from diloco_operator.fleet.resources import Resources

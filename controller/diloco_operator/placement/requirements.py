@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from diloco_operator.accelerators import CATALOGUE
-from diloco_operator.api.job import Locality
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet.affinity import NodeTerm, attracts
 from diloco_operator.fleet.locality import Domain
 from diloco_operator.fleet.node import Taint, Toleration

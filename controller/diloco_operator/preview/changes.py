@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from diloco_operator.accelerators import CATALOGUE, Accelerator, Family
-from diloco_operator.api.job import InvalidJob, Pool, load
+from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.names import NODE_POOL
+from diloco_operator.api.spec import Pool
 from diloco_operator.fleet.node import project_node
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, shape_of
 from diloco_operator.fleet.slices import SliceKind

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import ConditionStatus, PoolStatus, Spec, Status, UnitState, UnitStatus, load
+from diloco_operator.api.job import load
 from diloco_operator.api.names import MANAGER
 from diloco_operator.api.reasons import follows, lack_of
+from diloco_operator.api.spec import Spec
+from diloco_operator.api.status import ConditionStatus, PoolStatus, Status, UnitState, UnitStatus
 from diloco_operator.kube.client import Obj
 from diloco_operator.preview.speeds import Basis, Measured, Speed, shares_of, speeds_of
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from diloco_operator.accelerators import UnitShape
-from diloco_operator.api.job import Pool, Status, UnitState, UnitStatus, load
+from diloco_operator.api.job import load
+from diloco_operator.api.spec import Pool
+from diloco_operator.api.status import Status, UnitState, UnitStatus
 from diloco_operator.kube.client import Obj
 from diloco_operator.preview.reports import Known
 from diloco_operator.report import UnitPhase, UnitReport

@@ -15,7 +15,7 @@ from diloco.contract import ENDED_BY_TOKENS
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.api.job import Pool, Spec
+from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.fleet.health import (
     DisruptionSignals,
     NotReadyCounts,

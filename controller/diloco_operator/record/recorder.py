@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from diloco_operator.api.job import Status
 from diloco_operator.api.phases import Phase
+from diloco_operator.api.status import Status
 from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.record.lines import (
     FaultFired,

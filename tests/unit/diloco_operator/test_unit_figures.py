@@ -13,7 +13,7 @@ from builders.nodes import a_tpu_node
 from builders.stage import Stage
 from diloco.protocol import diloco_pb2
 from diloco_operator.api.crd import places
-from diloco_operator.api.job import UnitStatus
+from diloco_operator.api.status import UnitStatus
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord, read_units, write_unit
 from diloco_operator.report import UnitPhase, UnitReport
 from diloco_operator.telemetry import report_of

@@ -14,7 +14,7 @@ from diloco.simulation.slices import Reclaims, Slowdowns
 from diloco.simulation.unit import TOKENS
 from diloco.wording import plural
 
-from diloco_operator.api.job import Spec
+from diloco_operator.api.spec import Spec
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.manifests import ManifestError, load_manifests, validate_jobs

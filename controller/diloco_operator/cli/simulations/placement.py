@@ -14,9 +14,9 @@ from typing import Any
 from diloco.simulation.slices import Group, PlacedUnit
 
 from diloco_operator.allotment import Allotment
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED
 from diloco_operator.api.phases import Phase
+from diloco_operator.api.status import UnitState
 from diloco_operator.fleet import Inventory, Shape, project_node
 from diloco_operator.fleet.capacity import CapacityType, capacity_of
 from diloco_operator.fleet.slice_kinds import shape_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diloco import contract
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Retain, Spec
+from diloco_operator.api.spec import Retain, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_image

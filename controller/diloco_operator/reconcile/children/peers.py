@@ -16,7 +16,7 @@ from diloco import contract
 
 from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api import names
-from diloco_operator.api.job import Pool
+from diloco_operator.api.spec import Pool
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.metadata import owner_reference
 from diloco_operator.reconcile.observe.job import Job

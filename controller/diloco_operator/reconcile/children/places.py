@@ -15,7 +15,7 @@ from typing import Any
 
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.api.job import Capacity, Locality, Pool
+from diloco_operator.api.spec import Capacity, Locality, Pool
 from diloco_operator.fleet.affinity import REQUIRED
 from diloco_operator.fleet.capacity import CapacityType, expressions
 from diloco_operator.fleet.node import Host

@@ -17,7 +17,7 @@ from diloco import contract
 
 from diloco_operator.accelerators import ACCELERATOR_LABELS, CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.api.job import PodTemplate, Pool, Spec
+from diloco_operator.api.spec import PodTemplate, Pool, Spec
 from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.children.peers import Peers

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Retain
+from diloco_operator.api.spec import Retain
 from diloco_operator.plan import Patch
 from diloco_operator.reconcile.children.pods import syncer_image
 from diloco_operator.reconcile.context import ReconcileContext

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Spec
+from diloco_operator.api.spec import Spec
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.children import Child

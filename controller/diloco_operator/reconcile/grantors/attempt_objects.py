@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from diloco_operator.api import names
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.context import ReconcileContext

@@ -7,7 +7,7 @@ See docs/decisions/0171-delegated-units.md.
 
 from __future__ import annotations
 
-from diloco_operator.api.job import Pool, ProvisioningMode, Spec
+from diloco_operator.api.spec import Pool, ProvisioningMode, Spec
 from diloco_operator.reconcile.grantors.interface import NODES, Grantor
 
 

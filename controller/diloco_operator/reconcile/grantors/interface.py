@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
-from diloco_operator.api.job import Pool, Spec
 from diloco_operator.api.reasons import PlacedReason, PoolReason, UnitReason
+from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.fields import Fields
 from diloco_operator.kube.timestamps import format_timestamp

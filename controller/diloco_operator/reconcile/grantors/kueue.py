@@ -17,8 +17,9 @@ from sys import intern
 
 from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import Pool, Spec, UnitState
 from diloco_operator.api.reasons import PlacedReason, UnitReason, follows
+from diloco_operator.api.spec import Pool, Spec
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.fields import Fields, string
 from diloco_operator.kube.timestamps import format_timestamp

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from diloco_operator.api import names
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import Pool, ProvisioningMode, Spec
+from diloco_operator.api.spec import Pool, ProvisioningMode, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp

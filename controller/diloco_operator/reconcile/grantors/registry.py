@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Pool, Spec
+from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.fields import Fields
 from diloco_operator.plan import Delete, Patch

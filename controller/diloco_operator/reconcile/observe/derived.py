@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diloco import contract
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Pool, Spec
+from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.fleet.slices import Shape

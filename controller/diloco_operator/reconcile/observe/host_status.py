@@ -15,7 +15,7 @@ from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 
 class HostFailure(NamedTuple):
-    """One attempt that failed on a host. Fields as in `api.job.HostFailure`."""
+    """One attempt that failed on a host. Fields as in `api.status.HostFailure`."""
 
     unit: str
     attempt: int
@@ -30,7 +30,7 @@ class HostFailure(NamedTuple):
 
 
 class HostRecord(NamedTuple):
-    """Fields as in `api.job.HostStatus`."""
+    """Fields as in `api.status.HostStatus`."""
 
     node: str
     uid: str

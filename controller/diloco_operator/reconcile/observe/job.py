@@ -9,8 +9,9 @@ from typing import Any
 from diloco.wording import plural
 
 from diloco_operator.api import names
-from diloco_operator.api.job import InvalidJob, Spec, load
+from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.kinds import kind_problems
+from diloco_operator.api.spec import Spec
 from diloco_operator.kube.client import Cause, Obj
 from diloco_operator.kube.fields import (
     MalformedField,

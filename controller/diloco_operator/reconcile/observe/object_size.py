@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from diloco_operator.api.job import MAX_LEARNERS, Spec
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
+from diloco_operator.api.spec import MAX_LEARNERS, Spec
 from diloco_operator.kube.client import Cause
 
 OBJECT_LIMIT = 3 << 19

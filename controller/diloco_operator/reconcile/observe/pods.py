@@ -11,7 +11,7 @@ from diloco import contract
 from diloco.error_line import error_line
 
 from diloco_operator.api import names
-from diloco_operator.api.job import SLICE_LIMIT, TEMPLATE_HASH_LIMIT
+from diloco_operator.api.status import SLICE_LIMIT, TEMPLATE_HASH_LIMIT
 from diloco_operator.fleet.devices import has_accelerators
 from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.kube.client import Obj

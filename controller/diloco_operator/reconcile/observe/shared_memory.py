@@ -14,7 +14,7 @@ from typing import Any
 
 from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api import names
-from diloco_operator.api.job import Pool
+from diloco_operator.api.spec import Pool
 from diloco_operator.kube.quantities import quantity
 from diloco_operator.reconcile.observe.template import main_container
 

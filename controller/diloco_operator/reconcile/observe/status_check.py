@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from diloco_operator.api import names
-from diloco_operator.api.job import Status
+from diloco_operator.api.status import Status
 from diloco_operator.kube.fields import clip, kind_of_json
 
 _NAMED = 3

@@ -16,7 +16,7 @@ from diloco import contract
 
 from diloco_operator.accelerators import CATALOGUE, UnitShape
 from diloco_operator.api import names
-from diloco_operator.api.job import PodTemplate, Pool, Spec
+from diloco_operator.api.spec import PodTemplate, Pool, Spec
 from diloco_operator.kube.client import Cause
 
 RESERVED_VARIABLES = frozenset(value for key, value in vars(contract).items() if key.startswith("ENV_"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from diloco import contract
 
-from diloco_operator.api.job import PodTemplate, Pool, Spec
+from diloco_operator.api.spec import PodTemplate, Pool, Spec
 
 _FORM = "1"
 FIRST_DEFAULTS: Mapping[str, Any] = {

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.allotment.flow.problem import MEAN
 from diloco_operator.allotment.values import PoolThroughput, exact_values, settled_value
-from diloco_operator.api.job import MOST_TOKENS_PER_SECOND, Pool
+from diloco_operator.api.spec import Pool
+from diloco_operator.api.status import MOST_TOKENS_PER_SECOND
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -33,7 +34,7 @@ POOL_FIGURES = ("tokensPerSecond", "measuredSeconds")
 
 
 class PoolRecord(NamedTuple):
-    """Fields as in `api.job.PoolStatus`."""
+    """Fields as in `api.status.PoolStatus`."""
 
     tokens_per_second: float = 0.0
     """Of one unit while it trains; 0: never measured."""

@@ -7,20 +7,20 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from diloco_operator.api import names
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has processes, or had them a moment ago."""
 UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness", "stepsPerSync", "ownData")
 """Fields of status.units[] that come from the syncer's report and change with every outer step. Each is also a field of the wire's
-UnitReport, of `report.UnitReport`, of `UnitStatusRecord` and of `api.job.UnitStatus`: tests/unit/diloco_operator/test_unit_figures.py."""
+UnitReport, of `report.UnitReport`, of `UnitStatusRecord` and of `api.status.UnitStatus`: see `test_unit_figures.py`."""
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class UnitStatusRecord(NamedTuple):
-    """Fields as in `api.job.UnitStatus`. Times are seconds since the epoch. A tuple, because a reconcile of a big job makes thousands: a
+    """Fields as in `api.status.UnitStatus`. Times are seconds since the epoch. A tuple, because a reconcile of a big job makes thousands: a
     changed copy of a frozen dataclass with so many fields takes five times as long."""
 
     name: str

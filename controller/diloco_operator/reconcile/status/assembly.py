@@ -7,8 +7,8 @@ from typing import Any
 
 from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.losses import format_losses, parse_losses
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import write_host

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import SLICE_LIMIT, UnitState
 from diloco_operator.api.reasons import follows
+from diloco_operator.api.status import SLICE_LIMIT, UnitState
 from diloco_operator.reconcile.observe.object_size import FAILURE_BYTES, TOP_FLOOR, UNIT_FLOOR, stored_bytes
 from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES

@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import ConditionReason, DegradedReason, follows
+from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.contributing import ContributingUnits

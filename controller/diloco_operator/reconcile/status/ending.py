@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from diloco_operator.api import names
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.last_failure import read_last_failure
 from diloco_operator.api.reasons import CompleteReason, FailedReason, follows
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.fields import MOST_COUNT, clip
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete

@@ -9,7 +9,6 @@ from diloco.wording import plural
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.consequences import Lack
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import (
     CONDITION_REASONS,
     FALSE,
@@ -19,6 +18,7 @@ from diloco_operator.api.reasons import (
     Severity,
     lack_of,
 )
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts

@@ -16,8 +16,8 @@ from typing import Any
 from diloco.goodput import Use
 
 from diloco_operator.api.goodput import key_of
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.phases import Phase
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.states import phase_of

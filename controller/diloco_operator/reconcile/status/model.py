@@ -16,7 +16,7 @@ from diloco.contract import Result, remote_snapshots
 
 from diloco_operator.api import names
 from diloco_operator.api.conditions import TERMINAL, ConditionType
-from diloco_operator.api.job import Retain
+from diloco_operator.api.spec import Retain
 from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained

@@ -5,7 +5,7 @@ See docs/decisions/0246-findings.md.
 
 from __future__ import annotations
 
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import NODES, Grant
 from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of

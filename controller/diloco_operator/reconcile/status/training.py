@@ -7,8 +7,8 @@ See docs/decisions/0246-findings.md.
 from __future__ import annotations
 
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import TRUE, TrainingReason
+from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.status.statements import Finding

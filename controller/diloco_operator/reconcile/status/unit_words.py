@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from diloco.wording import plural
 
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 NAMED = 4

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from diloco.wording import plural
 
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from diloco_operator.api import names
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView

@@ -16,8 +16,8 @@ from diloco.wording import plural
 
 from diloco_operator.api.consequences import Follows, Lack
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import Capacity
 from diloco_operator.api.reasons import UnitReason, follows
+from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Shape, Slice, group_name
 from diloco_operator.kube.timestamps import format_timestamp

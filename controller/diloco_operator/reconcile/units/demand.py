@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 
 from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import Capacity, UnitState
 from diloco_operator.api.reasons import follows
+from diloco_operator.api.spec import Capacity
+from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PoolRequest

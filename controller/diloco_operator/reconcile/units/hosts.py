@@ -13,8 +13,9 @@ from diloco.protocol.backoff import exponential
 from diloco.wording import plural
 
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import MAX_HOST_FAILURES, MAX_HOSTS, Pool, Restart
 from diloco_operator.api.reasons import UnitReason, follows
+from diloco_operator.api.spec import Pool, Restart
+from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS
 from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.requirements import SliceRequirements

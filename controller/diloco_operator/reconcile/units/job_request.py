@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import Capacity, Pool, UnitState
 from diloco_operator.api.reasons import follows
+from diloco_operator.api.spec import Capacity, Pool
+from diloco_operator.api.status import UnitState
 from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest
 from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext

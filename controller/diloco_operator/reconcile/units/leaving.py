@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from diloco.contract import Result
 
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition

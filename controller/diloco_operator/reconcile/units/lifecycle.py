@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason, follows
+from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from diloco_operator.api.job import Capacity, Pool
+from diloco_operator.api.spec import Capacity, Pool
 from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import PoolRequest

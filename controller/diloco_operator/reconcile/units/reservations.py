@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco_operator.api import names
-from diloco_operator.api.job import UnitState
+from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.fleet.resources import Resources, most
 from diloco_operator.fleet.slice_kinds import kinds_for

@@ -9,9 +9,10 @@ from diloco.protocol.backoff import exponential
 from diloco.wording import plural
 
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import Restart, UnitState
 from diloco_operator.api.last_failure import LastFailure
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.spec import Restart
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext

@@ -14,8 +14,8 @@ from typing import Unpack
 from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason, follows
+from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.avoidance import FleetWithout, NewNodes
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape

@@ -12,9 +12,9 @@ import enum
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.phases import Phase, UnitFacts
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import UnitState
 
 
 class StateRow(NamedTuple):

@@ -12,8 +12,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import chooser_of

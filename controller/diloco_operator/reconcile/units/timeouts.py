@@ -16,8 +16,8 @@ from typing import NamedTuple
 from diloco.contract import HEARTBEAT
 
 from diloco_operator.api.durations import format_duration
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import UnitState
 from diloco_operator.kube.fields import clip
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import PodWait

@@ -12,8 +12,8 @@ from typing import Any
 
 from diloco.protocol.backoff import exponential
 
-from diloco_operator.api.job import MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import MAX_UNSCHEDULABLE_NODES, UnitState
 from diloco_operator.fleet.devices import has_accelerators
 from diloco_operator.fleet.use import PodUse
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from diloco_operator.allotment.flow.problem import MEAN
 from diloco_operator.allotment.values import leaving_cost
-from diloco_operator.api.job import Objective, UnitState
+from diloco_operator.api.spec import Objective
+from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 

@@ -9,7 +9,7 @@ import pytest
 from builders.allotted_jobs import SimplePool, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node
-from diloco_operator.api.job import Locality
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Shape
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import pytest
 from builders.allotted_jobs import SimplePool, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
-from diloco_operator.api.job import Locality
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Shape
 from diloco_operator.fleet.slices import Slice
 from hypothesis import given, settings

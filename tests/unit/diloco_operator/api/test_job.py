@@ -6,20 +6,8 @@ import json
 import pytest
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
 from diloco_operator.api.crd import job_schema
-from diloco_operator.api.job import (
-    Condition,
-    ConditionStatus,
-    InvalidJob,
-    LearnersStatus,
-    PoolStatus,
-    Progress,
-    Status,
-    UnitState,
-    UnitStatus,
-    dump,
-    dump_status,
-    load,
-)
+from diloco_operator.api.job import InvalidJob, dump, dump_status, load
+from diloco_operator.api.status import Condition, ConditionStatus, LearnersStatus, PoolStatus, Progress, Status, UnitState, UnitStatus
 from diloco_operator.kube.memory import schema as kube_schema
 
 

@@ -6,8 +6,8 @@ import math
 import sys
 
 import pytest
-from diloco_operator.api.job import Progress
 from diloco_operator.api.losses import POINT_LENGTH, LossPoint, format_losses, parse_losses
+from diloco_operator.api.status import Progress
 from diloco_operator.kube.fields import MOST_COUNT
 from hypothesis import given
 from hypothesis import strategies as st

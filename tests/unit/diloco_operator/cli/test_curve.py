@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from diloco_operator.api.job import Progress
 from diloco_operator.api.losses import LossPoint
+from diloco_operator.api.status import Progress
 from diloco_operator.cli.curve import FEWEST_POINTS, Paper, curve_lines
 from hypothesis import given
 from hypothesis import strategies as st

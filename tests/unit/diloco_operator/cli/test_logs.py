@@ -10,7 +10,7 @@ import pytest
 from builders.cluster_scenes import begin, conditions, on_a_cluster, unit
 from builders.fake_cluster import FakeCluster
 from builders.pods import a_learner_pod
-from diloco_operator.api.job import UnitStatus
+from diloco_operator.api.status import UnitStatus
 from diloco_operator.cli.cluster import CommandError
 from diloco_operator.cli.logs import Source, show_logs, syncer_source, unit_logs
 from diloco_operator.cli.unit_pods import UnitPod, unit_pods

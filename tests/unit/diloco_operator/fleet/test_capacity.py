@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders.nodes import a_gpu_node, an_inventory
-from diloco_operator.api.job import Capacity
+from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet import CapacityType, Shape
 from diloco_operator.fleet.capacity import CAPACITY_LABELS, capacity_of, values_of
 

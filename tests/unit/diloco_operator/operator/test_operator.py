@@ -19,7 +19,7 @@ from builders.virtual_time import run_virtual, until
 from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.api.job import Pool
+from diloco_operator.api.spec import Pool
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.fleet.slice_kinds import shape_of

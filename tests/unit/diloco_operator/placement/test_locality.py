@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, an_inventory
-from diloco_operator.api.job import Locality
+from diloco_operator.api.spec import Locality
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement import JobRequest, Placement, PoolRequest, UnitRequest, place

@@ -12,8 +12,8 @@ from builders.reports import a_report, a_unit_report
 from builders.stage import Stage
 from diloco.goodput import Use
 from diloco_operator.api.goodput import key_of
-from diloco_operator.api.job import Status, UnitState
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import Status, UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.goodput import account

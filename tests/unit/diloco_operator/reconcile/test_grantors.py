@@ -12,7 +12,8 @@ import grantor_docs
 import pytest
 from builders.jobs import a_job, gpu_pool
 from builders.pods import a_learner_pod
-from diloco_operator.api.job import ProvisioningMode, load
+from diloco_operator.api.job import load
+from diloco_operator.api.spec import ProvisioningMode
 from diloco_operator.reconcile import project_pod
 from diloco_operator.reconcile.grantors.interface import Grantor
 from diloco_operator.reconcile.grantors.registry import GRANTORS, chooser_of, grantor_named, grantor_of

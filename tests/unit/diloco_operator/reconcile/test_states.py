@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import states_docs
-from diloco_operator.api.job import UnitState
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord, read_units
 from diloco_operator.reconcile.units.states import LIVES, State, phase_of, state_of
 from diloco_operator.reconcile.units.transitions import ImpossibleTransitionError, UnitEvent, transition

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool, with_field
 from diloco.contract import Training
-from diloco_operator.api.job import Spec, load
+from diloco_operator.api.job import load
+from diloco_operator.api.spec import Spec
 from diloco_operator.reconcile.observe.derived import derive
 from diloco_operator.reconcile.observe.template_hash import FIRST_DEFAULTS, job_file_digest, learner_hash, syncer_hash
 

@@ -11,7 +11,8 @@ from builders.nodes import a_tpu_node
 from builders.reports import a_report, a_unit_report
 from builders.stage import START, Stage
 from diloco_operator.allotment import AllotmentRequest
-from diloco_operator.api.job import Pool, load
+from diloco_operator.api.job import load
+from diloco_operator.api.spec import Pool
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.observe.throughput import PoolRecord, measure_pools, write_pool

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from builders.reports import a_report, a_unit_report
-from diloco_operator.api.job import Status, UnitState, UnitStatus
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.status import Status, UnitState, UnitStatus
 from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.record.lines import Figures, Line, Merged, Missing, PhaseBegan, Recovered, StepTaken
 from diloco_operator.record.recorder import Recorder

@@ -1,0 +1,373 @@
+"""`spec` of a DiLoCoJob as types: what a user asks for. The CRD, its defaults and docs/api.md are generated from them (`api.crd`).
+
+camelCase in the API, snake_case here. Durations are seconds and timestamps seconds since the epoch in the program. What CEL rules
+require beyond the types is in `api.rules`.
+
+See docs/decisions/0011-api-limits.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+from diloco.contract import Training
+from pydantic import Field
+
+from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
+from diloco_operator.api.base import ApiModel
+from diloco_operator.api.durations import Duration
+from diloco_operator.api.names import MANAGER
+from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
+
+MAX_LEARNERS = 1024
+"""Units of one job: four digits in a pod's name."""
+MAX_POOLS = 16
+MAX_RETRY = 1_000_000
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    """Keeps the API server from writing an empty field into objects that do not use it."""
+    schema.pop("default", None)
+
+
+class Backoff(ApiModel):
+    """Pause before a unit's next attempt: doubles from `initial` to `max` with every failure within the window."""
+
+    initial: Duration = Field(5.0, description="Pause after the first failure.")
+    max: Duration = Field(300.0, description="Longest pause; not less than initial.")
+
+
+class Restart(ApiModel):
+    """Restart budget of each unit. Disruptions (preemption, eviction, a lost node) do not count."""
+
+    limit: int = Field(
+        5,
+        ge=0,
+        le=1000,
+        description="Failures within the window after which the operator gives the unit up. Times learners.max at most 10,000.",
+    )
+    window: Duration = Field(3600.0, description="Time after which a failure is forgotten.")
+    backoff: Backoff = Field(default_factory=Backoff, description="Pause between a failure and the next attempt.")
+
+
+class Timeouts(ApiModel):
+    """How long each step of an attempt's start may take, from pods that were created to a unit that contributes."""
+
+    schedule: Duration = Field(
+        30.0,
+        description="From a scheduler's first word that it finds no place for a pod until it is bound. A unit that waits longer gives its "
+        "slice up and tries another; this does not count as a failure. Pods that no scheduler has looked at have the time of `start` more.",
+    )
+    pull: Duration = Field(
+        1800.0,
+        description="To pull the images of a pod. The default is enough for 30 GiB at 17 MiB/s. An image that the registry refuses, for "
+        "example because its name is wrong, ends the attempt after `start` already.",
+    )
+    start: Duration = Field(
+        600.0,
+        description="From a bound pod to a running learner, without the time to pull images: volumes, network, init containers. A cluster "
+        "takes 6 minutes to move a volume away from a lost node.",
+    )
+    first_step: Duration = Field(
+        1800.0,
+        description="From joining the syncer to the first step of the training program, for loading data and compiling. Its process must "
+        "be heard from meanwhile, else `stallTimeout` counts.",
+    )
+    join: Duration = Field(600.0, description="From running pods until the syncer has seen the learner.")
+
+
+class Learners(ApiModel):
+    """How many learner units, and when the operator replaces one."""
+
+    min: int = Field(
+        1,
+        ge=1,
+        le=MAX_LEARNERS,
+        description="Learners that placement guarantees. With fewer contributing the job is Degraded; outer steps go on as long as "
+        "training.quorum of them contribute.",
+    )
+    max: int = Field(
+        ge=1, le=MAX_LEARNERS, description="Elastic upper bound over all pools, without units that drain; `kubectl scale` sets it."
+    )
+    restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
+    timeouts: Timeouts = Field(default_factory=Timeouts, description="How long each step of an attempt's start may take.")
+    stall_timeout: Duration = Field(
+        120.0,
+        description="A joined unit that takes no step for so long is replaced. Its first step has `timeouts.firstStep`, and a pause that "
+        "its program announces the time that it names, as long as its process is heard from.",
+    )
+
+
+class PoolLearners(ApiModel):
+    """How many units of this pool."""
+
+    min: int = Field(0, ge=0, le=MAX_LEARNERS, description="Units that must come from this pool.")
+    max: int = Field(
+        ge=0, le=MAX_LEARNERS, description="Most units that may come from this pool. 0 switches the pool off: its units drain."
+    )
+
+
+class Capacity(enum.StrEnum):
+    """How the hardware is paid for, and who may take it away."""
+
+    RESERVED = "Reserved"
+    ON_DEMAND = "OnDemand"
+    SPOT = "Spot"
+    FLEX_START = "FlexStart"
+    SCAVENGED = "Scavenged"
+
+
+class Locality(enum.StrEnum):
+    """How near to each other the hosts of one unit must be."""
+
+    ZONE = "Zone"
+    BLOCK = "Block"
+    ANY = "Any"
+
+
+class ProvisioningMode(enum.StrEnum):
+    """Who brings the nodes of a pool's units."""
+
+    EXISTING = "Existing"
+    AUTOSCALER = "Autoscaler"
+    PROVISIONING_REQUEST = "ProvisioningRequest"
+
+
+class Provisioning(ApiModel):
+    """How units of a pool get nodes that do not exist yet."""
+
+    mode: ProvisioningMode = Field(
+        ProvisioningMode.EXISTING,
+        description="Existing: units run on nodes that are there. Autoscaler: units for which no slice is free get pods that name no node, "
+        "so that an autoscaler (cluster autoscaler, Karpenter, node auto-provisioning) brings nodes for them. ProvisioningRequest: all "
+        "nodes of a unit are asked for at once, by a ProvisioningRequest (autoscaling.x-k8s.io/v1), and its pods come when the nodes do.",
+    )
+    class_name: str = Field(
+        "",
+        alias="class",
+        max_length=253,
+        description="Provisioning class of the requests: `queued-provisioning.gke.io` (flex-start of GKE), "
+        "`best-effort-atomic-scale-up.autoscaling.x-k8s.io`, or another that the cluster's autoscaler has. For ProvisioningRequest only.",
+        json_schema_extra=_without_default,
+    )
+    parameters: dict[str, Annotated[str, Field(max_length=255)]] = Field(
+        default_factory=dict,
+        max_length=100,
+        description="Parameters of the class, such as maxRunDurationSeconds or ValidUntilSeconds. For ProvisioningRequest only.",
+        json_schema_extra=_without_default,
+    )
+    timeout: Duration = Field(
+        900.0,
+        description="How long a unit waits for its nodes. Then it is withdrawn for a while, and the next pool is asked. Not for Existing.",
+    )
+
+
+class TemplateMetadata(ApiModel):
+    """Labels and annotations for the pods; those of diloco.dev/ are the operator's own."""
+
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of the pods.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the pods.")
+
+
+class PodTemplate(ApiModel):
+    """A pod template. The operator adds environment, mounts, placement and the accelerators' resources."""
+
+    metadata: TemplateMetadata = Field(default_factory=TemplateMetadata, description="Labels and annotations of the pods.")
+    spec: dict[str, Any] = Field(
+        default_factory=dict, description="A PodSpec, as `kubectl explain pod.spec` describes it; checked when the pods are made."
+    )
+
+
+class Pool(ApiModel):
+    """One kind of hardware that a learner may run on."""
+
+    name: str = Field(
+        max_length=63, description="DNS label of at most 15 characters; units are called `<pool>-<index>`. Unique within the job."
+    )
+    accelerator: str = Field(
+        max_length=MAX_NAME,
+        description="Kind of hardware, a row of the accelerator catalogue. Immutable. Built in are "
+        f"{', '.join(ACCELERATOR_NAMES)}; the operator's catalogue file may add others. Of a kind that it does not know it says so in the "
+        "condition Accepted.",
+        json_schema_extra={"pattern": NAME_PATTERN},
+    )
+    topology: str = Field(
+        "",
+        max_length=32,
+        description="TPU only: topology of the slice that one unit occupies, such as 2x2x2. Required for a TPU.",
+        json_schema_extra=_without_default,
+    )
+    chips_per_host: int | None = Field(
+        None,
+        ge=1,
+        le=8,
+        description="TPU only: chips of each host. Needed where accelerator and topology leave a choice "
+        "(v6e and v5e 2x4: one host of 8 or two of 4).",
+    )
+    hosts: int | None = Field(
+        None, ge=1, le=512, description="Hosts of one unit. Default 1. Not for TPUs, whose hosts follow from the topology."
+    )
+    accelerators_per_host: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_ACCELERATORS_PER_HOST,
+        description="Accelerators of each host. Default: all that a host of this kind has. Units of one host that ask for fewer leave the "
+        "rest to others; units of several hosts, and those whose pods use the host's network or ports, take whole ones. Not for TPUs and "
+        "cpu.",
+    )
+    processes_per_host: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_PROCESSES_PER_HOST,
+        description="Processes (ranks) that the program runs as on each host, as `torchrun` and `diloco-launch` start them. Default 1. "
+        "Each gets the same number of the host's accelerators. Not for TPUs, of which one process has all chips of its host.",
+    )
+    shared_memory: str | None = Field(
+        None,
+        max_length=16,
+        description="Size of /dev/shm in the container that trains, a Kubernetes quantity. 0: the 64 MiB that every container has. "
+        "Default: 1Gi for each accelerator of a host, and 0 for TPUs and cpu. It is in memory: requests and limits of memory that the "
+        "container sets grow by as much. A template that mounts /dev/shm itself keeps its own.",
+    )
+    learners: PoolLearners = Field(description="How many units of this pool.")
+    spares: int = Field(
+        0,
+        ge=0,
+        le=MAX_LEARNERS,
+        description="Slices that the job keeps free beside its units, so that a unit that loses its slice need not wait for another. They "
+        "are taken once every unit that the pool and learners.max allow has one, and shared with other jobs as units beyond learners.min "
+        "are; no unit of another job leaves for them.",
+    )
+    capacity: Capacity | None = Field(
+        None,
+        description="How the hardware is held. Absent: any. The cloud may take Spot away; FlexStart comes when there is room and ends "
+        "at a known time. Scavenged uses any hardware and yields it to "
+        "units of other jobs.",
+    )
+    locality: Locality = Field(
+        Locality.ZONE,
+        description="How near to each other the hosts of one unit must be. Zone: in one zone (topology.kubernetes.io/zone). Block: also in "
+        "one network block, the widest that the nodes' labels name; NVLink domains are the narrowest. Any: anywhere. Of the places with "
+        "room, the nearest common network block is preferred. Hosts of a TPU slice are always together.",
+    )
+    provisioning: Provisioning = Field(
+        default_factory=Provisioning,
+        description="Who brings nodes for units for which no slice is free. Default: no one, units take the nodes that exist.",
+    )
+    template: PodTemplate = Field(description='Pod template; its container named "learner" is the training program.')
+
+    @property
+    def shape(self) -> UnitShape:
+        """Hosts and accelerators of one unit of this pool. Raises ValueError if the CRD's rules do not hold."""
+        return unit_shape(
+            self.accelerator,
+            topology=self.topology,
+            chips_per_host=self.chips_per_host,
+            hosts=self.hosts,
+            accelerators_per_host=self.accelerators_per_host,
+        )
+
+
+class Retain(enum.StrEnum):
+    """What becomes of the syncer's volume claim when the job is deleted."""
+
+    DELETE = "Delete"
+    KEEP = "Keep"
+
+
+class Storage(ApiModel):
+    """The syncer's volume."""
+
+    size: str = Field("10Gi", max_length=16, description="Size of the volume claim, a Kubernetes quantity. Immutable.")
+    class_name: str = Field("", max_length=253, description='Storage class; "" is the cluster\'s default. Immutable.')
+    retain: Retain = Field(
+        Retain.DELETE,
+        description="What becomes of the volume claim, with the model in it, when the job is deleted, also by ttlSecondsAfterFinished. "
+        "Delete: it is deleted with the job. Keep: it stays. It can be changed at any time, also once the job is over.",
+    )
+
+
+class Syncer(ApiModel):
+    """The one logical syncer of the job."""
+
+    shards: int = Field(1, ge=1, le=64, description="Processes that share the syncer's work; only 1 is supported. Immutable.")
+    storage: Storage = Field(default_factory=Storage, description="The syncer's volume. Size and class are immutable.")
+    template: PodTemplate | None = Field(
+        None, description='Pod template to start from; its container named "syncer", if there is one, is the syncer.'
+    )
+
+
+class Objective(enum.StrEnum):
+    """What placement makes as large as it can be."""
+
+    THROUGHPUT = "Throughput"
+    PREFERENCE = "Preference"
+
+
+class PlacementPolicy(ApiModel):
+    """Which pools units take slices of, and when one leaves its slice for a better one."""
+
+    objective: Objective = Field(
+        Objective.THROUGHPUT,
+        description="Throughput: units take the slices on which the job trains the most tokens/s, as measured (status.pools[].value), or "
+        "by the accelerators' peak until it is; among equal ones the pools' order decides. Preference: the pools' order alone decides. "
+        "learners of the pools hold in either case.",
+    )
+    horizon: Duration = Field(
+        1800.0,
+        description="Time in which a move must pay: a unit leaves its slice for a better one if it gains more than its job loses while it "
+        "starts again, as measured, divided by the horizon; and more than a margin for noise.",
+    )
+    max_moving: int = Field(
+        1,
+        ge=0,
+        le=MAX_LEARNERS,
+        description="Units that may be on the way at once, from their slices to better ones. While so many units drain, start or join, for "
+        "whatever reason, no further one moves. 0: none moves.",
+    )
+
+
+class Spec(ApiModel):
+    """Desired state."""
+
+    suspend: bool = Field(False, description="Releases every learner and keeps the state. Set it to false to resume.")
+    managed_by: str = Field(
+        MANAGER,
+        min_length=1,
+        max_length=253,
+        description="The controller that works on this job. The operator ignores a job with another value. Immutable.",
+    )
+    priority_class_name: str = Field(
+        "",
+        max_length=253,
+        description="Priority class: it orders jobs, and pods get it; those for which an autoscaler brings nodes get only one that never "
+        "pre-empts.",
+    )
+    queue_name: str = Field(
+        "",
+        max_length=63,
+        description="LocalQueue of Kueue in the job's namespace. Each unit waits for its quota there, as a pod group of its own; Kueue "
+        "chooses the flavor, and may take the quota back. Absent: units need no quota. It can be changed while the job is suspended.",
+    )
+    ttl_seconds_after_finished: int | None = Field(
+        None, ge=0, description="Deletes the job this many seconds after Complete or Failed. Absent: never."
+    )
+    retry: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_RETRY,
+        description="Raise it above `status.retry`, absent is 0, to start a failed job again from its last snapshot, or units that were "
+        "given up in a job that trains. A failed job takes other changes only together with it. Lowering it has no effect.",
+    )
+    learners: Learners = Field(description="How many learner units, and when the operator replaces one.")
+    pools: tuple[Pool, ...] = Field(
+        min_length=1, max_length=MAX_POOLS, description="The kinds of hardware that a learner may run on, in order of preference."
+    )
+    placement: PlacementPolicy = Field(
+        default_factory=PlacementPolicy,
+        description="Which pools units take slices of, and when one leaves its slice for a better one. Without effect in a job with "
+        "queueName.",
+    )
+    training: Training = Field(description="How long it trains, how often learners exchange, and how their work is merged.")
+    syncer: Syncer = Field(default_factory=Syncer, description="The syncer's pod and volume.")

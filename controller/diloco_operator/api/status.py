@@ -1,0 +1,336 @@
+"""`status` of a DiLoCoJob as types: what the operator says of it. The CRD and docs/api.md are generated from them (`api.crd`).
+
+camelCase in the API, snake_case here. Durations are seconds and timestamps seconds since the epoch in the program. Everything is
+immutable: a changed status is a new object (`model_copy(update=...)`).
+
+See docs/decisions/0011-api-limits.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any
+
+from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS
+from pydantic import Field, StringConstraints
+
+from diloco_operator.api.base import ApiModel
+from diloco_operator.api.goodput import GoodputStatus
+from diloco_operator.api.losses import LossPoint, losses_field
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS, Retain
+from diloco_operator.api.state import JobState
+from diloco_operator.kube.timestamps import Timestamp
+
+MAX_UNSCHEDULABLE_NODES = 32
+"""Nodes that status remembers; of more, the oldest are forgotten."""
+SLICE_LIMIT = 131072
+"""Characters of the name of a slice or group of hosts."""
+TEMPLATE_HASH_LIMIT = 64
+MOST_TOKENS_PER_SECOND = 1e12
+"""Of one unit."""
+
+
+def _without_default(schema: dict[str, Any]) -> None:
+    """Keeps the API server from writing an empty field into objects that do not use it."""
+    schema.pop("default", None)
+
+
+class ConditionStatus(enum.StrEnum):
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(ApiModel):
+    """One statement about the job."""
+
+    type: str = Field(max_length=316, description="Accepted, Placed, Training, Degraded, Suspended, Complete or Failed.")
+    status: ConditionStatus = Field(description="True, False or Unknown.")
+    reason: str = Field(max_length=1024, description="Stable name of the cause, in CamelCase.")
+    message: str = Field("", max_length=32768, description="Human-readable: what it means and what to do.")
+    observed_generation: int = Field(0, ge=0, description="The metadata.generation that this was decided on.")
+    last_transition_time: Timestamp = Field(description="When status last changed.")
+
+
+class UnitState(enum.StrEnum):
+    """Life of a learner unit."""
+
+    PENDING = "Pending"
+    """Desired; has no hardware yet."""
+    STARTING = "Starting"
+    """Pods exist; not all of them run."""
+    JOINING = "Joining"
+    """Pods run; the unit does not contribute yet."""
+    TRAINING = "Training"
+    """Contributes, as the syncer reports."""
+    DRAINING = "Draining"
+    """Hands back its state before it ends."""
+    BACKING_OFF = "BackingOff"
+    """The attempt ended; the next one starts at notBefore."""
+    FAILED = "Failed"
+    """Given up: the restart budget is used up or a restart does not help."""
+    COMPLETED = "Completed"
+    """Ended because the job is complete."""
+
+
+class UnitStatus(ApiModel):
+    """One learner unit."""
+
+    name: str = Field(max_length=63, description="`<pool>-<index>`.")
+    pool: str = Field(max_length=63, description="The pool that the unit's hardware belongs to.")
+    slice: str = Field("", max_length=SLICE_LIMIT, description='The slice or group of hosts that it occupies; "": none.')
+    state: UnitState = Field(description="Where the unit is in its life.")
+    attempt: int = Field(0, ge=0, description="Number of the current attempt, from 1; 0 before the first.")
+    restarts: int = Field(0, ge=0, description="Attempts that a failure or disruption ended, after which it starts again.")
+    reason: str = Field("", max_length=1024, description="Why it is in this state, in CamelCase.")
+    message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
+    tokens_per_second: float = Field(0.0, ge=0, description="Moving average, as the syncer measures it.")
+    weight: float = Field(
+        0.0,
+        ge=0,
+        description="Its share of the recent merges of the job, 0 to 1; a merge without it counts 0. Those of all units sum to 1.",
+    )
+    staleness: int = Field(
+        0, ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."
+    )
+    steps_per_sync: int | None = Field(
+        None,
+        ge=1,
+        description="Local steps since it had adopted the fragment, at its last contribution that was merged; about training.syncInterval "
+        "where the units are equally fast, at most about 1.5 times that; absent: none yet.",
+    )
+    own_data: bool | None = Field(
+        None,
+        description="Its program feeds itself: its tokens are counted, its samples are not. When it ends, other units do not train what it "
+        "left; absent: it trains what the syncer leases to it.",
+    )
+    tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
+    steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
+    refused: dict[str, int] = Field(
+        default_factory=dict, description="Joins and contributions of this unit that the syncer refused, by reason, all attempts."
+    )
+    since: Timestamp | None = Field(None, description="When it entered this state.")
+    paused_until: Timestamp | None = Field(
+        None, description="When the pause that its program announced must be over, see the message; absent: it does not pause."
+    )
+    slow_since: Timestamp | None = Field(
+        None,
+        description="Since when its steps take much longer than those of the other units of its pool; absent: they do not, or fewer than "
+        "three units of the pool train.",
+    )
+    recover_seconds: float | None = Field(
+        None, ge=0, description="From its last loss to contributing again, with all attempts between; absent: never recovered."
+    )
+    failures: tuple[Timestamp, ...] = Field(
+        (), max_length=1001, description="When it failed, within the restart window; disruptions are not among them."
+    )
+    ended_attempt: int = Field(0, ge=0, description="The newest attempt whose end is on record; its pods may be deleted.")
+    failed_attempt: int | None = Field(
+        None, ge=1, description="The newest attempt that failed; its pods that ended stay, for their logs; absent: none."
+    )
+    last_failure: str | None = Field(
+        None,
+        max_length=1024,
+        description="How that attempt failed, as `Reason: message`, also once the unit trains again; absent: none did.",
+    )
+    ended_at: Timestamp | None = Field(
+        None, description="Since when it does not contribute, over all attempts since; absent once the unit contributes again."
+    )
+    not_before: Timestamp | None = Field(None, description="The next attempt starts no sooner.")
+    unschedulable: int | None = Field(
+        None, ge=1, description="Slices in a row that it gave up without a failure, until a scheduler has bound all its pods; absent: none."
+    )
+    grantor_said: str | None = Field(
+        None,
+        max_length=4096,
+        description="What the grantor had said of its nodes or quota when the last asking ended without a place. Absent: it is asked for "
+        "now, it has had a place since, or it was never asked for.",
+    )
+    cause: str | None = Field(
+        None,
+        max_length=4096,
+        description="How its last attempt ended, or why it has to leave, where the message says more than that; absent: it does not.",
+    )
+    template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
+
+
+class UnschedulableNode(ApiModel):
+    """A node that units gave up without a failure."""
+
+    name: str = Field(max_length=253, description="The node's name.")
+    since: Timestamp = Field(description="When a unit gave it up. Units prefer other nodes for half an hour.")
+
+
+MAX_REMEDIES = 8
+"""Remedies that a pool names."""
+
+
+class PoolStatus(ApiModel):
+    """One pool."""
+
+    name: str = Field(max_length=63, description="The pool's name.")
+    placed: int = Field(0, ge=0, description="Units that have hardware of this pool.")
+    contributing: int = Field(0, ge=0, description="Units of this pool that contribute.")
+    spares: int | None = Field(None, ge=1, description="Free slices that are kept for its units; absent: none.")
+    reason: str = Field("", max_length=1024, description="Why the pool has no more units, in CamelCase.")
+    message: str = Field("", max_length=4096, description="Human-readable: the reason.")
+    remedies: tuple[Annotated[str, StringConstraints(max_length=1024)], ...] | None = Field(
+        None, max_length=MAX_REMEDIES, description="What a person can do about it, one thing each; absent: nothing is known."
+    )
+    waiting_since: Timestamp | None = Field(None, description="Since when units of it wait for hardware; absent: none waits.")
+    tokens_per_second: float | None = Field(
+        None,
+        ge=0,
+        le=MOST_TOKENS_PER_SECOND,
+        description="Tokens/s of one unit of this pool while it trains, as the syncer measures it: an average over ten minutes of "
+        "training, of all units and attempts. It stays while the pool has no unit; absent: never measured.",
+    )
+    measured_seconds: float | None = Field(
+        None, ge=0, description="Training that this average is made of, in seconds, at most 600. From 120 on it decides; absent: none."
+    )
+    value: float | None = Field(
+        None,
+        ge=0,
+        le=MAX_POOLS,
+        description="What one unit of this pool is worth to placement: its tokens/s relative to the mean over the kinds of hardware in "
+        "spec.pools, in steps of 0.05. Of a pool that is not measured yet: by the accelerators' peak, and by what the job gets out of its "
+        "other kinds; absent: 1, the mean.",
+    )
+
+
+class HostFailure(ApiModel):
+    """One attempt that failed on a host, or was slow there."""
+
+    unit: str = Field(max_length=63, description="The unit.")
+    attempt: int = Field(ge=0, description="Its attempt.")
+    at: Timestamp = Field(description="When it failed.")
+    reason: str = Field(
+        "", max_length=1024, description="How it failed, in CamelCase, as in units[].reason; Slow: it was much slower than its pool."
+    )
+
+
+MAX_HOSTS = 16
+"""Hosts that status names."""
+MAX_HOST_FAILURES = 3
+"""Failures that status keeps of each."""
+
+
+class HostStatus(ApiModel):
+    """One host on which attempts of this job failed."""
+
+    node: str = Field(max_length=253, description="Name of the node.")
+    uid: str = Field("", max_length=63, description="uid of the node; a new node of the same name starts without failures.")
+    failures: tuple[HostFailure, ...] = Field(
+        (),
+        max_length=MAX_HOST_FAILURES,
+        description="The latest attempts that failed on it, within the restart window and at least the last one. Disruptions, drains and "
+        "refusals are not among them.",
+    )
+    message: str = Field("", max_length=1024, description="Human-readable: the last failure.")
+    avoided_until: Timestamp | None = Field(
+        None, description="No attempt of this job starts on it until then, unless nothing else is free. Absent: it is not avoided."
+    )
+    avoidances: int = Field(0, ge=0, description="How often it was avoided; each time lasts twice as long as the one before.")
+
+
+class Progress(ApiModel):
+    """Steps, speed and loss."""
+
+    step: int = Field(0, ge=0, description="Outer steps done.")
+    steps: int = Field(0, ge=0, description="Outer steps in all.")
+    tokens: int = Field(0, ge=0, description="Tokens committed to the global parameters.")
+    token_budget: int | None = Field(None, ge=0, description="Tokens at which the job ends, if not by its steps before; absent: none.")
+    loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
+    held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
+    losses: Annotated[tuple[LossPoint, ...], *losses_field(MOST_LOSS_POINTS)] | None = Field(
+        None,
+        description="Training loss over outer steps, `step:loss` of each point, evenly spaced, the newest last; absent: none yet. "
+        "`kubectl diloco status` draws it.",
+    )
+    held_out_losses: Annotated[tuple[LossPoint, ...], *losses_field(MOST_HELD_OUT_POINTS)] | None = Field(
+        None, description="The same of the held-out loss, at the outer steps at which learners evaluated; absent: none yet."
+    )
+    tokens_per_second: float = Field(0.0, ge=0, description="Moving average over all learners.")
+    estimated_completion: Timestamp | None = Field(None, description="When the last step is reached at this speed.")
+    updated_at: Timestamp | None = Field(None, description="When these figures were written; they are written every few seconds.")
+
+
+SNAPSHOT_PATH_LIMIT = 253
+"""Characters of the path of a snapshot within the syncer's volume."""
+
+
+class ModelStatus(ApiModel):
+    """The newest durable snapshot: at the end of the job, the model."""
+
+    step: int = Field(0, ge=0, description="Outer step whose parameters it holds.")
+    claim: str = Field("", max_length=253, description="The PersistentVolumeClaim that holds it, in the job's namespace.")
+    path: str = Field(
+        "",
+        max_length=SNAPSHOT_PATH_LIMIT,
+        description="Its folder within the claim's volume, such as snapshots/snapshot-00000011-t2400; absent: the syncer did not say it.",
+        json_schema_extra=_without_default,
+    )
+    uri: str = Field(
+        "",
+        max_length=2048,
+        description="The folder of its copy below training.checkpoint.uri; absent: there is no copy of this snapshot.",
+        json_schema_extra=_without_default,
+    )
+    format: str = Field("", max_length=32, description="Format of the file with the parameters: safetensors.")
+    retain: Retain = Field(
+        Retain.DELETE,
+        description="What happens to the claim when the job is deleted, as the claim itself says it. It follows syncer.storage.retain "
+        "within a moment.",
+    )
+
+
+class LearnersStatus(ApiModel):
+    """Numbers of learner units."""
+
+    desired: int = Field(0, ge=0, description="Units that the operator wants now.")
+    placed: int = Field(0, ge=0, description="Units that have hardware.")
+    contributing: int = Field(0, ge=0, description="Units that contribute, as the syncer sees it.")
+    min: int = Field(0, ge=0, description="spec.learners.min.")
+    max: int = Field(0, ge=0, description="spec.learners.max.")
+
+
+class Status(ApiModel):
+    """Observed state. Only the operator writes it."""
+
+    observed_generation: int = Field(0, ge=0, description="The metadata.generation that this status was decided on.")
+    state: JobState | None = Field(
+        None,
+        description="The state of the job in one word, from its conditions: NotAccepted, Queued, Starting, Training, Degraded, Suspended, "
+        "Complete or Failed. Absent: the operator has not seen the job.",
+    )
+    reason: str = Field("", max_length=1024, description="Reason of the condition that decides the state, in CamelCase.")
+    retry: int | None = Field(None, ge=0, description="The highest `spec.retry` that the operator has acted on; absent: none.")
+    conditions: tuple[Condition, ...] = Field(
+        (),
+        max_length=32,
+        description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed: each with a reason and a message.",
+    )
+    progress: Progress = Field(default_factory=Progress, description="Steps, speed and loss.")
+    model: ModelStatus | None = Field(
+        None, description="Where the newest snapshot is, and at the end the model; absent: there is none yet."
+    )
+    goodput: GoodputStatus | None = Field(
+        None, description="Where the time of the units went; frozen when the job ends; absent: nothing is measured yet."
+    )
+    learners: LearnersStatus = Field(
+        default_factory=LearnersStatus, description="How many learner units are wanted, placed and contribute."
+    )
+    units: tuple[UnitStatus, ...] = Field(
+        (), max_length=2 * MAX_LEARNERS, description="Every learner unit: where it runs, its state and why, its share of the merges."
+    )
+    unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
+        None,
+        max_length=MAX_UNSCHEDULABLE_NODES,
+        description="Nodes that units gave up lately, because no scheduler bound their pods there, or another operator's learner was "
+        "there first; absent: none.",
+    )
+    hosts: tuple[HostStatus, ...] = Field(
+        (), max_length=MAX_HOSTS, description="Hosts on which attempts failed or were slow lately, and whether the job avoids them."
+    )
+    pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
+    pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")
