@@ -162,6 +162,11 @@ class Provisioning(ApiModel):
         description="How long a unit waits for its nodes. Then it is withdrawn for a while, and the next pool is asked. Not for Existing.",
     )
 
+    @property
+    def brings_nodes(self) -> bool:
+        """Something brings nodes that do not exist yet."""
+        return self.mode is not ProvisioningMode.EXISTING
+
 
 class TemplateMetadata(ApiModel):
     """Labels and annotations for the pods; those of diloco.dev/ are the operator's own."""

@@ -10,7 +10,7 @@ from diloco.wording import plural
 from diloco_operator.api import names
 from diloco_operator.api.job import load
 from diloco_operator.api.reasons import lack_of
-from diloco_operator.api.spec import Pool, ProvisioningMode
+from diloco_operator.api.spec import Pool
 from diloco_operator.api.state import JobState
 from diloco_operator.api.status import ConditionStatus
 from diloco_operator.doctor.model import Check, Facts, Finding, error, ok, read, warning
@@ -58,7 +58,7 @@ def pools(facts: Facts) -> Iterator[Finding]:
             yield warning(
                 Check.POOLS, where, f"{status.reason}: {status.message}", "; ".join(status.remedies or ()) or "wait for other jobs"
             )
-        elif not counts.total and pool.provisioning.mode is ProvisioningMode.EXISTING and pool.learners.max:
+        elif not counts.total and not pool.provisioning.brings_nodes and pool.learners.max:
             devices = f", but {counts.other_devices_count} with {', '.join(counts.other_devices)}" if counts.other_devices else ""
             odd = "; ".join(f"{each.nodes} with {each.what}" for each in counts.odd)
             message = f"no node is one of {shape.one}{devices}{f' ({odd})' if odd else ''}"
