@@ -40,6 +40,8 @@ CONCURRENCY = 64
 """Requests under way at once of the rig and of the bare client: as many as the operator's."""
 STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", namespaced=False)
 SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
+LEARNERS = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
+"""Label selector of the pods of learners."""
 TOPOLOGIES = {1: "2x2", 4: "4x4"}
 """Of a v6e slice by its hosts."""
 
@@ -125,9 +127,8 @@ class PodWatch:
                 await asyncio.sleep(0.2)
 
     async def _watch(self, version: str) -> str:
-        selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
         async for event in self._client.watch(
-            names.PODS, self._namespace, resource_version=version, label_selector=selector, timeout_seconds=300
+            names.PODS, self._namespace, resource_version=version, label_selector=LEARNERS, timeout_seconds=300
         ):
             meta = event.object["metadata"]
             version = meta["resourceVersion"]

@@ -137,7 +137,7 @@ def run(
     from diloco_operator.kube.rest import ConfigError, load_config
     from diloco_operator.operator.endpoints import METRICS, CannotListen
     from diloco_operator.operator.logs import set_up
-    from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, return_freed_memory
+    from diloco_operator.operator.malloc_tuning import return_freed_memory
     from diloco_operator.operator.process import OperatorProcess, ProcessOptions
     from diloco_operator.timeouts import LeaseTimeouts
 
@@ -153,7 +153,6 @@ def run(
     release = package_version("diloco-operator")
     log.info("diloco-operator %s", release)
     return_freed_memory()
-    collect_oldest_seldom()
     options = ProcessOptions(
         cluster=cluster,
         operator=operator_config,

@@ -23,8 +23,8 @@ from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoint_tls import self_signed
 from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
+from diloco_operator.operator.garbage import Garbage
 from diloco_operator.operator.loop_watch import Hold, LoopWatch
-from diloco_operator.operator.malloc_tuning import leave_out_of_collections
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
@@ -91,8 +91,10 @@ class OperatorProcess:
         self._clock = ServerClock()
         self._crd: CrdCheck
         self._operator: Operator | None = None
+        self._garbage = Garbage()
         self._lease: LeaseThread | None = None
         """None: there is no election."""
+        self._leads = False
         self._told_to_stop = asyncio.Event()
 
     def run(self) -> ExitStatus:
@@ -105,6 +107,7 @@ class OperatorProcess:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
             stack.enter_context(self._watch.looking())
+            stack.enter_context(self._garbage.short_collections())
             lease = options.election.timeouts if options.election is not None else None
             client = await stack.enter_async_context(
                 RestClient.connect(
@@ -142,13 +145,14 @@ class OperatorProcess:
         looking = asyncio.create_task(self._crd.run(), name="crd")
         stopping = asyncio.create_task(self._told_to_stop.wait())
         working = asyncio.create_task(self._operate(client), name="operator")
+        collecting = asyncio.create_task(self._garbage.collect_when_grown(self._rests), name="garbage")
         try:
-            anything: list[asyncio.Future[Any]] = [looking, stopping, working, *self._losses]
+            anything: list[asyncio.Future[Any]] = [looking, stopping, working, collecting, *self._losses]
             await asyncio.wait(anything, return_when=asyncio.FIRST_COMPLETED)
-            return await self._exit_status(looking, working)
+            return await self._exit_status(working, looking, collecting)
         finally:
             self._fence.shut()
-            tasks = (looking, stopping, working)
+            tasks = (looking, stopping, working, collecting)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -176,13 +180,18 @@ class OperatorProcess:
         raise RuntimeError("the operator ended without being asked to stop")
 
     async def _lead(self) -> None:
-        leave_out_of_collections()  # what was listed stays
+        self._garbage.leave_out()  # what was listed stays
         if self._lease is None:
             self._fence.open_until(math.inf)
         else:
             await self._lease.acquire()
+        self._leads = True
 
-    async def _exit_status(self, looking: asyncio.Task[None], working: asyncio.Task[None]) -> ExitStatus:
+    def _rests(self) -> bool:
+        """Nothing waits for this replica: it has decided on all that it knows, or it is a standby."""
+        return self._operator is not None and (self._operator.idle or not self._leads)
+
+    async def _exit_status(self, working: asyncio.Task[None], *others: asyncio.Task[None]) -> ExitStatus:
         if any(lost.done() for lost in self._losses):
             [error] = [lost.exception() for lost in self._losses]
             if isinstance(error, LeaseLost):
@@ -190,7 +199,7 @@ class OperatorProcess:
                 return ExitStatus.LEASE_LOST  # the fence is shut: every write has ended already
             log.error("the election failed", exc_info=error)
             return ExitStatus.FAILED
-        for task in (looking, working):
+        for task in (*others, working):
             if task.done():
                 log.error("the operator failed: this is a defect, please report it", exc_info=task.exception())
                 await self._release()

@@ -1,12 +1,9 @@
 """Memory that a process freed goes back to the system."""
 
-import gc
 import subprocess
 import sys
-import weakref
 
 import pytest
-from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, leave_out_of_collections
 
 # Raises glibc's thresholds as a big answer of the API server does (a block of 8 MiB, freed), then frees 60 MiB of blocks of 1 MiB below
 # one that stays.
@@ -39,30 +36,3 @@ def _kept(how: str) -> int:
 def test_freed_memory_goes_back_to_the_system_although_something_newer_stays() -> None:
     assert _kept("as it is") > 50
     assert _kept("give back") < 10
-
-
-def test_full_garbage_collections_are_rare_and_young_ones_unchanged() -> None:
-    before = gc.get_threshold()
-    try:
-        collect_oldest_seldom()
-        young, middle, old = gc.get_threshold()
-        assert (young, middle) == before[:2]
-        assert old > before[2]
-    finally:
-        gc.set_threshold(*before)
-
-
-def test_what_is_there_is_left_out_of_later_collections_but_for_young_garbage() -> None:
-    class Cycle:
-        def __init__(self) -> None:
-            self.itself = self
-
-    kept, gone = Cycle(), Cycle()
-    seen = weakref.ref(gone)
-    del gone
-    try:
-        leave_out_of_collections()
-        assert seen() is None
-        assert all(each is not kept for each in gc.get_objects())
-    finally:
-        gc.unfreeze()
