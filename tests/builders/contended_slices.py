@@ -29,6 +29,27 @@ def stranger(plane: ControlPlane, where: str, node: str) -> None:
     wait_for(lambda: plane.request("GET", path)["spec"].get("nodeName") == node, f"kube-scheduler to bind the pod to {node}")
 
 
+def pretend(plane: ControlPlane, where: str, job: str, unit: str, node: str) -> None:
+    """A pod on the node that requests nothing, and is a unit of the job by its labels, owner and annotations."""
+    pool = unit.rpartition("-")[0]
+    owner = json.loads(plane.kubectl("get", "dilocojob", job, "-n", where, "-o", "json").stdout)["metadata"]["uid"]
+    meta = {
+        "name": names.learner_pod_name(job, unit, 1, 0),
+        "labels": {
+            names.LABEL_JOB: job,
+            names.LABEL_COMPONENT: names.COMPONENT_LEARNER,
+            names.LABEL_POOL: pool,
+            names.LABEL_UNIT: unit,
+            names.LABEL_ATTEMPT: "1",
+            names.LABEL_HOST: "0",
+        },
+        "annotations": {names.ANNOTATION_NODE: node, names.ANNOTATION_SLICE: node},
+        "ownerReferences": [{"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job, "uid": owner, "controller": True}],
+    }
+    spec = {"containers": [{"name": "learner", "image": "none"}], "nodeName": node, "automountServiceAccountToken": False}
+    plane.request("POST", f"/api/v1/namespaces/{where}/pods", {"metadata": meta, "spec": spec})
+
+
 def end(plane: ControlPlane, where: str, pod: str) -> None:
     """As a kubelet does in the end."""
     plane.kubectl("delete", "pod", pod, "-n", where, "--grace-period=0", "--force")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.contended_slices import an_operator, apply, end, learners, listed, looked_at, nodes, status, stranger
+from builders.contended_slices import an_operator, apply, end, learners, listed, looked_at, nodes, pretend, status, stranger
 from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import a_manifest, template, tpu_pool
 from builders.nodes import a_tpu_node
@@ -151,6 +151,24 @@ def test_a_job_of_a_class_that_pre_empts_waits_for_slices_and_ends_no_minimum_of
         wait_for(lambda: text in status(plane, where, "urgent")["pools"][0].get("message", ""), f"the pool to say {text!r}", operator)
         assert status(plane, where, "urgent")["pools"][0]["reason"] == "NoFreeSlice"
         assert (leaving(), len(learners(plane, where, "holds"))) == ([], 3)
+
+
+@pytest.mark.parametrize("spec", [{"managedBy": "example.com/other"}, {}], ids=["of another operator", "of this operator"])
+def test_pods_that_request_nothing_take_no_slice_from_another_tenant(
+    control_plane: ControlPlane, slices: list[str], namespaces: list[str], spec: dict[str, str], tmp_path: Path
+) -> None:
+    plane = control_plane
+    mine, theirs, _ = namespaces
+    waits = tpu_pool("v5p", "tpu-v5p", "2x2x1", max=1)  # for hardware that is not there
+    manifest = a_manifest("evil", min=1, max=1, pools=[waits], spec={**ON_LATE, **spec})
+    plane.kubectl("apply", "-n", theirs, "-f", "-", input=json.dumps(manifest))
+    for number, node in enumerate(slices):
+        pretend(plane, theirs, "evil", f"v5p-{number}", node)
+    with an_operator(plane, tmp_path, mine, theirs) as operator:
+        apply(plane, mine, len(slices), "victim")
+        wait_for(lambda: len(learners(plane, mine, "victim")) == len(slices), "the victim to have every slice", operator)
+        assert sorted(nodes(plane, mine, "victim").values()) == sorted(slices)
+        assert {name.rsplit("-", 2)[1] for name in nodes(plane, mine, "victim")} == {"a1"}, "no unit needed a second attempt"
 
 
 def test_a_job_whose_pods_a_quota_refuses_takes_no_slice_from_another_tenant(
