@@ -34,11 +34,16 @@ class Flows[K: Hashable]:
             self._light.pop(flow, None)
             self._light[flow] = now
 
+    def any_light(self, flows: Iterable[K], now: float) -> bool:
+        """Whether one of `flows` is not heavy."""
+        _forget(self._heavy, now - HEAVY_SECONDS)
+        return any(flow not in self._heavy for flow in flows)
+
     def is_contended(self, flow: K, holders: Iterable[K], now: float) -> bool:
         """Whether `flow` is heavy while a light one is present, or is one of `holders`, which use something now."""
         _forget(self._light, now - self._present)
-        _forget(self._heavy, now - HEAVY_SECONDS)
-        return flow in self._heavy and (bool(self._light) or any(other not in self._heavy for other in holders))
+        light_at_work = self.any_light(holders, now)
+        return flow in self._heavy and (bool(self._light) or light_at_work)
 
 
 def _forget[K](moments: dict[K, float], before: float) -> None:

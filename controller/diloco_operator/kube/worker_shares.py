@@ -46,6 +46,10 @@ class WorkerShares:
         """Whether the lane is a crowd while another lane is present that is none."""
         return self._flows.is_contended(lane, self._held, now)
 
+    def others_at_work(self, now: float) -> bool:
+        """Whether a lane that is no crowd holds a worker."""
+        return self._flows.any_light(self._held, now)
+
     def took(self, lane: Hashable, waiting: int, now: float) -> None:
         """A worker has a key of this lane, in which so many others wait for one."""
         self._held[lane] += 1

@@ -18,6 +18,7 @@ from typing import Protocol
 from diloco.protocol.backoff import ExponentialBackoff
 
 from diloco_operator.kube.fair_queue import FairQueue
+from diloco_operator.kube.giving_way import GivingWay
 from diloco_operator.kube.worker_shares import WorkerShares
 
 
@@ -208,6 +209,7 @@ class WorkQueue[K: Hashable]:
         """When each key that is processed was taken."""
         self._failures: dict[K, int] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
+        self._giving_way = GivingWay()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._closed = False
@@ -290,7 +292,10 @@ class WorkQueue[K: Hashable]:
         taken = self._taken.pop(key, None)
         if taken is not None and self._shares is not None:
             lane = self._lane(key)
-            self._shares.gave_back(lane, self._keys.waiting(lane), self._time())
+            now = self._time()
+            self._shares.gave_back(lane, self._keys.waiting(lane), now)
+            if not self._shares.others_at_work(now):
+                self._giving_way.end()
         if taken is not None and self._observer is not None:
             self._observer.finished(self._time() - taken)
         if cool_down > 0 and not self._closed:
@@ -317,6 +322,12 @@ class WorkQueue[K: Hashable]:
     def makes_room(self, key: K) -> bool:
         """Whether the key's lane is a crowd beside a lane that is none."""
         return self._shares is not None and self._shares.makes_room(self._lane(key), self._time())
+
+    async def give_way(self, key: K) -> None:
+        """To be called before each step of the work on a key, such as a request. If the key's lane is a crowd, waits until no lane that is
+        none has a worker, or a short while: what the others do would wait for the step."""
+        if self._shares is not None and self.makes_room(key) and self._shares.others_at_work(self._time()):
+            await self._giving_way.wait()
 
     @property
     def depth(self) -> int:

@@ -36,6 +36,10 @@ READY = 128
 with the certificates of up to 64 units, is made and written."""
 
 
+async def _at_once(_: Subject) -> None:
+    """Wait for nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An action that was not carried out."""
@@ -90,7 +94,8 @@ class Executor:
     """Carries out plans with at most `concurrency` requests at once over all jobs and `per_job` for one job. A job that wants more than
     `light` at once gets `in_contention` while other jobs write too. Waiting jobs take turns, request by request.
 
-    `makes_room` says that the jobs of a job's namespace are so many, beside others, that their requests go one at a time.
+    `makes_room` says that the jobs of a job's namespace are so many, beside others, that their requests go one at a time. `give_way` is
+    awaited before each of these.
 
     `unsent` is called with (resource, namespace, name) of every create and delete that failed, or that was not sent because an earlier
     stage failed: its effect must not be expected. If it happened after all, to do it again is harmless.
@@ -106,11 +111,13 @@ class Executor:
         light: int = LIGHT_FLOW,
         in_contention: int = CONTENTION_CONCURRENCY,
         makes_room: Callable[[Subject], bool] = lambda _: False,
+        give_way: Callable[[Subject], Awaitable[None]] = _at_once,
     ) -> None:
         self._client = client
         self._events = events
         self._per_job = per_job
         self._makes_room = makes_room
+        self._give_way = give_way
         self._one_at_a_time: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By namespace; held by the requests that use it."""
         self._slots: FairSlots[Subject] = FairSlots(concurrency, most=per_job, light=light, most_in_contention=min(in_contention, per_job))
@@ -352,6 +359,7 @@ class Executor:
             return
         lock = self._one_at_a_time.setdefault(job.namespace, asyncio.Lock())
         async with lock:
+            await self._give_way(job)
             yield
 
 

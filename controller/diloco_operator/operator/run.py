@@ -146,6 +146,7 @@ class Operator:
                 concurrency=self._run.concurrency,
                 per_job=self._run.job_concurrency,
                 makes_room=lambda job: self._queue.makes_room((job.namespace, job.name)),
+                give_way=lambda job: self._queue.give_way((job.namespace, job.name)),
             ),
             events,
             telemetry,
@@ -228,6 +229,7 @@ class Operator:
         share."""
         loop = asyncio.get_running_loop()
         self.counters.reconciles += 1
+        await self._queue.give_way(key)
         begun = loop.time()
         result = await self._result(key)
         if result.failed:

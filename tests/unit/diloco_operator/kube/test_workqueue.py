@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from builders.virtual_time import run_virtual
 from diloco.protocol.backoff import ExponentialBackoff
+from diloco_operator.kube.giving_way import GIVE_WAY_SECONDS
 from diloco_operator.kube.workqueue import KeyQueue, ShutDown, WorkQueue
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -186,6 +187,38 @@ def test_a_crowd_has_one_worker_while_another_lane_comes_now_and_then() -> None:
     assert held[2] == 16, "alone it has four fifths"
     assert all(held[second] <= 2 for second in range(5, 14)), "one of the crowd, and one of the other lane now and then"
     assert held[29] == 16, "the other lane is gone"
+
+
+def test_a_crowd_gives_way_at_each_step_while_another_lane_has_a_worker_but_never_for_long() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        queue: WorkQueue[str] = WorkQueue(
+            ExponentialBackoff(initial=1, ceiling=60, jitter=0), rng=lambda: 0.0, lane=lambda key: key.split("/")[0], workers=20
+        )
+
+        async def waits(key: str) -> float:
+            begun = loop.time()
+            await queue.give_way(key)
+            return loop.time() - begun
+
+        for number in range(1000):
+            queue.add(f"crowd/{number}")
+        crowd = await queue.get()
+        assert await waits(crowd) == 0, "it is alone"
+        queue.add("quiet/1")
+        quiet = await queue.get()
+        while not quiet.startswith("quiet"):
+            quiet = await queue.get()
+        assert await waits(crowd) == pytest.approx(GIVE_WAY_SECONDS)
+        assert await waits(quiet) == 0
+        step = asyncio.create_task(waits(crowd))
+        await asyncio.sleep(GIVE_WAY_SECONDS / 4)
+        queue.done(quiet)
+        assert await step == pytest.approx(GIVE_WAY_SECONDS / 4), "the other is done"
+        assert queue.makes_room(crowd)
+        assert await waits(crowd) == 0, "the other lane is present, and does nothing"
+
+    run_virtual(scenario())
 
 
 def test_a_lane_alone_gets_a_worker_back_as_soon_as_one_of_its_keys_is_done() -> None:

@@ -161,6 +161,29 @@ def test_namespaces_that_make_room_have_one_request_at_a_time_each() -> None:
     assert run_virtual(scenario()) == (2, 15)
 
 
+def test_namespaces_that_make_room_give_way_before_each_request() -> None:
+    async def scenario() -> tuple[list[str], int]:
+        api = ScriptedApi()
+        client: Any = api
+        others_are_done = asyncio.Event()
+        gave_way: list[str] = []
+
+        async def give_way(job: Subject) -> None:
+            gave_way.append(job.namespace)
+            await others_are_done.wait()
+
+        executor = Executor(client, EventRecorder(client, lambda: NOW), makes_room=lambda job: job.namespace == "crowd", give_way=give_way)
+        plan = Plan(creates=tuple(create(f"p{i}") for i in range(3)))
+        crowd = asyncio.create_task(executor.execute(Subject("crowd", "lm", "uid"), plan))
+        await executor.execute(Subject("quiet", "lm", "uid"), plan)
+        sent_meanwhile = len(api.calls)
+        others_are_done.set()
+        await crowd
+        return gave_way, sent_meanwhile
+
+    assert run_virtual(scenario()) == (["crowd"] * 3, 3)
+
+
 def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job() -> None:
     run = Run(Plan(status=STATUS))
     [(_, (resource, namespace, name, body, type_, subresource, manager, force))] = run.api.calls

@@ -1,0 +1,41 @@
+"""Waits of those who let others go first, for a short while at most.
+
+See docs/decisions/0221-crowds-make-room.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+GIVE_WAY_SECONDS: Final = 0.02
+"""Where others are always at work, some 40 steps a second are left to those who give way."""
+
+
+class GivingWay:
+    """For one event loop."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    async def wait(self) -> None:
+        """Returns when `end` is called, and after `GIVE_WAY_SECONDS` at the latest."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.add(waiter)
+        timer = loop.call_later(GIVE_WAY_SECONDS, _release, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiters.discard(waiter)
+
+    def end(self) -> None:
+        """The others are done: all who wait go on."""
+        for waiter in self._waiters:
+            _release(waiter)
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
