@@ -181,6 +181,8 @@ class Report:
     contributions: int = 0
     """That were merged, of all units."""
     work_refused: int = 0
+    cosine: float | None = None
+    """Mean cosine between two contributions to a merge, -1..1, moving average; None: there was no merge of two yet."""
     """Contributions that were refused for what they are: not because they came late, or their unit had left."""
     units: Mapping[str, UnitReport] = field(default_factory=dict)
     samples: int = 0

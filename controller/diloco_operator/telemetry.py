@@ -426,6 +426,7 @@ def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", mo
         ending=_ending(wire.ending) if wire.HasField("ending") else None,
         contributions=_count(wire.contributions),
         work_refused=_count(wire.work_refused),
+        cosine=min(1.0, max(-1.0, wire.cosine)) if wire.HasField("cosine") and math.isfinite(wire.cosine) else None,
         losses=_curve(wire.losses, MOST_LOSS_POINTS),
         held_out_losses=_curve(wire.held_out_losses, MOST_HELD_OUT_POINTS),
         units={unit.unit: _unit_of(unit) for unit in wire.units},

@@ -12,6 +12,10 @@ class AtOnce:
     """Commits that are durable at once, and kept in memory."""
 
     merges: list[Mapping[str, Any]] = field(default_factory=list)
+    notes: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def note(self, kind: str, **what: Any) -> None:
+        self.notes.append((kind, what))
 
     def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None:
         self.merges.append(what)

@@ -42,6 +42,7 @@ _COLUMNS = [
     _column("Step", "integer", ".status.progress.step", "Outer steps done."),
     _column("Steps", "integer", ".status.progress.steps", "Outer steps in all."),
     _column("Loss", "number", ".status.progress.loss", "Training loss."),
+    _column("Cosine", "number", ".status.progress.cosine", "Mean cosine between contributions.", wide=True),
     _column("Tokens/s", "number", ".status.progress.tokensPerSecond", "Tokens per second over all learners.", wide=True),
     _column("Pools", "string", ".status.poolSummary", "Contributing of placed units in each pool.", wide=True),
     _column("Age", "date", ".metadata.creationTimestamp", "Since its creation."),

@@ -241,6 +241,13 @@ class Progress(ApiModel):
     tokens: int = Field(0, ge=0, description="Tokens committed to the global parameters.")
     token_budget: int | None = Field(None, ge=0, description="Tokens at which the job ends, if not by its steps before; absent: none.")
     loss: float | None = Field(None, description="Training loss, weighted over the learners, moving average.")
+    cosine: float | None = Field(
+        None,
+        ge=-1,
+        le=1,
+        description="Mean cosine between the learners' contributions to a merge, moving average: 0 of independent directions, 1 of equal "
+        "ones; absent: no merge had two yet.",
+    )
     held_out_loss: float | None = Field(None, description="Loss of the final parameters on held-out data, once Complete.")
     losses: Annotated[tuple[LossPoint, ...], *losses_field(MOST_LOSS_POINTS)] | None = Field(
         None,

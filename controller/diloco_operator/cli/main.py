@@ -13,6 +13,8 @@ _COMMANDS = {
     "plan": "diloco_operator.cli.plan",
     "doctor": "diloco_operator.cli.doctor",
     "export": "diloco_operator.cli.export",
+    "tape": "diloco_operator.cli.tape",
+    "replay": "diloco_operator.cli.replay",
     "simulate": "diloco_operator.cli.simulate",
     "launch": "diloco_operator.cli.launch",
     "crd": "diloco_operator.cli.crd",

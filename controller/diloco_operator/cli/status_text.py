@@ -73,6 +73,7 @@ def _figures(view: JobView, now: float) -> Iterable[str]:
         figures = [f"step {progress.step} of {progress.steps} ({progress.step / progress.steps:.0%})"]
         figures += [f"loss {loss_text(progress.loss)}"] if progress.loss is not None else []
         figures += [f"held-out loss {loss_text(progress.held_out_loss, 5)}"] if progress.held_out_loss is not None else []
+        figures += [f"cosine {progress.cosine:.2f}"] if progress.cosine is not None else []
         budget = f" of {count(progress.token_budget)}" if progress.token_budget is not None else ""
         figures += [f"{count(progress.tokens)}{budget} tokens"]
         if not view.over and not view.is_suspended:

@@ -295,6 +295,7 @@ _GAUGES = {
     "snapshot_interval_steps": "Outer steps between two snapshots, by the job's spec",
     "tokens_per_second": "Tokens per second over all learners",
     "loss": "Training loss",
+    "cosine": "Mean cosine between the learners' contributions to a merge, moving average",
     "avoided_hosts": "Hosts on which no unit starts now, because attempts failed or were slow there",
 }
 
@@ -339,8 +340,9 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
     if job.spec is not None:
         families["snapshot_interval_steps"].add_metric(key, job.spec.training.checkpoint.every_steps)
     _add_goodput(families, key, status.get("goodput"))
-    if "loss" in progress:
-        families["loss"].add_metric(key, progress["loss"])
+    for field in ("loss", "cosine"):
+        if field in progress:
+            families[field].add_metric(key, progress[field])
     for state in UnitState:
         families["units"].add_metric((*key, state.value), sum(1 for unit in units if unit["state"] == state))
     if (there := state_on_record(status)) is not None:
@@ -348,14 +350,19 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
             families["state"].add_metric((*key, job_state.value), job_state is there)
     for condition in status.get("conditions") or ():
         families["condition"].add_metric((*key, condition["type"], condition["status"]), 1)
-    refused: dict[str, int] = {}
-    for unit in units:
-        for reason, count in (unit.get("refused") or {}).items():
-            refused[reason] = refused.get(reason, 0) + count
-    for reason, count in sorted(refused.items()):
+    for reason, count in sorted(_refused(units).items()):
         families["refused"].add_metric((*key, reason), count)
     if report is not None:
         families["report_age_seconds"].add_metric(key, max(0.0, now - report.received_at))
+
+
+def _refused(units: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Contributions by the reason for which they were refused."""
+    found: dict[str, int] = {}
+    for unit in units:
+        for reason, count in (unit.get("refused") or {}).items():
+            found[reason] = found.get(reason, 0) + count
+    return found
 
 
 def _add_goodput(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], key: JobKey, goodput: Mapping[str, Any] | None) -> None:

@@ -97,6 +97,16 @@ class RecordFile:
         except OSError as error:
             raise TapeError(f"{self._path} cannot be read: {error.strerror or error}") from error
 
+    def at(self, offset: int) -> Record | None:
+        """The record at `offset`; None: it is torn. Raises TapeError."""
+        try:
+            with self._path.open("rb") as file:
+                end = file.seek(0, 2)
+                file.seek(offset)
+                return self._record(file, offset, end)
+        except OSError as error:
+            raise TapeError(f"{self._path} cannot be read: {error.strerror or error}") from error
+
     def _read(self, file: BinaryIO) -> Iterator[Record]:
         end = file.seek(0, 2)
         offset = file.seek(0)
@@ -144,6 +154,15 @@ class RecordFile:
             f"{self._path} is damaged at offset {offset}: {what}. What follows it cannot be taken. Put a good copy back in its place; or "
             f"cut it there (truncate -s {offset}), and remove the later files beside it, to go on from the merge before it."
         )
+
+
+def read_record(path: Path, offset: int) -> Record:
+    """The record at `offset` of a file, with its values. Raises TapeError if there is none that is whole."""
+    reader = RecordFile(path, values=True)
+    found = reader.at(offset)
+    if found is None:
+        raise TapeError(f"{path} ends within the record at offset {offset}")
+    return found
 
 
 def checksum(values: memoryview | Bytes) -> str:

@@ -316,6 +316,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         snapshot="snapshots/s-1", snapshot_copied=True, snapshot_error="disk full", message="older snapshot", units=[unit], draining=True,
         losses=[pb.LossPoint(t=1, loss=5.5)], held_out_losses=[pb.LossPoint(t=2, loss=4.5)], token_budget=7,
         ending=pb.Ending(cause=pb.Ending.TOKENS, t=8), contributions=9, work_refused=10, samples=11, clock=12.5, incarnation=b"\x0d",
+        cosine=0.125,
         entries=[pb.Entry(number=14, at=12.25, merge=pb.Merge(t=15, fragment=16, units=["u"], loss=17))],
     )  # fmt: skip
     plain = report_of(wire, received_at=42, pod_uid="pod-1")
@@ -325,7 +326,7 @@ def test_every_field_of_the_wire_arrives() -> None:
         "snapshot_t": -1, "snapshot": "snapshots/s-1", "snapshot_copied": True,
         "snapshot_error": "disk full", "message": "older snapshot", "draining": True, "pod_uid": "pod-1",
         "losses": ((1, 5.5),), "held_out_losses": ((2, 4.5),), "token_budget": 7, "ending": (ENDED_BY_TOKENS, 8),
-        "contributions": 9, "work_refused": 10, "samples": 11, "clock": 12.5, "incarnation": "0d",
+        "contributions": 9, "work_refused": 10, "samples": 11, "clock": 12.5, "incarnation": "0d", "cosine": 0.125,
         "entries": (Entry(14, 12.25, Merge(15, 16, ("u",), 17.0)),),
     }  # fmt: skip
     assert plain.loss is None

@@ -114,7 +114,8 @@ def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result 
     elif report is not None:
         found |= {"step": report.t, "tokens": report.tokens, "tokensPerSecond": round(report.tokens_per_second, 1)}
         found.pop("heldOutLoss", None)  # of the final parameters: with more steps they are final no more
-        found |= _known(loss=report.loss, heldOutLoss=report.held_out_loss)
+        cosine = round(report.cosine, 3) if report.cosine is not None else None
+        found |= _known(loss=report.loss, heldOutLoss=report.held_out_loss, cosine=cosine)
         found.pop("estimatedCompletion", None)
         if report.step_seconds > 0 and report.t < report.steps and report.ending is None:
             left = (report.steps - report.t) * report.step_seconds

@@ -221,6 +221,7 @@ class Engine:
             losses=self._history.losses,
             token_budget=self._config.job.training.tokens or 0,
             ending=self._ending.ending,
+            cosine=self.exchanges.cosine.value,
         )
 
     def stop(self) -> None:
@@ -467,6 +468,7 @@ class Engine:
         if isinstance(seeded, Rejected):
             return seeded
         if seeded and self.exchanges.core is not None:
+            self._tape.note("seed", unit=session.unit)
             self._snapshot_due = True
             self._changes.notify()
         return None
@@ -513,7 +515,7 @@ class Engine:
         if self._tape.lost and not self._tape_was_lost:
             self._snapshot_due = True  # merges are written again after it
         self._tape_was_lost = self._tape.lost
-        if core.seeded and self._tape.value_bytes > self._most_values:
+        if core.seeded and self._tape.bytes > self._most_values:
             self._snapshot_due = True  # the volume holds no more than that besides snapshots
         if self._snapshot_due and not self._snapshots.busy:
             self._snapshot_due = False

@@ -25,12 +25,14 @@ from diloco.algorithm.events import EndsAt, Joined, Left, Lives, Metadata, Pause
 from diloco.algorithm.fragments import Fragment
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import Portion
+from diloco.algorithm.quorum import MovingAverage
 from diloco.algorithm.shard import Update
 from diloco.contract import Training
 from diloco.protocol.diloco_pb2 import Progress, ToLearner
 from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.diloco_pb2 import Rest as RestMessage
 from diloco.protocol.framing import Transfer
+from diloco.syncer.job.adoptions import Adoptions
 from diloco.syncer.job.arithmetic import Arithmetic
 from diloco.syncer.job.awake import AwakeClock
 from diloco.syncer.job.seeding import Seeding
@@ -46,13 +48,18 @@ _log = logging.getLogger(__name__)
 INLINE_ELEMENTS = 1 << 18
 """Fragments up to this many values (1 MiB) are merged and decoded in the event loop: a thread would cost more."""
 
+COSINE_ALPHA = 0.1
+"""Weight of the newest merge in the mean cosine that is reported."""
+
 SKIPS_SAID_AGAIN_AFTER = 100
 """Of the exchanges that merge nothing, one within so many outer steps is logged, with the number of those before it: a job whose learners
 do not answer skips every outer step."""
 
 
 class Commits(Protocol):
-    """Where merges are made durable, see `TapeWriter`."""
+    """Where merges are made durable and other things noted, see `TapeWriter`."""
+
+    def note(self, kind: str, **what: Any) -> None: ...
 
     def commit(self, t: int, what: Mapping[str, Any], gradient: memoryview, result: memoryview, then: Callable[[], None]) -> None: ...
 
@@ -94,8 +101,9 @@ class Exchanges:
         self._skips_unsaid = 0
         self.tokens = [work.ledger.tokens] * training.fragments if tokens is None else list(tokens)
         """Per fragment the tokens that were committed when its version was made: the same for all ranks that adopt it."""
-        self.cosine = math.nan
-        """Of the newest merge that had one, see `merge.Merged`."""
+        self.cosine = MovingAverage(COSINE_ALPHA, even=True)
+        """Between contributions, over the newest merges, see `merge.Merged`."""
+        self._adoptions = Adoptions()
 
     @property
     def seeded(self) -> bool:
@@ -183,6 +191,8 @@ class Exchanges:
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
         """A learner has taken a local step. Not None: it must be refused."""
         metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
+        for p, version, step in self._adoptions.reported(session.holder, metadata, progress.t):
+            self._commits.note("adopt", unit=session.unit, fragment=p, version=version, step=step)
         try:
             self.opened().take(Reported(self.at(now), session.unit, metadata))
         except ValueError as error:
@@ -292,12 +302,13 @@ class Exchanges:
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
         """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
         if update is not None and not math.isnan(update.cosine):
-            self.cosine = update.cosine
+            self.cosine.add(update.cosine)
         for effect in core.computed(close, update, self.at(now)):
             self._carry_out(core, effect, now)
         self._commits.applied(close.t)
 
     def _merged(self, merged: Merged, now: float) -> None:
+        self._adoptions.made(merged.fragment, merged.t)
         self._work.closed(merged.fragment, merged.t, {marks.session for marks in merged.marks.values()})
         _log.debug("outer step %d merged fragment %d of %s", merged.t, merged.fragment, ", ".join(merged.units))
         self._recent.merged(merged.t, merged.fragment, merged.units, self._unit_stats.loss(), now)
@@ -309,6 +320,7 @@ class Exchanges:
             peer.outgoing.broadcast(version, self._work.merged_at(session, new.fragment))
 
     def _skipped(self, skipped: Skipped, now: float) -> None:
+        self._commits.note("skip", t=skipped.t, fragment=skipped.fragment, message=skipped.message)
         self._recent.merged(skipped.t, skipped.fragment, (), self._unit_stats.loss(), now)
         self._work.closed(skipped.fragment, skipped.t, ())
         if self._skips_said_at is not None and skipped.t < self._skips_said_at + SKIPS_SAID_AGAIN_AFTER:

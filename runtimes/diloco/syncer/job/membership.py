@@ -281,6 +281,7 @@ class Membership:
         """The guards refuse a contribution. Its learner takes the job's parameters anew, or is quarantined."""
         stats = self._unit_stats.of(order.unit)
         stats.refuse(order.refusal.reason.value)
+        self._work.note("refuse", unit=order.unit, reason=order.refusal.reason.value, message=order.refusal.message)
         _log.warning("%s", order.refusal.message)
         self._changes.notify()
         session = self._sessions.session(order.unit)

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from diloco.algorithm.commit import Commit, Redo
 from diloco.algorithm.state import CoreState, StateError
-from diloco.contract import OuterOptimizer, Training
+from diloco.contract import Training
 from diloco.data.ledger import LedgerError
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.streams.sessions import StoredSessions
 from diloco.tape.records import Record, RecordFile, TapeError, checksum
-from diloco.tape.segments import FORMAT, SEGMENT, Segment, segments
+from diloco.tape.replay import chain_from, gradient_of, training_of
+from diloco.tape.segments import SEGMENT, Segment, segments
 
 _log = logging.getLogger(__name__)
 
@@ -53,24 +52,6 @@ class Stored:
     losses: LossHistory
 
 
-def about(training: Training, job_uid: str, incarnation: bytes) -> dict[str, Any]:
-    """What each segment says of itself: all that is needed to take its merges again."""
-    optimizer = training.outer_optimizer
-    return {
-        "job": job_uid,
-        "incarnation": incarnation.hex(),
-        "compression": training.compression,
-        "outerOptimizer": {"learningRate": optimizer.learning_rate, "momentum": optimizer.momentum},
-    }
-
-
-def training_of(head: Mapping[str, Any], training: Training) -> Training:
-    """`training` with what a segment's first record says. Raises KeyError, TypeError or ValueError for a record that does not say it."""
-    optimizer = head["outerOptimizer"]
-    outer = OuterOptimizer(learning_rate=float(optimizer["learningRate"]), momentum=float(optimizer["momentum"]))
-    return training.model_copy(update={"compression": str(head["compression"]), "outer_optimizer": outer})
-
-
 def end_of_tape(folder: Path) -> TapeEnd:
     """For a state that follows on nothing in the tape. Raises TapeError."""
     end = TapeEnd()
@@ -90,7 +71,7 @@ def redo(folder: Path, position: Mapping[str, Any], stored: Stored, training: Tr
     end = end_of_tape(folder)
     end.segment, end.next = max(end.segment, first), max(end.next, unnoted)
     found = segments(folder)
-    chain = _chain(found, first)
+    chain = chain_from(found, first)
     redone = _Redone(stored, training, unnoted)
     for segment in chain:
         reader = RecordFile(segment.path, values=True)
@@ -103,17 +84,6 @@ def redo(folder: Path, position: Mapping[str, Any], stored: Stored, training: Tr
     if chain and chain[-1] is found[-1] and not chain[-1].cut:
         end.incarnation = redone.incarnation
     return end
-
-
-def _chain(found: list[Segment], first: int) -> list[Segment]:
-    """The segments from `first` on between which no record is missing."""
-    chain: list[Segment] = []
-    for segment in found:
-        if segment.number == first + len(chain):
-            chain.append(segment)
-            if segment.cut:
-                break
-    return chain
 
 
 class _Redone:
@@ -142,21 +112,17 @@ class _Redone:
                 _log.info("took %d merges again that the snapshot does not hold, up to outer step %d", self._redo.merges, self._redo.t)
 
     def _begin(self, head: Mapping[str, Any]) -> None:
-        if head["format"] != FORMAT:
-            raise StateError(f"it has format {head['format']}, this program reads {FORMAT}")
         self.finish()
         self._redo = Redo(self._stored.state, training_of(head, self._training))
         self.incarnation = bytes.fromhex(head["incarnation"])
 
     def _merge(self, head: Mapping[str, Any], record: Record) -> None:
         stored, commit = self._stored, Commit.from_json(head)
-        if self._redo is None or record.values is None:
-            raise StateError("a merge without its values, or before the segment's first record")
+        if self._redo is None:
+            raise StateError("a merge before the segment's first record")
         if self._redo.covers(commit):
             return
-        gradient = record.values.view("<f4").astype(np.float32, copy=False)
-        gradient.flags.writeable = False
-        value = self._redo.take(commit, gradient)
+        value = self._redo.take(commit, gradient_of(record))
         if checksum(memoryview(value)) != head["checksum"]:
             raise StateError(f"the merge of outer step {commit.t} gives other values than it gave then")
         stored.work.redo_merge(commit)

@@ -18,7 +18,7 @@ from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
 from diloco.syncer.config import SyncerConfig
-from diloco.syncer.job.redo import Stored, TapeEnd, about, end_of_tape, redo
+from diloco.syncer.job.redo import Stored, TapeEnd, end_of_tape, redo
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
@@ -31,6 +31,7 @@ from diloco.syncer.snapshots.tensor_file import Array, TensorParts
 from diloco.syncer.snapshots.writer import DurableSnapshot, SnapshotData
 from diloco.syncer.streams.sessions import StoredSessions
 from diloco.tape.records import TapeError
+from diloco.tape.replay import about
 from diloco.tape.segments import FOLDER
 
 _log = logging.getLogger(__name__)

@@ -43,6 +43,8 @@ class Facts:
     token_budget: int = 0
     """0: the job has none."""
     ending: Ending | None = None
+    cosine: float | None = None
+    """Mean cosine between two contributions, over the newest merges; None: there was no merge of two."""
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
@@ -76,6 +78,8 @@ def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: Uni
         report.ending.CopyFrom(EndingMessage(cause=_CAUSES[ending.by], t=ending.t, unit=ending.unit, reason=ending.reason))
     if (loss := unit_stats.loss()) is not None:
         report.loss = loss
+    if facts.cosine is not None:
+        report.cosine = facts.cosine
     if (held_out := held_out_loss(facts.evaluations)) is not None:
         report.held_out_loss = held_out
     return report

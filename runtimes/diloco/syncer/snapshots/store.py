@@ -146,7 +146,7 @@ class SnapshotStore:
         skipped: list[SkippedSnapshot] = []
         for _, path in sorted(self._complete(), reverse=True):
             try:
-                manifest, tensors = _read(path, into)
+                manifest, tensors = read_snapshot(path, into)
             except Unusable as reason:
                 _log.warning("snapshot %s cannot be used: %s", path, reason)
                 self._unusable.add(path)
@@ -251,7 +251,7 @@ def step_of(name: str) -> int | None:
     return int(match[2]) if match else None
 
 
-def _read(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapping[str, Array]]:
+def read_snapshot(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapping[str, Array]]:
     """The manifest and the tensors of one snapshot, in one pass. Raises `Unusable`, and what `into` raises."""
     manifest = _read_manifest(path)
     with _opened(path) as file:

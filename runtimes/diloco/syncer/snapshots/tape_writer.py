@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 MOST_HISTORY: Final = 16 << 20
 """Bytes of what is kept of records that a snapshot covers, in each of two files."""
 _sync_data: Final = getattr(os, "fdatasync", os.fsync)
+_HEAD: Final = 512
+"""Bytes of a head, about."""
 _BUFFER: Final = 1 << 16
 MOST_WAITING: Final = 1 << 16
 """Records that wait for the disk. With more it hangs, and the tape is lost."""
@@ -98,8 +100,8 @@ class TapeWriter:
         self._file: BinaryIO | None = None
         self._task: asyncio.Task[None] | None = None
         self._lost = False
-        self.value_bytes = 0
-        """Values of merges since the last snapshot was begun."""
+        self.bytes = 0
+        """About what was written since the last snapshot was begun."""
         self.error = ""
         """Why the tape is lost; empty: it is not."""
         self._begin_segment()
@@ -128,7 +130,7 @@ class TapeWriter:
             then()
             return
         self._under_way[t] = self._segment
-        self.value_bytes += gradient.nbytes
+        self.bytes += gradient.nbytes
         waiting = _Waiting("merge", what, gradient=gradient, result=result, then=then)
         if self._based:
             self._put(waiting)
@@ -145,7 +147,7 @@ class TapeWriter:
             self._lost, self._based = False, False
             self._set_error("")
         self._segment += 1
-        self.value_bytes = 0
+        self.bytes = 0
         self._begin_segment()
         return Position(min([self._segment, *self._under_way.values()]), self._next)
 
@@ -184,6 +186,7 @@ class TapeWriter:
     def _put(self, waiting: _Waiting) -> None:
         waiting.number, self._next = self._next, self._next + 1
         waiting.at = round(self._clock(), 3)
+        self.bytes += _HEAD
         self._waiting.append(waiting)
         if len(self._waiting) > MOST_WAITING:
             self._lose(f"{len(self._waiting)} records wait for {self._folder}, which does not answer")

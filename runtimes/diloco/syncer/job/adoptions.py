@@ -1,0 +1,42 @@
+"""Which version of a fragment each learner has adopted, and after which of its local steps, as its reports tell it.
+
+See docs/decisions/0249-reading-a-tape.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diloco.algorithm.events import Metadata
+
+MOST_SESSIONS = 4096
+"""Sessions that are remembered: more units than a job may have."""
+
+
+class Adoptions:
+    """Of one job. A report counts the local steps since each fragment was adopted; fewer than there were mean that it was adopted anew."""
+
+    def __init__(self) -> None:
+        self._reported: dict[str, Metadata] = {}
+        """By session, its newest report."""
+        self._versions: dict[int, tuple[int, int]] = {}
+        """Per fragment its two newest versions, the newest first."""
+
+    def made(self, p: int, t: int) -> None:
+        """There is version `t` of fragment `p`."""
+        self._versions[p] = t, self._versions.get(p, (0, 0))[0]
+
+    def reported(self, session: str, metadata: Metadata, seen: int) -> Iterator[tuple[int, int, int]]:
+        """(fragment, version, local step after which it was adopted) of each that was adopted since the session's last report. `seen`: the
+        newest outer step that the learner knows of."""
+        before = self._reported.pop(session, None)
+        self._reported[session] = metadata
+        if len(self._reported) > MOST_SESSIONS:
+            del self._reported[next(iter(self._reported))]
+        if before is None or len(before.steps) != len(metadata.steps):
+            return
+        since = metadata.local_step - before.local_step
+        for p, (earlier, now) in enumerate(zip(before.steps, metadata.steps, strict=True)):
+            if now < earlier + since:
+                newest, older = self._versions.get(p, (0, 0))
+                yield p, newest if newest <= seen else older, metadata.local_step - now

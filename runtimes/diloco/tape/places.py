@@ -1,0 +1,47 @@
+"""Finding the tape below a folder: the state directory of `diloco up`, a syncer's volume, or the tape itself.
+
+See docs/decisions/0249-reading-a-tape.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from diloco.tape.records import RecordFile, TapeError
+from diloco.tape.segments import FOLDER, HISTORY, heads, segments
+
+_DEPTH: Final = 4
+"""Folders between a state directory and a tape: `volumes/<namespace>/<claim>/tape`."""
+
+
+def find_tape(where: Path) -> Path:
+    """The folder of the one tape in `where`. Raises TapeError if there is none, or several."""
+    found = list(_tapes(where, _DEPTH)) if where.is_dir() else []
+    if not found:
+        raise TapeError(f"no tape is in {where}: it is a folder named {FOLDER} on the volume of a job's syncer")
+    if len(found) > 1:
+        raise TapeError(f"several tapes are in {where}; name one: {', '.join(map(str, sorted(found)))}")
+    return found[0]
+
+
+def heads_in(where: Path) -> Iterator[dict[str, Any]]:
+    """What the records of a segment's file, or of the tape in a folder, say. Raises TapeError."""
+    if not where.is_file():
+        yield from heads(find_tape(where))
+        return
+    for record in RecordFile(where, values=False):
+        yield record.head
+
+
+def _tapes(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        if (folder / HISTORY).is_file() or segments(folder):
+            yield folder
+        elif depth:
+            for below in sorted(folder.iterdir()):
+                if below.is_dir() and not below.is_symlink():
+                    yield from _tapes(below, depth - 1)
+    except OSError as error:
+        raise TapeError(f"{folder} cannot be read: {error.strerror or error}") from error
