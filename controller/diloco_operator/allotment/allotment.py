@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from diloco_operator.allotment.classes import Located, SliceClasses
-from diloco_operator.allotment.decision import Decision, Steps
+from diloco_operator.allotment.classes import SliceClasses
+from diloco_operator.allotment.decision import Steps, decide
 from diloco_operator.allotment.facts import most_units, places, requirements_of, what_decides, whole_nodes
 from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.allotment.hosts import SharedHosts, shares_of
 from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit, PoolDemand
+from diloco_operator.allotment.supply import PresentSupply
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
 from diloco_operator.fleet.inventory import Inventory, Location
@@ -38,6 +39,7 @@ class Allotment:
         """Node -> jobs whose units are there to stay."""
         self._classes = SliceClasses()
         self._shared = SharedHosts(fleet, self._classes)
+        self._supply = PresentSupply(self._classes, self._shared, self._locations)
         self._results: dict[str, Allotted] = {}
         """Of jobs that get or give something."""
         self._kept: dict[str, str] = {}
@@ -267,7 +269,7 @@ class Allotment:
         found: dict[str, Allotted] = {}
         if jobs:
             requests = [self._requests[job] for job in jobs]
-            found = yield from Decision(component, requests, self._classes, self._shared, self._slices_of).steps()
+            found = yield from decide(component, requests, self._supply)
         concerned = set()
         for job in had | found.keys():
             before, now = self.of(job), found.get(job, NOTHING)
@@ -295,9 +297,6 @@ class Allotment:
         free = sum(class_.most_units for class_ in self._classes if class_.mask & component)
         free += sum(host.accelerators_left for host in self._shared.within(component))
         return free, sum(most_units(self._requests[job]) for job in self._active if self._masks[job] & component)
-
-    def _slices_of(self, unit: HeldUnit) -> list[Located]:
-        return self._classes.located(self._locations(unit.nodes))
 
 
 def _at_once[T](steps: Steps[T]) -> T:

@@ -1,20 +1,26 @@
 """One decision over jobs that are connected through slices: the flow is asked, and its counts become slices. Pure.
 
+Where units of several sizes share hosts, the flow is not always the best there is, and what it finds while a unit is there may be less than
+what it finds once the unit has gone. Such units would leave, come back and leave for ever. So a decision by which units leave is made once
+more as it will be then, and as if all stayed; they leave only if the first yields more.
+
+See docs/decisions/0240-units-leave-for-more.md.
 See docs/decisions/0211-allotment-by-the-flow.md. See docs/decisions/0219-groups-in-the-flow.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from typing import NamedTuple
 
-from diloco_operator.allotment.classes import SliceClasses
 from diloco_operator.allotment.flow import Answer, FlowProblem
-from diloco_operator.allotment.flow_problem import Applicant, Question, Questions, SlicesOf
+from diloco_operator.allotment.flow_problem import Applicant, Question, Questions
 from diloco_operator.allotment.host_groups import Group, for_minimum, is_better, left_together, used
-from diloco_operator.allotment.hosts import SharedHosts
 from diloco_operator.allotment.outcome import carry_out
 from diloco_operator.allotment.request import AllotmentRequest, Allotted
 from diloco_operator.allotment.stocks import Stocks
+from diloco_operator.allotment.supply import LaterSupply, Supply, staying, without
+from diloco_operator.allotment.yields import Yield, is_mixed, yield_of
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.placement.requirements import SliceRequirements
 
@@ -24,18 +30,45 @@ type Steps[T] = Generator[FlowProblem | None, Answer | None, T]
 """Each step is short. One that yields a problem goes on when it is sent the answer; others are sent None."""
 
 
-class Decision:
+class _Made(NamedTuple):
+    """What was decided."""
+
+    allotted: dict[str, Allotted]
+    is_mixed: bool
+    yields: Yield
+
+    @property
+    def leaving(self) -> frozenset[tuple[str, str]]:
+        """Job and unit."""
+        return frozenset((job, unit) for job, found in self.allotted.items() for unit in found.revoked)
+
+
+def decide(component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> Steps[dict[str, Allotted]]:
+    """Who gets and gives what. `component`: the bits of the requirements by which the jobs are connected."""
+    made = yield from _Decision(component, requests, supply).steps()
+    if not made.leaving or not made.is_mixed:
+        return made.allotted
+    gone = made.leaving
+    stay = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
+    then = yield from _unmoved(component, [without(request, gone) for request in requests], LaterSupply(supply, requests, gone))
+    return made.allotted if then.yields > stay.yields else stay.allotted
+
+
+def _unmoved(component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> Steps[_Made]:
+    """What would be decided if no unit could be asked to leave."""
+    made = yield from _Decision(component, requests, supply).steps()
+    if made.leaving:
+        made = yield from _Decision(component, [staying(request) for request in requests], supply).steps()
+    return made
+
+
+class _Decision:
     """Made once, in `steps`."""
 
-    def __init__(
-        self, component: int, requests: Sequence[AllotmentRequest], classes: SliceClasses, shared: SharedHosts, slices_of: SlicesOf
-    ) -> None:
-        """`component`: the bits of the requirements by which the jobs are connected."""
+    def __init__(self, component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> None:
         self._component = component
         self._requests = requests
-        self._classes = classes
-        self._shared = shared
-        self._slices_of = slices_of
+        self._supply = supply
         self._wanted = self._telling_apart()
         self._barred: dict[Location, frozenset[int]] = {}
         """See `stocks.Barred`."""
@@ -57,9 +90,9 @@ class Decision:
         return now | later if groups else now
 
     def _bit(self, requirements: SliceRequirements) -> int:
-        return 1 << self._classes.number(requirements)
+        return 1 << self._supply.number(requirements)
 
-    def steps(self) -> Steps[dict[str, Allotted]]:
+    def steps(self) -> Steps[_Made]:
         """Ask again with groups of hosts, if these help, and as long as a unit gets part of a host on which it has no room after all."""
         groups: list[Group] = []
         question, found = yield from self._ask(groups)
@@ -81,18 +114,18 @@ class Decision:
         while True:
             outcome = yield from carry_out(question, *found)
             if not outcome.barred:
-                return outcome.allotted
+                return _Made(outcome.allotted, is_mixed(question), yield_of(question, found[0]))
             for location, numbers in outcome.barred.items():
                 self._barred[location] = self._barred.get(location, frozenset()) | numbers
             question, found = yield from self._ask(groups)
 
     def _ask(self, groups: Sequence[Group]) -> Steps[tuple[Question, Answer]]:
         """What the flow says, with these groups as stocks of their own."""
-        classes = (class_ for class_ in self._classes if class_.mask & self._component)
-        located = [self._classes.located(group) for group in groups]
-        stocks = Stocks(classes, self._classes.requirements, self._shared.at, self._barred, self._wanted, located)
-        stocks.hosts(self._shared.within(self._component), self._classes.class_at)
-        questions = Questions(stocks, self._slices_of)
+        supply = self._supply
+        located = [supply.located(group) for group in groups]
+        stocks = Stocks(supply.within(self._component), supply.requirements, supply.host, self._barred, self._wanted, located)
+        stocks.hosts(supply.hosts(self._component), supply.class_at)
+        questions = Questions(stocks, supply.slices_of)
         for request in self._requests:
             questions.add(self._applicant(request))
             yield None
@@ -102,6 +135,6 @@ class Decision:
         return question, found
 
     def _applicant(self, request: AllotmentRequest) -> Applicant:
-        numbers = [self._classes.number(pool.requirements) for pool in request.pools]
-        preferred = [self._classes.number(pool.preferred or pool.requirements) for pool in request.pools]
+        numbers = [self._supply.number(pool.requirements) for pool in request.pools]
+        preferred = [self._supply.number(pool.preferred or pool.requirements) for pool in request.pools]
         return Applicant(request, numbers, preferred)

@@ -184,6 +184,12 @@ class Questions:
         )
 
 
+def new_value(question: Question, job: str, pool: FlowPool, stock: str) -> int:
+    """What a new unit of the pool is worth in this stock, however well it fits."""
+    demand = question.applicants[job].request.pools[int(pool.name)]
+    return _value(_base(demand, question.stocks[stock], int(pool.name)), pool.share)
+
+
 def _value(worth: int, share: int) -> int:
     """Of a unit that counts as so much of a slice."""
     return max(2, worth * share // MEAN)

@@ -61,6 +61,8 @@ class Stock:
     """Points that count as one for the flow."""
     for_group: bool = False
     """It is for a unit of several slices: no small one is new in it, and units of other minima stay elsewhere, if they can."""
+    is_spread: bool = False
+    """It is what one unit has of several stocks."""
 
     def add(self, class_: SliceClass, places: Iterable[Location], *, leaving: bool) -> None:
         """Add slices of the class, in the order of its free ones."""
@@ -182,6 +184,7 @@ class Stocks:
         """A stock of its own for a unit whose slices are of several. A unit that can use only some of them takes the place of the whole: it
         is not counted what it leaves to others."""
         stock = self._together(slices)
+        stock.is_spread = True
         for number in _bits(self._wanted & ~stock.mask):
             requirements = self._requirements(number)
             places = Counter(class_.domains.get(number) for class_, location in slices if self._put(class_, location).meets(number))

@@ -13,7 +13,7 @@ See docs/decisions/0208-one-flow.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from diloco_operator.allotment.flow.model import JobArcs, Model
@@ -98,8 +98,32 @@ class _Admission:
         assert not units, "a unit that stays has its slice"
 
     def fill(self, arcs: JobArcs) -> list[tuple[Path, int]]:
-        """New units for the minimum, as many as there are slices for: what the minima of its pools need, the largest units first, as small
-        ones find room beside them; then the rest. Returns what was added to the flow: paths, and units on each."""
+        """New units for the minimum, as many as there are slices for. Where units of several sizes share hosts, no path exchanges a large
+        unit for small ones, so several orders are tried; the first that meets the minimum counts, else that which comes nearest. Returns
+        what was added to the flow: paths, and units on each."""
+        best: list[tuple[Path, int]] = []
+        for count, order in enumerate(self._orders(arcs)):
+            found = self._fill(arcs, order)
+            if sum(units for _, units in found) == arcs.job.missing:
+                return found
+            for path, units in reversed(found):
+                self._network.push(path, -units)
+            if not count or sum(units for _, units in found) > sum(units for _, units in best):
+                best = found
+        for path, units in best:
+            self._network.push(path, units)
+        return best
+
+    def _orders(self, arcs: JobArcs) -> Iterator[Sequence[str]]:
+        """Orders of pools. Empty: wherever the shortest paths lead."""
+        yield ()
+        sizes = {pool.name: pool.largest for pool in arcs.job.firm}
+        if len(set(sizes.values())) > 1:
+            yield sorted(sizes, key=lambda name: -sizes[name])
+            yield sorted(sizes, key=lambda name: sizes[name])
+
+    def _fill(self, arcs: JobArcs, order: Sequence[str]) -> list[tuple[Path, int]]:
+        """What the minima of its pools need, the largest units first, as small ones find room beside them; then the rest, in this order."""
         job, network = arcs.job, self._network
         wanted = job.missing
         network.upper[arcs.minimum] = job.protected + wanted
@@ -107,9 +131,13 @@ class _Admission:
         pushed: list[tuple[Path, int]] = []
         if arcs.rest is not None:
             network.upper[arcs.rest] = wanted - sum(pool.missing for pool in job.firm)
-            largest = {pool.name: max((pool.size, *pool.sizes.values())) for pool in job.firm}
+            largest = {pool.name: pool.largest for pool in job.firm}
             for _, arc in sorted(arcs.own.items(), key=lambda each: -largest[each[0]]):
                 pushed += self._push(arcs, [arc], closed | {arcs.start, arcs.rest_node}, wanted, set())
+        for name in order:
+            first = [arc for arc in (arcs.rest, arcs.by_pool[name]) if arc is not None]
+            left = wanted - sum(units for _, units in pushed)
+            pushed += self._push(arcs, first, closed | {arcs.start, arcs.rest_node}, left, set())
         reached: set[int] = set()
         pushed += self._push(arcs, [], closed, wanted - sum(units for _, units in pushed), reached)
         if not pushed:
@@ -172,11 +200,15 @@ class _Admission:
 
 def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
     """Pool and class -> units of the minimum: of each pool those that its own minimum needs, then others. Those that are settling come
-    first, as they stay anyway, then the best."""
+    first, as they stay anyway, then the smallest, so that large ones can make room, and of these the best."""
     found: dict[tuple[str, str], int] = {}
     own = {pool.name: min(pool.min, pool.has) for pool in job.firm}
     others = job.protected - sum(own.values())
-    held = [(pool, each) for pool in job.firm for each in sorted(pool.held, key=lambda each: (-each.value, each.class_))]
+    held = [
+        (pool, each)
+        for pool in sorted(job.firm, key=lambda pool: pool.largest)
+        for each in sorted(pool.held, key=lambda each: (-each.value, each.class_))
+    ]
     for settles in (True, False):
         for pool, each in held:
             place = (pool.name, each.class_)

@@ -49,6 +49,8 @@ class JobArcs:
     """Pool -> the arc of new units that its own minimum needs."""
     rest: int | None = None
     """For new units that no pool's minimum needs."""
+    by_pool: dict[str, int] = field(default_factory=dict)
+    """Pool -> the arc by which these get to it."""
     rest_node: int = 0
     arcs: range = range(0)
     """All of them."""
@@ -157,12 +159,10 @@ class Model:
             arcs.rest = network.arc(arcs.start, arcs.rest_node, PLENTY)
         for pool in job.firm:
             own = min(pool.missing, pool.wanted)
-            if not own:
-                self._add_new(job, pool, arcs.rest_node, pool.wanted)
-                continue
             node = network.node()
-            arcs.own[pool.name] = network.arc(arcs.start, node, own)
-            network.arc(arcs.rest_node, node, pool.wanted - own)
+            if own:
+                arcs.own[pool.name] = network.arc(arcs.start, node, own)
+            arcs.by_pool[pool.name] = network.arc(arcs.rest_node, node, pool.wanted - own)
             self._add_new(job, pool, node, pool.wanted)
 
     def _add_held(self, job: FlowJob, pool: FlowPool, start: int) -> None:
