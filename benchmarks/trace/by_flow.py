@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from diloco_operator.allotment.flow import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, solve
+from diloco_operator.allotment.flow import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, replaced, solve
 from diloco_operator.allotment.flow.problem import MEAN
 from diloco_operator.allotment.values import PoolThroughput, exact_values, leaving_cost
 
@@ -18,6 +18,8 @@ from benchmarks.trace.scene import Orders, Present, Scene, Taken
 
 HORIZON = 1800.0
 """`placement.horizon`, seconds: its default."""
+MOVING = 1
+"""`placement.maxMoving`: its default."""
 PEAKS = {kind.name: kind.peak for kind in KINDS}
 """What a catalogue says of each kind."""
 type Knowledge = Callable[[Present], Mapping[str, int]]
@@ -48,7 +50,8 @@ def _values(present: Present, measured_: frozenset[str]) -> dict[str, int]:
 
 def by_flow(scene: Scene, knowledge: Knowledge) -> Orders:
     scene = without_the_rear(scene)
-    return orders_of(scene, solve(problem_of(scene, knowledge)))
+    problem = problem_of(scene, knowledge)
+    return orders_of(scene, problem, solve(problem))
 
 
 def without_the_rear(scene: Scene) -> Scene:
@@ -73,17 +76,29 @@ def _job_of(present: Present, values: Mapping[str, int]) -> FlowJob:
         stays = value + leaving_cost(value, START, HORIZON, averaged=False)
         held = (FlowHeld(kind, units, stays, present.settling.get(kind, 0)),) if units else ()
         pools.append(FlowPool(kind, {kind: value}, job.max, held=held))
-    return FlowJob(job.key, job.min, job.max, tuple(pools), created=job.created, admitted=present.admitted)
+    successors = max(0, MOVING - sum(present.settling.values()))
+    return FlowJob(job.key, job.min, job.max, tuple(pools), created=job.created, admitted=present.admitted, successors=successors)
 
 
-def orders_of(scene: Scene, plan: FlowPlan) -> Orders:
+def orders_of(scene: Scene, problem: FlowProblem, plan: FlowPlan) -> Orders:
+    """As the operator acts on a plan: a unit leaves once the minimum of its job trains without it, successors come first, and other units
+    take what is left of that."""
     leave: Taken = {}
+    free = dict(scene.free)
+    for present in scene.jobs:
+        key, job = present.job.key, present.job
+        spare = max(0, present.units - sum(present.settling.values()) - job.min)
+        for kind, units in sorted(present.held.items()):
+            leaving = min(spare, units - plan.pools[key, kind].kept.get(kind, 0))
+            spare -= leaving
+            if leaving:
+                leave[key, kind] = leaving
+                free[kind] = free.get(kind, 0) + leaving
     take: Taken = {}
-    held = {present.job.key: present.held for present in scene.jobs}
-    for (key, kind), pool in plan.pools.items():
-        leaving = held[key].get(kind, 0) - pool.kept.get(kind, 0)
-        if leaving:
-            leave[key, kind] = leaving
-        if pool.taken.get(kind):
-            take[key, kind] = pool.taken[kind]
+    for flow_job in sorted(problem.jobs, key=lambda job: (not replaced(job, plan), not job.runs, job.order)):
+        for pool in flow_job.pools:
+            units = min(plan.pools[flow_job.key, pool.name].taken.get(pool.name, 0), free.get(pool.name, 0))
+            if units:
+                take[flow_job.key, pool.name] = units
+                free[pool.name] -= units
     return Orders(leave, take)

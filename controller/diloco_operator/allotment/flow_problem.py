@@ -139,6 +139,7 @@ class Questions:
             request.created,
             admitted=request.runs or any(fixed),
             most_new=most_new,
+            successors=request.may_move,
         )
 
     def _pool(
@@ -180,6 +181,7 @@ class Questions:
             moving=min(demand.moving, has),
             better=frozenset(better or values),
             displaces=demand.admitted,
+            succeeds=demand.succeeds and not demand.for_spares,
             asks=not demand.for_spares,
         )
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
-from diloco_operator.allotment.flow import FlowPlan
+from diloco_operator.allotment.flow import FlowPlan, replaced
 from diloco_operator.allotment.flow_problem import PoolKey, Question
 from diloco_operator.allotment.request import Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.stocks import Stock
@@ -120,13 +121,15 @@ def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
 
 
 def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
-    """Stock -> units that take of it, minima first, then in the order of their jobs; units that would leave their slices last."""
+    """Stock -> units that take of it: those first for which a unit of their minimum waits before it leaves, then minima, then in the order
+    of their jobs; units that would leave their slices last."""
+    successors: dict[str, list[_Taker]] = {}
     firsts: dict[str, list[_Taker]] = {}
     others: dict[str, list[_Taker]] = {}
     lasts: dict[str, list[_Taker]] = {}
     jobs = {job.key: job for job in question.problem.jobs}
     for job in sorted(jobs.values(), key=lambda job: job.order):
-        applicant, missing = question.applicants[job.key], job.missing
+        applicant, missing, replaces = question.applicants[job.key], job.missing, replaced(job, plan) > 0
         for index, demand in enumerate(applicant.request.pools):
             key, number = (job.key, str(index)), applicant.numbers[index]
             placed = plan.pools[key]
@@ -137,8 +140,11 @@ def _takers(question: Question, plan: FlowPlan) -> dict[str, list[_Taker]]:
                         taker = _Taker(key, number, demand, size, serial + (0 if is_new else placed.taken.get(name, 0)))
                         first = is_new and missing > 0 and not demand.scavenged
                         missing -= first
-                        (firsts if first else others if is_new else lasts).setdefault(name, []).append(taker)
-    return {name: [*firsts.get(name, ()), *others.get(name, ()), *lasts.get(name, ())] for name in {**firsts, **others, **lasts}}
+                        succeeds = is_new and replaces and not demand.scavenged
+                        group = successors if succeeds else firsts if first else others if is_new else lasts
+                        group.setdefault(name, []).append(taker)
+    groups = (successors, firsts, others, lasts)
+    return {name: [taker for group in groups for taker in group.get(name, ())] for name in dict.fromkeys(chain(*groups))}
 
 
 # --- whole slices -------------------------------------------------------------------------------------------------------------

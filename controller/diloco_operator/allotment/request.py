@@ -43,6 +43,8 @@ class PoolDemand:
     name: str = ""
     admitted: bool = False
     """A dry run of its pods has been admitted: units of other jobs may leave for its units."""
+    succeeds: bool = True
+    """Units of the job's minimum may leave others for its units, once these train: none of them has failed or gone lately."""
     for_spares: bool = False
     """What is wanted are spares: slices that stay free. No unit of another job leaves for them, and no dry run is asked for."""
     units: tuple[HeldUnit, ...] = ()

@@ -98,13 +98,24 @@ def test_the_flow_takes_a_better_slice_before_a_unit_leaves_the_worse_one() -> N
     assert by_flow(a_scene({}, both, other), known) == Orders(leave={("job", SLOW): 1}, take={("other", SLOW): 1})
 
 
+def test_under_the_flow_a_unit_of_a_minimum_leaves_once_its_successor_trains() -> None:
+    picky = a_trace_job("picky", speeds={"fast": 4000.0, "slow": 1000.0})  # at least 1 unit, at most 2
+    other = present(a_trace_job("other", speeds={"fast": 1100.0, "slow": 1000.0}, created=1.0))
+    assert by_flow(a_scene({FAST: 1}, present(picky, {SLOW: 1}), other), known) == Orders(take={("picky", FAST): 1})
+    starts = present(picky, {SLOW: 1, FAST: 1}, settling={FAST: 1})
+    assert by_flow(a_scene({}, starts, other), known) == Orders()
+    trains = present(picky, {SLOW: 1, FAST: 1})
+    assert by_flow(a_scene({}, trains, other), known) == Orders(leave={("picky", SLOW): 1}, take={("other", SLOW): 1})
+
+
 @pytest.mark.parametrize("free", [0, 1, 3])
 def test_jobs_that_are_too_far_back_to_start_change_nothing(free: int) -> None:
     running = [present(a_trace_job("rich", size=2), {FAST: 3}), present(a_trace_job("just", size=4, created=1.0), {SLOW: 2})]
     waiting = [present(a_trace_job(f"waits-{index}", size=(2, 1, 8, 1)[index % 4], created=2.0 + index)) for index in range(12)]
     scene = a_scene({SLOW: free}, *running, *waiting)
     assert len(without_the_rear(scene).jobs) == 2 + 2 + free + 1  # two units of rich are beyond its minimum
-    assert by_flow(scene, known) == orders_of(scene, solve(problem_of(scene, known)))
+    problem = problem_of(scene, known)
+    assert by_flow(scene, known) == orders_of(scene, problem, solve(problem))
 
 
 def test_the_blind_flow_holds_all_kinds_to_be_alike() -> None:

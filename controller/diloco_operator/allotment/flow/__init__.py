@@ -4,8 +4,8 @@ See docs/decisions/0208-one-flow.md.
 """
 
 from diloco_operator.allotment.flow.checks import Answer, answer, checks
-from diloco_operator.allotment.flow.lasting import solve
 from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem, PoolPlan
+from diloco_operator.allotment.flow.successors import replaced, solve
 
 __all__ = [
     "Answer",
@@ -18,5 +18,6 @@ __all__ = [
     "PoolPlan",
     "answer",
     "checks",
+    "replaced",
     "solve",
 ]

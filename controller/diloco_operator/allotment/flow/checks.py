@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import replace
 
-from diloco_operator.allotment.flow.lasting import solve
 from diloco_operator.allotment.flow.problem import FlowJob, FlowPlan, FlowProblem
+from diloco_operator.allotment.flow.successors import solve
 
 ROUNDS = 4
 type Answer = tuple[FlowPlan, frozenset[tuple[str, str]]]

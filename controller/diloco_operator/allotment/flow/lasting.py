@@ -12,11 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from diloco_operator.allotment.flow.components import components
 from diloco_operator.allotment.flow.model import PoolKey
-from diloco_operator.allotment.flow.objective import Bonuses, bonuses
-from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool, FlowProblem
-from diloco_operator.allotment.flow.solution import Solution, merged
+from diloco_operator.allotment.flow.objective import Bonuses
+from diloco_operator.allotment.flow.problem import FlowClass, FlowHeld, FlowJob, FlowPlan, FlowPool
+from diloco_operator.allotment.flow.solution import Solution
 
 TRIES = 3
 """So often the units that would return are looked for; then all that would leave such hosts stay."""
@@ -24,15 +23,8 @@ type Place = tuple[PoolKey, str]
 """Pool and class."""
 
 
-def solve(problem: FlowProblem) -> FlowPlan:
-    """Decide who keeps, leaves and gets what. Cost: one simplex for each set of jobs that compete, and one more where units leave hosts
-    that units of several sizes share."""
-    bonus = bonuses(problem.jobs)
-    return merged(_lasting(jobs, classes, bonus) for jobs, classes in components(problem))
-
-
-def _lasting(jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> FlowPlan:
-    """Solve for jobs that compete."""
+def lasting(jobs: Iterable[FlowJob], classes: Iterable[FlowClass], bonus: Bonuses) -> FlowPlan:
+    """Solve for jobs that compete. Cost: one simplex, and some more where units leave hosts that units of several sizes share."""
     jobs, classes = list(jobs), list(classes)
     solution = Solution.of(jobs, classes, bonus)
     plan = solution.plan()

@@ -1,6 +1,6 @@
 """Minima first: who gets its minimum, by augmenting paths. Pure.
 
-1. Units that the minimum of their job needs keep their slices.
+1. Units that the minimum of their job needs keep their slices, but for those that may have successors.
 2. Jobs that run get what is missing, unit by unit, in the order of priority and age.
 3. Jobs that wait get their minimum as a whole or not at all, in the same order. The first that does not fit keeps what it found from the
    minima that come later, so that it starts as soon as enough has become free; else small jobs would pass it for ever. One whose minimum
@@ -85,7 +85,7 @@ class _Admission:
                 self._stay(arcs, [[arcs.minimum, arcs.held]], last, units)
                 self._stay(arcs, surplus, last, max(0, each.settling - units))
         if arcs.held is not None:
-            network.lower[arcs.held] = job.protected
+            network.lower[arcs.held] = job.protected - job.replaceable
 
     def _stay(self, arcs: JobArcs, ways: Sequence[Sequence[int | None]], last: list[int], units: int) -> None:
         """So many units stay, along these arcs."""

@@ -91,7 +91,7 @@ class Model:
     def _add_classes(self, jobs: Iterable[FlowJob]) -> None:
         lanes: dict[str, set[Lane]] = {}
         held: dict[str, set[Size]] = {}
-        unheld = {class_.name: class_.room for class_ in self.classes}
+        unheld = {class_.name: class_.room for class_ in self.classes}  # or left for successors: their jobs lose nothing
         for job in jobs:
             for pool in job.pools:
                 for hub in pool.values:
@@ -101,7 +101,7 @@ class Model:
                 for each in pool.held:
                     size = pool.size_in(self.hubs[each.class_])
                     held.setdefault(each.class_, set()).add(size)
-                    unheld[each.class_] -= each.units * size
+                    unheld[each.class_] -= (each.units - (0 if pool.scavenged else min(each.units, job.replaceable))) * size
         for class_ in self.classes:
             arcs, own = [], sorted(lanes.get(class_.hub, ()))
             timid = sum(not displaces for _, displaces in own)

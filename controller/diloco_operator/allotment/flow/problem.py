@@ -62,6 +62,8 @@ class FlowPool:
     """What one unit counts in the share of its job, in thousandths of a slice."""
     better: frozenset[str] | None = None
     """Hubs for which units would leave their slices; None: all of `values`."""
+    succeeds: bool = True
+    """Its new units may be successors, for which others of a minimum leave."""
     asks: bool = True
     """If it must not displace units, a dry run is asked for where it would."""
 
@@ -111,6 +113,9 @@ class FlowJob:
     """New units of its pools that are not scavenged, at most; None: no more than the maximum. Less than what the maximum leaves once some
     have left: units that leave count until they have gone."""
 
+    successors: int = 0
+    """Units of its minimum that may leave at most, each once another one trains in its place, which takes a slice that no unit has."""
+
     @property
     def order(self) -> tuple[int, float, str]:
         """The highest priority first, among equals the oldest."""
@@ -135,6 +140,11 @@ class FlowJob:
     def protected(self) -> int:
         """Held units that its minimum needs: they stay, whatever other jobs want."""
         return max(min(self.minimum, self.has), sum(min(pool.min, pool.has) for pool in self.firm))
+
+    @property
+    def replaceable(self) -> int:
+        """Units of its minimum that may have successors: these come while the others are there, so within the maximum."""
+        return max(0, min(self.successors, self.max - sum(pool.has for pool in self.pools), self.protected))
 
     @property
     def staying(self) -> int:

@@ -21,6 +21,7 @@ from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.pod_answers import admits
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
 from diloco_operator.reconcile.units.spares import with_spares
 from diloco_operator.reconcile.units.worth import PoolWorth, may_move, pool_worth
 from diloco_operator.timeouts import RECONCILE
@@ -43,6 +44,7 @@ def allotment_request(
 
     Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
     chosen = chooser_of(context.spec) is not None
+    held, restless = stay_for_now(context, records), unquiet(context, records.values())
     worth = pool_worth(context, records.values())
     occupied: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
@@ -68,6 +70,8 @@ def allotment_request(
             unwanted,
             avoid,
             worth=worth[pool.name],
+            held=held,
+            succeeds=pool.name not in restless,
             others=leaving.get(pool.name, 0),
             lasting=lasting.get(pool.name, 0),
             admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
@@ -108,6 +112,8 @@ def _pool_demand(
     avoid: Collection[str],
     *,
     worth: PoolWorth,
+    held: Collection[str],
+    succeeds: bool,
     others: int,
     lasting: int,
     admitted: bool,
@@ -118,7 +124,7 @@ def _pool_demand(
     for unit in pool.units:
         record = records.get(unit.name)
         if record is not None and record.slice and record.state in _LOSS:
-            settling = settled_at(context, record) is not None
+            settling = unit.name in held or settled_at(context, record) is not None
             units.append(
                 HeldUnit(unit.name, nodes := _nodes(context, pool.shape, record), _LOSS[record.state], settling, worth.leaving_cost)
             )
@@ -140,6 +146,7 @@ def _pool_demand(
         lasting=lasting,
         name=pool.name,
         admitted=admitted and wanted > 0,
+        succeeds=succeeds,
         values={requirements.shape.accelerator: worth.value},
     )
 

@@ -1,31 +1,112 @@
 """Units leave their slices for units of other jobs, as the allotment says. Pure.
 
+A unit that trains leaves once the minima hold without it: others may have to train first, its successor on a better slice among them.
+
+See docs/decisions/0241-make-before-break.md.
 See docs/decisions/0211-allotment-by-the-flow.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from diloco_operator.api.reasons import UnitReason
+from diloco_operator.api.spec import Capacity
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
+from diloco_operator.reconcile.units.worth import on_the_way
 
 _ABLE = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING)
 
 
 def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """The units, of which those drain that the allotment has revoked. Those without processes leave their slices at once."""
+    """The units, of which those drain that the allotment has revoked. Those that do not train leave their slices at once."""
     found = dict(records)
+    trained = _Trained.of(context, records) if context.observed.revoked else None
     for name, winner in context.observed.revoked.items():
         record = found.get(name)
-        if record is None or not record.slice or record.state not in _ABLE:
+        if record is None or not record.slice or record.state not in _ABLE or trained is None or trained.needs(record):
             continue
+        trained.leave(record)
         is_own = winner == context.observed.job.key
         goal = "because others are worth more to its job" if is_own else f"to job {'/'.join(winner.split('/')[:2])}"
         message = f"it leaves slice {record.slice} {goal}"
         event = UnitEvent.ASKED_TO_LEAVE if record.running else UnitEvent.MADE_WAY
         found[name] = transition(record, event, context.now, UnitReason.GAVE_WAY, message, since=context.now)
     return found
+
+
+@dataclass(slots=True)
+class _Trained:
+    """Units that count for the minima: they train, or their work is done."""
+
+    least: dict[str, int]
+    """Pool -> its minimum, of those that are not scavenged."""
+    least_of_job: int
+    by_pool: Counter[str]
+
+    @classmethod
+    def of(cls, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> _Trained:
+        firm = {name: pool.learners.min for name, pool in context.pools.items() if pool.capacity is not Capacity.SCAVENGED}
+        counted = (record.pool for record in records.values() if record.state in (UnitState.TRAINING, UnitState.COMPLETED))
+        return cls(firm, context.spec.learners.min, Counter(pool for pool in counted if pool in firm))
+
+    def needs(self, record: UnitStatusRecord) -> bool:
+        """Whether the minimum of the job or of its pool would be broken without this unit."""
+        if record.state is not UnitState.TRAINING or record.pool not in self.least:
+            return False
+        return self.by_pool.total() <= self.least_of_job or self.by_pool[record.pool] <= self.least[record.pool]
+
+    def leave(self, record: UnitStatusRecord) -> None:
+        """It does not count any more."""
+        if record.state is UnitState.TRAINING and record.pool in self.least:
+            self.by_pool[record.pool] -= 1
+
+
+def stay_for_now(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, float]:
+    """Units that are not to leave yet, in a job that has more than its minimum -> until when: those that its minimum needs until others
+    train, and successors, on better slices than these have, until they train, for the horizon of a move at most."""
+    trained = _Trained.of(context, records)
+    mine = {name: record for name, record in records.items() if record.pool in trained.least}
+    if sum(record.slice != "" and record.state in _ABLE for record in mine.values()) <= context.spec.learners.min:
+        return {}
+    needed = [name for name, record in mine.items() if trained.needs(record)]
+    found = dict.fromkeys(needed, math.inf)
+    if not needed or on_the_way(records.values()) > context.spec.placement.max_moving:
+        return found
+    least = min(context.throughput[mine[name].pool].value for name in needed)
+    for name, record in mine.items():
+        until = context.observed.slices_since.get(name, context.now) + context.spec.placement.horizon
+        if (
+            record.state in (UnitState.STARTING, UnitState.JOINING)
+            and context.throughput[record.pool].value > least
+            and context.now < until
+        ):
+            found[name] = until
+    return found
+
+
+def unquiet(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> dict[str, float]:
+    """Pools of which a unit has failed, ended or been refused within the horizon of a move -> until when. None of their units is a
+    successor: one that fails would come and leave again and again."""
+    found: dict[str, float] = {}
+    for record in records:
+        for moment in _troubles(context, record):
+            until = moment + context.spec.placement.horizon
+            if until > context.now:
+                found[record.pool] = max(until, found.get(record.pool, until))
+    return found
+
+
+def _troubles(context: ReconcileContext, record: UnitStatusRecord) -> Iterator[float]:
+    yield from record.failures[-1:]
+    if record.state is not UnitState.TRAINING and record.ended_at is not None:
+        yield record.ended_at
+    if context.rejection((UNIT, record.name)) is not None:
+        yield context.now

@@ -7,6 +7,7 @@ See docs/decisions/0232-words-decide-nothing.md.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Unpack
@@ -32,6 +33,7 @@ from diloco_operator.reconcile.units.demand import allotment_request, settled_at
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
 from diloco_operator.reconcile.units.lifecycle import TOOK_SLICE
 from diloco_operator.reconcile.units.meanwhile import awaits_grant
+from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
 from diloco_operator.timeouts import RECONCILE
@@ -105,6 +107,9 @@ def scale(
     scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start)
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
+        scaling.deadlines += [at for at in stay_for_now(context, scaling.records).values() if at < math.inf]
+    if scaling.request.may_move:
+        scaling.deadlines += unquiet(context, scaling.records.values()).values()
     _show_missing(context, scaling, placement)
     _forget_unneeded(scaling, placement)
     _check_pods(context, scaling, placement, pods)

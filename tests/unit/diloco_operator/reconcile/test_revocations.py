@@ -62,6 +62,31 @@ def test_a_revoked_unit_without_processes_leaves_its_slice_at_once() -> None:
     assert "tpu-0" not in [node for unit in request(stage).pools[0].units for node in unit.nodes]
 
 
+def a_job_of_which_one_unit_waits_to_start_again() -> Stage:
+    """Its minimum is two; v5p-0 and v5p-1 train."""
+    job = a_job().with_learners(2, 3).with_restarts(5, initial="1m").with_pool(max=3)
+    stage = Stage(job, *(a_tpu_node(f"tpu-{index}") for index in range(3))).train()
+    stage.learner_exits("v5p-2", 1, 1)
+    stage.settle()
+    return stage
+
+
+def test_a_revoked_unit_trains_on_until_the_minimum_trains_without_it() -> None:
+    stage = a_job_of_which_one_unit_waits_to_start_again()
+    stage.revoked = {"v5p-0": OTHER}
+    stage.settle()
+    assert stage.states()["v5p-0"] == "Training"
+    stage.advance(60)
+    stage.train()
+    stage.settle()
+    assert stage.states() == {"v5p-0": "Draining", "v5p-1": "Training", "v5p-2": "Training"}
+
+
+def test_of_a_job_with_more_than_its_minimum_those_are_offered_that_do_not_train_if_too_few_do() -> None:
+    asked = request(a_job_of_which_one_unit_waits_to_start_again())
+    assert {unit.name: unit.settling for unit in asked.pools[0].units} == {"v5p-0": True, "v5p-1": True, "v5p-2": False}
+
+
 def test_units_that_contribute_least_are_the_first_that_may_go() -> None:
     job = a_job().with_learners(1, 2).with_restarts(5, initial="1m").with_pool(max=2)
     stage = Stage(job, a_tpu_node("tpu-0"), a_tpu_node("tpu-1")).train()

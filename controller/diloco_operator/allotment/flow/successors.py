@@ -1,0 +1,96 @@
+"""Units of a minimum that leave for better slices: each once a successor trains, so that the job is never below its minimum. Pure.
+
+The successor must be able to come first. So it takes a slice that no unit has: if it waited for one that another unit leaves, and that one
+for its own successor, none would ever come.
+
+See docs/decisions/0241-make-before-break.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from diloco_operator.allotment.flow.components import components
+from diloco_operator.allotment.flow.lasting import lasting
+from diloco_operator.allotment.flow.objective import Bonuses, bonuses
+from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowProblem
+from diloco_operator.allotment.flow.solution import merged
+
+TRIES = 3
+"""So often those are looked for that cannot have their successors; then no unit of a minimum moves."""
+
+
+def solve(problem: FlowProblem) -> FlowPlan:
+    """Decide who keeps, leaves and gets what, for each set of jobs that compete."""
+    bonus = bonuses(problem.jobs)
+    return merged(_solve(jobs, classes, bonus) for jobs, classes in components(problem))
+
+
+def _solve(jobs: list[FlowJob], classes: list[FlowClass], bonus: Bonuses) -> FlowPlan:
+    jobs = _with_free_slices(jobs, classes)
+    for _ in range(TRIES):
+        plan = lasting(jobs, classes, bonus)
+        early = _without_successors(jobs, classes, plan)
+        if not early:
+            return plan
+        jobs = [replace(job, successors=0) if job.key in early else job for job in jobs]
+    return lasting([replace(job, successors=0) for job in jobs], classes, bonus)
+
+
+def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[FlowJob]:
+    """The jobs, of which those have no successors that could take no slice which no unit has: on a full fleet one flow is enough."""
+    hubs = {class_.name: class_.hub for class_ in classes}
+    free = _unheld(jobs, classes)
+    open_ = {hubs[name] for name, room in free.items() if room > 0}
+    return [job if any(hub in open_ for pool in job.firm for hub in pool.values) else replace(job, successors=0) for job in jobs]
+
+
+def _unheld(jobs: Iterable[FlowJob], classes: Iterable[FlowClass]) -> dict[str, int]:
+    """Class -> room that no unit has."""
+    hubs = {class_.name: class_.hub for class_ in classes}
+    free = {class_.name: class_.room for class_ in classes}
+    for job in jobs:
+        for pool in job.pools:
+            for each in pool.held:
+                free[each.class_] -= each.units * pool.size_in(hubs[each.class_])
+    return free
+
+
+def replaced(job: FlowJob, plan: FlowPlan) -> int:
+    """Count the units of its minimum that leave for successors."""
+    return max(0, job.protected - sum(sum(plan.pools[job.key, pool.name].kept.values()) for pool in job.firm))
+
+
+def _without_successors(jobs: Sequence[FlowJob], classes: Iterable[FlowClass], plan: FlowPlan) -> set[str]:
+    """Find jobs of which units of the minimum would leave, but whose new units may not come, or have to wait for slices that units have;
+    and those that would allow others to leave for units that may be refused."""
+    able = [job for job in jobs if job.replaceable]
+    if not able:
+        return set()
+    moving = [job for job in able if replaced(job, plan)]
+    hubs = {class_.name: class_.hub for class_ in classes}
+    free = _unheld(jobs, classes)
+    timid = dict.fromkeys(free, 0)
+    left = dict.fromkeys(free, 0)
+    sizes: dict[str, set[int]] = {name: set() for name in free}
+    for job in jobs:
+        for pool in job.pools:
+            placed = plan.pools[job.key, pool.name]
+            for each in pool.held:
+                size = pool.size_in(hubs[each.class_])
+                left[each.class_] += (each.units - placed.kept.get(each.class_, 0)) * size if job in moving else 0
+                sizes[each.class_].add(size)
+            for name, units in placed.taken.items():
+                sizes[name].add(size := pool.size_in(hubs[name]))
+                timid[name] += 0 if pool.displaces else units * size
+    refusable = {name for name in free if timid[name] > free[name] + left[name]}
+    found: set[str] = set()
+    for job in moving:
+        taken = [(pool, name, units) for pool in job.firm for name, units in plan.pools[job.key, pool.name].taken.items()]
+        for pool, name, units in taken:
+            free[name] -= units * pool.size_in(hubs[name])
+        waits = any(free[name] < 0 or len(sizes[name]) > 1 or not pool.succeeds for pool, name, _ in taken)
+        if waits:
+            found.add(job.key)
+    return found | {job.key for job in able if any(each.class_ in refusable for pool in job.firm for each in pool.held)}
