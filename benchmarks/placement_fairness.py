@@ -1,0 +1,96 @@
+"""[fairness] How evenly surplus is shared: Jain's index over jobs, and the share of jobs without any, on random fleets from seeds.
+
+What a unit is worth is relative to its job's own mean. Beside it stand the same fleets with raw tokens/s as values, which favour small
+models: those differ by a log-normal factor. `python -m benchmarks.placement_fairness --seed N` takes other fleets.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from statistics import fmean
+
+from builders.placement_fleets import a_large_problem
+from diloco_operator.allotment.flow import FlowJob, FlowProblem, solve
+
+from benchmarks.figure import Figure
+from benchmarks.from_seed import main
+
+SIGMA = 1.0
+"""Of the logarithm of what jobs differ by in tokens/s for the same hardware: models of a quarter and of four times the size are common."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    fleets: int
+    slices: int
+    jobs: int
+
+
+FULL = Size(20, 500, 40)
+SMOKE = Size(1, 60, 6)
+
+
+def jain(shares: Sequence[float]) -> float:
+    """1 if all are equal, 1 / n if one has all."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 1.0
+
+
+def surplus(problem: FlowProblem) -> list[float]:
+    """Units of each admitted job beyond its minimum, of those that it could have."""
+    plan, found = solve(problem), []
+    for job in problem.jobs:
+        placed = [plan.pools[job.key, pool.name] for pool in job.firm]
+        units = sum(sum(each.kept.values()) + sum(each.taken.values()) for each in placed)
+        if job.key in plan.admitted and job.max > job.minimum:
+            found.append(max(0, units - job.minimum) / (job.max - job.minimum))
+    return found
+
+
+def in_tokens(problem: FlowProblem, draw: random.Random) -> FlowProblem:
+    """The problem with raw tokens/s as values."""
+    return replace(problem, jobs=tuple(_times(job, draw.lognormvariate(0, SIGMA)) for job in problem.jobs))
+
+
+def _times(job: FlowJob, factor: float) -> FlowJob:
+    def raw(value: int) -> int:
+        return max(2, round(value * factor))
+
+    pools = (
+        replace(
+            pool,
+            values={hub: raw(value) for hub, value in pool.values.items()},
+            held=tuple(replace(each, value=raw(each.value)) for each in pool.held),
+        )
+        for pool in job.pools
+    )
+    return replace(job, pools=tuple(pools))
+
+
+def figures(size: Size, seed: int) -> Iterator[Figure]:
+    found: dict[str, list[list[float]]] = {"relative": [], "raw": []}
+    for each in range(seed, seed + size.fleets):
+        problem = a_large_problem(each, size.slices, size.jobs)
+        found["relative"].append(surplus(problem))
+        found["raw"].append(surplus(in_tokens(problem, random.Random(each))))
+    index = {name: round(fmean(map(jain, fleets)), 3) for name, fleets in found.items()}
+    none = {
+        name: round(fmean(sum(not share for share in shares) / max(1, len(shares)) for shares in fleets), 3)
+        for name, fleets in found.items()
+    }
+    details: dict[str, object] = {"seed": seed, "jain_of_raw_tokens": index["raw"], "without_surplus": none["relative"]}
+    details["without_surplus_of_raw_tokens"] = none["raw"]
+    unit = f"Jain's index of surplus by what each job could have, mean of {size.fleets} fleets"
+    yield Figure("fairness", index["relative"], unit, index["raw"], index["relative"] >= index["raw"], size.fleets, details)
+
+
+def measure(*, smoke: bool) -> Iterator[Figure]:
+    yield from figures(SMOKE if smoke else FULL, 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main("benchmarks.placement_fairness", partial(figures, FULL)))
