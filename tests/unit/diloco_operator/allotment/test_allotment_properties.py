@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from builders.allotted_jobs import SimplePool, World
 from builders.jobs import Obj
-from builders.nodes import a_gpu_node, a_tpu_node
+from builders.nodes import a_gpu_node, a_tpu_node, an_inventory
+from diloco_operator.allotment import Allotment
 from diloco_operator.fleet import Shape, project_node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -68,6 +69,24 @@ def check_as_from_nothing(world: World) -> None:
         assert len(now.revoked) == len(then.revoked)
 
 
+def check_occupancy(world: World) -> None:
+    """Who has which slice follows from the requests alone: where nothing is reserved, the same slices are taken, and nothing changes."""
+    fleet = an_inventory()
+    for name in sorted(world.fleet._nodes):
+        view = world.fleet.node(name)
+        assert view is not None
+        fleet.update_node(view)
+    found = Allotment(fleet)
+    for job in world.jobs.values():
+        found.update(job.request())
+    found.refresh()
+    for name in world.jobs:
+        allotted = found.of(name)
+        assert not allotted.revoked
+        assert not allotted.nodes, f"{name} gets a slice although nothing has changed"
+        assert not allotted.withheld & {node for each in world.jobs.values() for node in each.nodes()}, "a slice in use is kept for a job"
+
+
 def check_minima(world: World) -> None:
     """A job below its minimum finds no slice that is free, or on which surplus runs, and that fits it."""
     for job in world.jobs.values():
@@ -128,6 +147,7 @@ def test_slices_of_one_host(nodes: list[Obj], data: st.DataObject) -> None:
     check_no_slice_twice(world)
     check_minima(world)
     check_as_from_nothing(world)
+    check_occupancy(world)
     assert not any(world.allotment.of(name).nodes or world.allotment.of(name).revoked for name in world.jobs), "something is left to do"
 
 
