@@ -71,6 +71,7 @@ PLACEMENT: Mapping[str, Benchmark] = {
         ("full-placement", "million-chips", "growth-slices", "growth-jobs"),
     ),
     "stability": Benchmark("benchmarks.placement_stability", ("stability",)),
+    "fairness": Benchmark("benchmarks.placement_fairness", ("fairness",)),
     "placement-trace": Benchmark("benchmarks.placement_trace", ("placement-trace-0.8", "placement-trace-1.1", "placement-trace-1.5")),
     "placement-gap": Benchmark("benchmarks.placement_gap", ("optimality-small", "optimality-groups", "optimality-large")),
 }
