@@ -23,8 +23,8 @@ from builders.operator_run import an_operator
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.kube.memory import MemoryApi
+from diloco_operator.operator.garbage import Garbage
 from diloco_operator.operator.loop_watch import Hold, LoopWatch
-from diloco_operator.operator.malloc_tuning import collect_oldest_seldom, leave_out_of_collections
 
 from benchmarks.figure import Figure
 from benchmarks.simulated_cluster import InstantKubelet, SimulatedTelemetry, new_api
@@ -129,6 +129,7 @@ def start(crowd: int, slices: int) -> Start:
     holds: list[Hold] = []
     before_lead: list[float] = []
     watch = LoopWatch(on_turn=turns.append, on_hold=holds.append)
+    garbage = Garbage()
 
     async def run() -> tuple[float, float]:
         api = await prepared(crowd, slices)
@@ -139,13 +140,13 @@ def start(crowd: int, slices: int) -> Start:
         led: list[float] = []
 
         async def lead() -> None:
-            leave_out_of_collections()  # as the operator's process does
+            garbage.leave_out()  # as the operator's process does
             before_lead.append(max(turns, default=0.0))
             turns.clear()
             holds.clear()
             led.append(time.perf_counter())
 
-        leave_out_of_collections()  # the API server's objects
+        garbage.leave_out()  # the API server's objects
         await asyncio.sleep(0.1)
         turns.clear()
         holds.clear()
@@ -164,13 +165,10 @@ def start(crowd: int, slices: int) -> Start:
         with watch.looking():
             return await run()
 
-    before = gc.get_threshold()
-    collect_oldest_seldom()
     try:
-        with asyncio.Runner(loop_factory=watch.new_loop) as runner:
+        with garbage.short_collections(), asyncio.Runner(loop_factory=watch.new_loop) as runner:
             first, later = runner.run(looked_at())
     finally:
-        gc.set_threshold(*before)
         gc.unfreeze()
     longest = max(holds, key=lambda hold: hold.seconds, default=None)
     return Start(max(turns), longest.place.function if longest is not None else "", before_lead[0], first, later)
