@@ -36,6 +36,7 @@ from diloco_operator.reconcile.units.meanwhile import awaits_grant
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
+from diloco_operator.reconcile.units.worth import worth_moving_to
 from diloco_operator.timeouts import RECONCILE
 
 _WAITING = (UnitState.PENDING, UnitState.BACKING_OFF)
@@ -97,7 +98,8 @@ def scale(
     scaling.placement = replace(placement, pools=tuple(with_waiting(context, placement.pools, scaling.records)))
     if any(left.waits for left in placement.unplaced):
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
-    unwanted = {left.unit for left in placement.unplaced if not left.waits}
+    goals = worth_moving_to(context, scaling.records.values())
+    unwanted = {left.unit for left in placement.unplaced if not left.waits and left.pool not in goals}
     refused = {
         unit
         for unit, record in scaling.records.items()

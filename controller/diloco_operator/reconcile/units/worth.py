@@ -1,6 +1,6 @@
 """What a unit of each pool is worth to its job, what it costs to leave a slice, and how many units may leave theirs for better ones. Pure.
 
-See docs/decisions/0213-values-from-throughput.md.
+See docs/decisions/0213-values-from-throughput.md. See docs/decisions/0244-moves-at-the-maximum.md.
 """
 
 from __future__ import annotations
@@ -51,6 +51,17 @@ def may_move(context: ReconcileContext, records: Iterable[UnitStatusRecord]) -> 
     if context.finishing or pools < 2:
         return 0
     return max(0, context.spec.placement.max_moving - on_the_way(records))
+
+
+def worth_moving_to(context: ReconcileContext, records: Collection[UnitStatusRecord]) -> set[str]:
+    """Pools in which a unit yields more than another one does where it is, by more than it costs to leave that. The job wants units there
+    even if it has all that it may have: one of the others would leave for each."""
+    if context.finishing or not context.spec.placement.max_moving:
+        return set()
+    worth = pool_worth(context, records)
+    held = [worth[record.pool] for record in records if record.slice and record.pool in worth]
+    least = min((each.value + each.leaving_cost for each in held), default=None)
+    return {name for name, each in worth.items() if least is not None and each.value > least}
 
 
 def on_the_way(records: Iterable[UnitStatusRecord]) -> int:

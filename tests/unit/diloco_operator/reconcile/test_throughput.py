@@ -33,6 +33,13 @@ def a_mixed_job(**placement: Any) -> Stage:
     return Stage(job, *nodes).train()
 
 
+def with_all_its_units(stage: Stage) -> Stage:
+    """It may have no more than the two that it has."""
+    stage.job["spec"]["learners"]["max"] = 2
+    stage.job["metadata"]["generation"] += 1
+    return stage
+
+
 def trains(stage: Stage, seconds: float, **rates: float) -> None:
     """For so long, with a report every 10 s. `rates`: pool -> tokens/s of each of its units."""
     for _ in range(round(seconds / 10)):
@@ -190,6 +197,24 @@ def test_no_more_units_move_than_the_user_allows_and_none_while_others_are_on_th
     stage.settle()
     assert stage.states()["v6e-0"] == "Draining"
     assert request(stage).may_move == 1
+
+
+def test_a_job_that_has_all_its_units_still_wants_one_where_it_yields_clearly_more() -> None:
+    stage = with_all_its_units(a_mixed_job())
+    trains(stage, 300, v5p=300.0, v6e=900.0)
+    assert {pool.name: pool.wanted for pool in request(stage).pools} == {"v5p": 0, "v6e": 1}
+    trains(stage, 900, v5p=300.0, v6e=250.0)
+    # The average of v6e is 250 + 650 e^(-900 / 600) = 395 tokens/s: more than v5p, and a third of it more than leaving costs.
+    assert request(stage).pools[1].wanted == 1
+    trains(stage, 900, v5p=300.0, v6e=250.0)
+    # 282 tokens/s.
+    assert {pool.name: pool.wanted for pool in request(stage).pools} == {"v5p": 0, "v6e": 0}
+
+
+def test_a_job_whose_units_never_move_wants_none_beyond_its_maximum() -> None:
+    stage = with_all_its_units(a_mixed_job(maxMoving=0))
+    trains(stage, 300, v5p=300.0, v6e=900.0)
+    assert {pool.name: pool.wanted for pool in request(stage).pools} == {"v5p": 0, "v6e": 0}
 
 
 def test_no_unit_moves_where_all_have_one_kind_of_hardware() -> None:
