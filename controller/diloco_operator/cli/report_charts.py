@@ -32,6 +32,7 @@ STYLE = """
 .chart .soft { fill: var(--soft); font-size: 11px; }
 .chart .paper { fill: var(--paper); }
 .chart .grid { stroke: var(--line); stroke-width: 1; }
+.chart .axis { stroke: var(--soft); stroke-width: 1; }
 .chart .fault { stroke: var(--fault); stroke-width: 1.5; stroke-dasharray: 4 3; }
 .chart .fault-text { fill: var(--fault); font-size: 11px; font-weight: 600; }
 .chart .run { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 1 3; }

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 from diloco.goodput import Accounts
-from diloco.simulation.fig12 import Join
 from diloco.simulation.job import Outcome
 from diloco.simulation.table4 import EXTRA, Row, ideal
-from matplotlib.figure import Figure as Drawing
+from diloco_operator.cli.simulations.table4 import plot_table_4
+from diloco_operator.cli.simulations.table13 import plot_table_13
 
-from benchmarks.evidence import fig12, plots, table4
+from benchmarks.evidence import plots
 
 NOTHING = Outcome(1.0, 1, 1.0, 1.0, 1.0, 1, 0, 1.0, 1.0, 0, Accounts())
-JOINS = [Join(copy_steps, 10.0, True, 1.0, 0.9) for copy_steps in (1, 6, 24)]
 
 
 @pytest.fixture
@@ -27,25 +26,20 @@ def texts(file: Path) -> list[str]:
     return [text for each in ET.parse(file).iter("{http://www.w3.org/2000/svg}text") if (text := "".join(each.itertext()))]
 
 
-@pytest.mark.slow
 def test_the_same_figures_give_the_same_bytes(folder: Path) -> None:
     for name in ("one", "two"):
-        plots.plot(name, partial(fig12.draw, JOINS), smoke=False)
+        plots.plot(name, plot_table_13, smoke=False)
     assert (folder / "one.svg").read_bytes() == (folder / "two.svg").read_bytes()
 
 
-@pytest.mark.slow
 def test_a_plot_says_in_words_what_it_shows(folder: Path) -> None:
     rows = [Row(extra, NOTHING, ideal(extra)) for extra in EXTRA]
-    plots.plot("table-4", partial(table4.draw, rows), smoke=False)
+    plots.plot("table-4", partial(plot_table_4, rows), smoke=False)
     found = texts(folder / "table-4.svg")
     assert "Four learners; others join for half of the work" in found
     assert {"published", "simulated", "extra compute, %"} <= set(found)
 
 
 def test_a_smoke_run_leaves_no_file(folder: Path) -> None:
-    def nothing(drawing: Drawing) -> None:
-        drawing.add_subplot()
-
-    plots.plot("any", nothing, smoke=True)
+    plots.plot("any", plot_table_13, smoke=True)
     assert not folder.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import click
 from diloco.simulation.fig12 import (
@@ -22,12 +23,14 @@ from diloco.simulation.fig12 import (
     lost_by_waiting,
 )
 
+from diloco_operator.cli.plots import COLOURS, Axis, Line, Plot, Rule, picture
 from diloco_operator.cli.simulations.output import (
     MERGED_AND_STALE,
     latency_option,
     loss_option,
     output_option,
     print_json,
+    print_svg,
     print_table,
     print_text,
     seed_option,
@@ -56,6 +59,9 @@ def fig_12(seeds: int, latency: float, loss: float, seed: int, output: str) -> N
     if output == "json":
         print_json(_lines(found))
         return
+    if output == "svg":
+        print_svg(plot_fig_12(found))
+        return
     print_table(
         ("COPY", "TRAINS", "ALONE", "BESIDE", "LOST", "STEPS", "WAITING", "PARALLEL", "MERGED", "STALE", ""),
         (_cells(join) for join in found),
@@ -73,6 +79,18 @@ def fig_12(seeds: int, latency: float, loss: float, seed: int, output: str) -> N
         f"{OTHERS} alone. Published for {H} steps: as slow as elastic data parallel, which is so if learners wait "
         f"({lost_by_waiting(H)} steps). Ours train on, and {100 * found[-1].alone:.0f} % is merged over such a link without a newcomer.",
     )
+
+
+def plot_fig_12(found: Sequence[Join]) -> Element:
+    """Merged work of the others over the time of a copy."""
+    alone = Line("three learners alone", [(join.copy_steps, 100 * join.alone) for join in found], COLOURS[0], dashes="6 4", marks=True)
+    beside = Line("the three while a fourth joins", [(join.copy_steps, 100 * join.beside) for join in found], COLOURS[1], marks=True)
+    published = Rule("published: free until here", PUBLISHED_FREE, "#999999", vertical=True)
+    x, y = (
+        Axis("steps that the link takes for one copy of the model", 0, max(join.copy_steps for join in found)),
+        Axis("merged work, %", 0, 105),
+    )
+    return picture(Plot("What a unit that joins costs the others, H = 24", x, y, [published, alone, beside]))
 
 
 def _cells(join: Join) -> tuple[str, ...]:

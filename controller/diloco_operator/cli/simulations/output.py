@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import starmap
 from multiprocessing import get_context
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import click
 from rich.console import Console
@@ -15,12 +16,18 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from diloco_operator.cli.duration import Duration
+from diloco_operator.cli.svg import as_file
 
 _ANY_WIDTH = 1000
 _LINE = 80
 
 output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format of the output."
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "svg"]),
+    default="table",
+    show_default=True,
+    help="Format of the output; svg: a plot, for a file.",
 )
 seed_option = click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same figures on each machine.")
 latency_option = click.option(
@@ -40,6 +47,11 @@ def print_json(lines: Iterable[Mapping[str, Any]]) -> None:
     """Print a JSON object a line."""
     for line in lines:
         click.echo(json.dumps(line))
+
+
+def print_svg(picture: Element) -> None:
+    """Print a whole SVG file."""
+    click.echo(as_file(picture), nl=False)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: Sequence[str]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import click
 from diloco.goodput import BADPUT, Use
@@ -12,21 +13,28 @@ from diloco.simulation.job import Outcome
 from diloco.simulation.table1 import (
     CALIBRATION,
     CELLS,
+    CHIPS,
     CHIPS_PER_SLICE,
     LIMIT,
     LLAMA_NOISE,
     LLAMA_YEARS,
     NOISE,
+    PUBLISHED,
+    UNITS,
+    Cell,
     Row,
     rms,
     simulate_cell,
 )
+from diloco.wording import plural
 
+from diloco_operator.cli.plots import COLOURS, Axis, Line, Marks, Plot, Series, picture
 from diloco_operator.cli.simulations.output import (
     MERGED_AND_STALE,
     in_processes,
     output_option,
     print_json,
+    print_svg,
     print_table,
     print_text,
     seed_option,
@@ -60,6 +68,9 @@ def table_1(noise: float, seed: int, jobs: int, output: str) -> None:
     if output == "json":
         print_json(_lines(rows, llama))
         return
+    if output == "svg":
+        print_svg(plot_table_1(rows))
+        return
     print_table(_COLUMNS, (_cells(row, other) for row, other in zip(rows, llama, strict=True)), left=("UNITS", ""))
     print_text("", "Where the rest of the time went, percent:")
     print_table(
@@ -71,6 +82,24 @@ def table_1(noise: float, seed: int, jobs: int, output: str) -> None:
 
 
 _COLUMNS = ("UNITS", "CHIPS", "GOODPUT", "UPTIME", "", "MERGED", "STALE", "TOKENS", "5.8 Y")
+
+
+def plot_table_1(rows: Sequence[Row]) -> Element:
+    """Goodput over chips, a line for each number of units, with the published cells as marks."""
+    found = {row.cell: 100 * row.outcome.goodput for row in rows}
+    series: list[Series] = []
+    for (units, elastic), colour in zip([(1, False), *((units, True) for units in UNITS)], COLOURS, strict=False):
+        cells = [Cell(units, chips, elastic) for chips in CHIPS]
+        name = plural(units, "unit") if elastic else "1 unit, not elastic"
+        series.append(Line(name, [(cell.chips, found[cell]) for cell in cells], colour, dashes="" if elastic else "2 3"))
+        series.append(Marks("", [(cell.chips, PUBLISHED[cell].goodput) for cell in cells if cell in PUBLISHED], colour))
+    labels = [(chips, _chips(chips)) for chips in CHIPS]
+    x = Axis("chips", CHIPS[0], CHIPS[-1], logarithmic=True, labels=labels)
+    return picture(Plot("Goodput where each chip fails once in a year; dots: published", x, Axis("goodput, %", 0, 100), series))
+
+
+def _chips(chips: int) -> str:
+    return f"{chips / 1e6:g}M" if chips >= 1_000_000 else f"{chips // 1000}k"
 
 
 def _summary(rows: list[Row]) -> tuple[str, ...]:
@@ -97,10 +126,9 @@ _SHOWN = (Use.LOST_WORK, Use.RECOVERY, Use.RECONFIGURATION, Use.MISSING)
 
 
 def _job(row: Row) -> tuple[str, str]:
-    chips = row.cell.chips
     return (
         f"{row.cell.units}" if row.cell.elastic else f"{row.cell.units}, {_FIXED}",
-        f"{chips / 1e6:g}M" if chips >= 1_000_000 else f"{chips // 1000}k",
+        _chips(row.cell.chips),
     )
 
 

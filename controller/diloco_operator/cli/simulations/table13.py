@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import click
 from diloco.simulation.table13 import (
@@ -11,6 +12,7 @@ from diloco.simulation.table13 import (
     CELLS,
     LIMIT,
     PUBLISHED,
+    UTILISATIONS,
     Cell,
     H,
     Method,
@@ -21,7 +23,8 @@ from diloco.simulation.table13 import (
     rms,
 )
 
-from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text
+from diloco_operator.cli.plots import COLOURS, Axis, Line, Marks, Plot, Rule, Series, picture
+from diloco_operator.cli.simulations.output import output_option, print_json, print_svg, print_table, print_text
 
 
 @click.command("table-13", short_help="Bandwidth between sites, by method and utilisation.")
@@ -40,6 +43,9 @@ def table_13(output: str) -> None:
     if output == "json":
         print_json(lines())
         return
+    if output == "svg":
+        print_svg(plot_table_13())
+        return
     print_table(
         ("METHOD", "STEP", "SITES", "BUSY", "GBIT/S", "PUBLISHED", "ERROR", "H = 24", ""),
         (_row(cell) for cell in CELLS),
@@ -54,6 +60,23 @@ def table_13(output: str) -> None:
         f"{of_a_link(Method.BFLOAT16, 1.0):.2f} Gbit/s with bf16 and steps of 1 s, {of_a_link(Method.INT4, 1.0):.2f} with int4, "
         "however many units there are. The syncer's link carries that of each unit.",
     )
+
+
+def plot_table_13() -> Element:
+    """Bandwidth over utilisation at 8 sites and steps of 1 s."""
+    step, sites = 1.0, 8
+    series: list[Series] = []
+    for method, colour in zip(Method, COLOURS, strict=False):
+        cells = [Cell(method, step, sites, utilisation) for utilisation in UTILISATIONS]
+        percent = [100 * utilisation for utilisation in UTILISATIONS]
+        series.append(Line(method.value, [(x, required(cell)) for x, cell in zip(percent, cells, strict=True)], colour))
+        series.append(Marks("", [(x, PUBLISHED[cell]) for x, cell in zip(percent, cells, strict=True)], colour))
+        if method is not Method.DATA_PARALLEL:
+            honest = [(x, required(cell, H)) for x, cell in zip(percent, cells, strict=True)]
+            series.append(Line(f"{method.value}, H = {H}", honest, colour, dashes="6 4"))
+            series.append(Rule(f"a learner's link of ours, {method.value[10:]}", of_a_link(method, step), colour))
+    x, y = Axis("time that accelerators compute, %", 50, 100), Axis("Gbit/s", 0.2, 1000, logarithmic=True)
+    return picture(Plot(f"{sites} sites, steps of {step:g} s, 5 billion parameters; dots: published", x, y, series))
 
 
 def _row(cell: Cell) -> tuple[str, ...]:

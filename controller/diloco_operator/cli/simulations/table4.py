@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import click
 from diloco.simulation.table4 import LIMIT, PUBLISHED, UNITS, Row, ideal, rows, worst
 
-from diloco_operator.cli.simulations.output import MERGED_AND_STALE, output_option, print_json, print_table, print_text, seed_option
+from diloco_operator.cli.plots import COLOURS, Axis, Line, Marks, Plot, picture
+from diloco_operator.cli.simulations.output import (
+    MERGED_AND_STALE,
+    output_option,
+    print_json,
+    print_svg,
+    print_table,
+    print_text,
+    seed_option,
+)
 
 
 @click.command("table-4", short_help="Learners that join for half of the work.")
@@ -27,6 +37,9 @@ def table_4(steps: int, seed: int, output: str) -> None:
     if output == "json":
         print_json(_lines(found))
         return
+    if output == "svg":
+        print_svg(plot_table_4(found))
+        return
     print_table(
         ("EXTRA", "UNITS", "TIME", "PUBLISHED", "PREDICTED", "ERROR", "MERGED", "STALE"),
         (_cells(row) for row in found),
@@ -37,6 +50,16 @@ def table_4(steps: int, seed: int, output: str) -> None:
         f"Largest error: {100 * worst(found):.1f} % (limit {100 * LIMIT:g} %). The first work of a learner that joins is merged up to H "
         "steps later, which is what is missing.",
     )
+
+
+def plot_table_4(found: Sequence[Row]) -> Element:
+    """Time over extra compute."""
+    curve = [3 * index / 60 for index in range(61)]
+    least = Line("0.5 + 0.5 / (1 + x)", [(100 * extra, ideal(extra)) for extra in curve], "#999999")
+    published = Marks("published", [(100 * row.extra, PUBLISHED[row.extra]) for row in found], COLOURS[1], hollow=True)
+    ours = Marks("simulated", [(100 * row.extra, row.time) for row in found], COLOURS[0])
+    x, y = Axis("extra compute, %", 0, 300), Axis("time, of that of the four", 0.5, 1.02)
+    return picture(Plot("Four learners; others join for half of the work", x, y, [least, published, ours]))
 
 
 def _cells(row: Row) -> tuple[str, ...]:

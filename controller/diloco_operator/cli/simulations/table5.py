@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import click
 from diloco.goodput import Use
-from diloco.simulation.table5 import LIMIT, UNITS, Pacing, Row, in_order, rows, worst
+from diloco.simulation.table5 import ARMS, LIMIT, UNITS, Pacing, Row, in_order, rows, worst
 
-from diloco_operator.cli.simulations.output import MERGED_AND_STALE, output_option, print_json, print_table, print_text, seed_option
+from diloco_operator.cli.plots import COLOURS, Axis, Bars, Marks, Plot, Series, picture
+from diloco_operator.cli.simulations.output import (
+    MERGED_AND_STALE,
+    output_option,
+    print_json,
+    print_svg,
+    print_table,
+    print_text,
+    seed_option,
+)
 
 
 @click.command("table-5", short_help="Quorum and grace, with the paper's clock and ours.")
@@ -31,6 +41,9 @@ def table_5(seconds: float, seed: int, output: str) -> None:
     if output == "json":
         print_json(_lines(found))
         return
+    if output == "svg":
+        print_svg(plot_table_5(found))
+        return
     print_table(
         ("CLOCK", "ARM", "GOODPUT", "PUBL.", "PRED.", "MERGED", "PRED.", "STALE", "TOKENS"),
         (_cells(row) for row in found),
@@ -42,6 +55,25 @@ def table_5(seconds: float, seed: int, output: str) -> None:
         f"Largest error of the paper's clock: {worst(found):.1f} points (limit {LIMIT:g}). "
         f"The order of contributions {'holds' if in_order(found) else 'does not hold'}.",
         "The paper's texts: 54.4 with K = M, 51.4 with K = 1, 55.3 with K = 1 and grace. No model is trained here.",
+    )
+
+
+def plot_table_5(found: Sequence[Row]) -> Element:
+    """Goodput on the left, learners in each merge on the right; bars for each arm and clock, and what was published."""
+    at = range(len(ARMS))
+    goodputs: list[Series] = []
+    merges: list[Series] = []
+    for index, pacing in enumerate(Pacing):
+        rows = [row for row in found if row.pacing is pacing]
+        name = "the paper's clock" if pacing is Pacing.PAPER else "ours"
+        shift = 0.4 * (index - 0.5)
+        goodputs.append(Bars(name, [(x, 100 * row.outcome.goodput) for x, row in zip(at, rows, strict=True)], COLOURS[index], shift, 0.38))
+        merges.append(Bars(name, [(x, row.outcome.contributions) for x, row in zip(at, rows, strict=True)], COLOURS[index], shift, 0.38))
+    goodputs.append(Marks("published", [(x - 0.2, arm.goodput) for x, arm in zip(at, ARMS, strict=True)], COLOURS[4], hollow=True))
+    arms = Axis("", -0.6, len(ARMS) - 0.4, labels=[(x, arm.name) for x, arm in zip(at, ARMS, strict=True)])
+    return picture(
+        Plot("Goodput", arms, Axis("%", 0, 110), goodputs),
+        Plot(f"Learners in each merge, of {UNITS}", arms, Axis("", 0, UNITS + 0.5), merges),
     )
 
 

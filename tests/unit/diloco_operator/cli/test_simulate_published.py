@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
@@ -84,3 +85,11 @@ def test_learners_far_away_cost_the_newcomer_round_trips_and_the_text_says_so() 
     # Its request and the parameters; without a link that is slow a newcomer trains within its first step.
     assert far["trainsAfterSteps"] > near["trainsAfterSteps"]
     assert "200 ms from the syncer" in " ".join(simulated("fig-12", *SMALL["fig-12"], "--latency", "200ms").split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", SMALL)
+def test_each_table_has_a_plot(table: str) -> None:
+    svg = ElementTree.fromstring(simulated(table, *SMALL[table], "-o", "svg"))
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    assert len(list(svg.iter("{http://www.w3.org/2000/svg}text"))) > 10
