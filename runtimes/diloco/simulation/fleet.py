@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from numpy.random import default_rng
 
+from diloco.algorithm.codec import Coding, coding_for, payload_bytes
 from diloco.contract import Checkpoint, Training
 from diloco.simulation.failures import YEAR, ReturnDelay
 from diloco.simulation.job import Outcome, SimulatedJob
+from diloco.simulation.network import Sizes
+from diloco.simulation.path import Path
 from diloco.simulation.slices import FleetSlices, Group, PlacedUnit, Placer, Reclaims, Slowdowns
 from diloco.simulation.unit import Hardware
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Bandwidths in bits a second, of each direction."""
+
+    parameters: int = 0
+    """Of the model; 0: not known, and what is sent has no size."""
+    bandwidth: float = math.inf
+    """Of each unit's own link."""
+    syncer: float = math.inf
+    """Of the syncer's link, which all units share."""
+    latency: float = 0.0
+    """One way, seconds."""
+    loss: float = 0.0
+    """The share of TCP's segments."""
+
+    def sizes(self, training: Training) -> Sizes:
+        """What is sent in a job: fragments of equal size, in the coding of the job, and whole values in float32."""
+        values = math.ceil(self.parameters / training.fragments)
+        return Sizes(8.0 * payload_bytes(coding_for(training.compression), values), 8.0 * payload_bytes(Coding.FLOAT32, values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +57,16 @@ class Conditions:
     """Until what failed is back, in the mean."""
     reclaims: Reclaims = field(default_factory=Reclaims)
     slowdowns: Slowdowns = field(default_factory=Slowdowns)
+    links: Links = field(default_factory=Links)
+    later: Mapping[str, float] = field(default_factory=dict)
+    """Groups that come only so late, seconds from the beginning."""
 
 
 def simulate(training: Training, placer: Placer, groups: Sequence[Group], conditions: Conditions, seconds: float, seed: int) -> Outcome:
     """The outcome of the units of `placer` over so many virtual seconds. Quorum, grace and fragments are those of `training`, but the job
     does not end."""
     between = YEAR / conditions.failures_per_year if conditions.failures_per_year else float("inf")
-    repairs = ReturnDelay.with_mean(conditions.repair_seconds)
+    repairs, links = ReturnDelay.with_mean(conditions.repair_seconds), conditions.links
 
     def hardware(place: PlacedUnit) -> Hardware:
         return Hardware(
@@ -53,12 +81,15 @@ def simulate(training: Training, placer: Placer, groups: Sequence[Group], condit
             start_seconds=conditions.start_seconds,
             compile_seconds=conditions.compile_seconds,
             detect_seconds=conditions.detect_seconds,
+            path=Path(links.bandwidth, links.latency, links.loss, place.processes),
         )
 
     endless = training.model_copy(update={"steps": 10**9, "tokens": None, "checkpoint": Checkpoint(every_steps=10**9)})
     random = default_rng([seed, sum(place is not None for place in placer.units().values())])
-    job = SimulatedJob(endless, (), random)
+    job = SimulatedJob(endless, (), random, sizes=links.sizes(training), syncer_bandwidth=links.syncer)
     fate = default_rng(seed)  # whatever the number of units
-    job.slices = slices = FleetSlices(job, placer, groups, hardware, repairs, conditions.reclaims, conditions.slowdowns, fate)
+    job.slices = slices = FleetSlices(
+        job, placer, groups, hardware, repairs, conditions.reclaims, conditions.slowdowns, fate, conditions.later
+    )
     slices.begin()
-    return replace(job.run(seconds), reclaimed=slices.reclaimed)
+    return replace(job.run(seconds), reclaimed=slices.reclaimed, moved=slices.moved)

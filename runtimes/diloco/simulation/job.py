@@ -56,6 +56,8 @@ class Outcome:
     """Outer steps since the last contribution of a unit, the mean over its outer steps from its first contribution to its last."""
     reclaimed: int = 0
     """Units that had to leave because the cloud took their slices away."""
+    moved: int = 0
+    """Units that left their slices for better ones."""
     up_bits: float = 0.0
     """That all units have sent: answers, and what was sent again of them."""
     down_bits: float = 0.0

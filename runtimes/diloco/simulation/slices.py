@@ -7,8 +7,9 @@ See docs/decisions/0228-reclaims-in-the-simulator.md.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -21,6 +22,8 @@ from diloco.simulation.unit import Hardware, SimulatedUnit
 
 DAY: Final = 86_400.0
 """Seconds."""
+GRACE: Final = 30.0
+"""Seconds that a unit has to end its step when it is to leave for better slices: the termination grace of its pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,36 @@ class PlacedUnit:
     """Relative to others of the fleet, above 0."""
     groups: tuple[str, ...]
     """Names of all that it needs."""
+    processes: int = 1
+    """On all its hosts."""
 
 
 class Placer(Protocol):
     """Says which unit runs where: in `diloco simulate` that is the operator's own code."""
 
+    def advance(self, now: float) -> None:
+        """It is that late now, seconds. Called before anything else is said or asked at that time."""
+        ...
+
     def units(self) -> Mapping[str, PlacedUnit | None]:
-        """Each unit that the job wants now, and where it is; None: it waits for a slice. Units that are somewhere stay there."""
+        """Each unit that the job wants now, and where it is; None: it waits for a slice."""
+        ...
+
+    @property
+    def leaving(self) -> Collection[str]:
+        """Units that are to leave where they are: better slices are free. They are still there."""
+        ...
+
+    def due(self) -> float:
+        """When units may be elsewhere by the passing of time alone, seconds; infinity: never."""
+        ...
+
+    def trains(self, unit: str) -> None:
+        """The unit has begun to train where it is."""
+        ...
+
+    def left(self, unit: str) -> None:
+        """A unit that was to leave has left."""
         ...
 
     def gone(self, group: str) -> None:
@@ -96,10 +122,14 @@ class FleetSlices:
         reclaims: Reclaims,
         slowdowns: Slowdowns,
         random: Generator,
+        later: Mapping[str, float],
     ) -> None:
-        """`hardware`: of a unit on such slices. `repairs`: until a group with a failure is back."""
+        """`hardware`: of a unit on such slices. `repairs`: until a group with a failure is back. `later`: groups that come only at these
+        times, seconds."""
         self.reclaimed = 0
         """Units that had to leave because their slices were taken away."""
+        self.moved = 0
+        """Units that left their slices for better ones."""
         self._job = job
         self._placer = placer
         self._groups = groups
@@ -115,9 +145,18 @@ class FleetSlices:
         self._slow: Counter[str] = Counter()
         self._places: dict[str, PlacedUnit] = {}
         """Of the units that have one."""
+        self._moving: set[str] = set()
+        """Of these, units that leave theirs for better slices."""
+        self._later = later
+        self._due = math.inf
+        """When the placer is asked again, if nothing happens before."""
 
     def begin(self) -> None:
         """Place the first units, and let fate begin."""
+        for name, when in self._later.items():
+            self._out[name] += 1
+            self._placer.gone(name)
+            self._job.timeline.at(when, partial(self._back, [name]))
         self._place()
         spot = [group.name for group in self._groups if group.spot]
         for together in [spot] if self._reclaims.together and spot else [[name] for name in spot]:
@@ -134,6 +173,14 @@ class FleetSlices:
         self._gone(broken)
         self._job.timeline.at(self._job.timeline.now + self._repairs.draw(self._random), partial(self._back, [broken]))
         self._place()
+
+    def trains(self, unit: SimulatedUnit) -> None:
+        """It has taken the parameters, and begins its first step."""
+        place = self._places.get(unit.name)
+        if place is not None and unit.name not in self._moving and not any(self._out[group] for group in place.groups):
+            self._placer.advance(self._job.timeline.now)
+            self._placer.trains(unit.name)
+            self._place()
 
     def slowdown(self, unit: SimulatedUnit) -> float:
         """By what the unit's next step is longer; 1: it is not slow."""
@@ -156,6 +203,7 @@ class FleetSlices:
         deadline = timeline.now + self._reclaims.notice
         on_them = [name for name, place in self._places.items() if set(place.groups) & set(groups)]
         self.reclaimed += len(on_them)
+        self._placer.advance(timeline.now)
         for group in groups:  # nothing starts there any more
             self._out[group] += 1
             if self._out[group] == 1:
@@ -175,6 +223,7 @@ class FleetSlices:
 
     def _gone(self, group: str) -> None:
         """At once, with all units on it."""
+        self._placer.advance(self._job.timeline.now)
         self._out[group] += 1
         if self._out[group] == 1:
             self._placer.gone(group)
@@ -183,6 +232,7 @@ class FleetSlices:
             self._job.units[name].lost()
 
     def _back(self, groups: Sequence[str]) -> None:
+        self._placer.advance(self._job.timeline.now)
         for group in groups:
             self._out[group] -= 1
             if not self._out[group]:
@@ -202,6 +252,11 @@ class FleetSlices:
 
     def _place(self) -> None:
         """Start units where the placer says. One that still drains stays where it is until it has left."""
+        self._placer.advance(self._job.timeline.now)
+        for name in [name for name in self._placer.leaving if name in self._places and name not in self._moving]:
+            self.moved += 1
+            self._moving.add(name)
+            self._job.units[name].leave(self._job.timeline.now + GRACE, partial(self._has_moved_out, name))
         wanted = self._placer.units()
         for name, place in wanted.items():
             if name in self._places:
@@ -219,3 +274,18 @@ class FleetSlices:
         for name, unit in self._job.units.items():
             if name not in wanted and name not in self._places:
                 unit.wait(wanted=False)
+        self._look_again()
+
+    def _has_moved_out(self, name: str) -> None:
+        self._moving.discard(name)
+        self._placer.advance(self._job.timeline.now)
+        self._placer.left(name)
+        self._left(name)
+
+    def _look_again(self) -> None:
+        """Ask the placer again when it says so."""
+        due = self._placer.due()
+        if due < self._due or self._due <= self._job.timeline.now:
+            self._due = due
+            if not math.isinf(due):
+                self._job.timeline.at(due, lambda: self._place() if self._due == due else None)

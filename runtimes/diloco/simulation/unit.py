@@ -88,6 +88,10 @@ class Slices(Protocol):
         """It has ended with a failure. `place` or `wait` is to be called."""
         ...
 
+    def trains(self, unit: SimulatedUnit) -> None:
+        """It holds the parameters and begins to train."""
+        ...
+
     def slowdown(self, unit: SimulatedUnit) -> float:
         """Give what the length of its next step is multiplied by."""
         ...
@@ -182,6 +186,8 @@ class SimulatedUnit:
         self._resting = False
         self._syncer.joined(self)
         self._next_step()
+        if self._slices is not None and self._busy is not None:
+            self._slices.trains(self)
 
     def pulled(self, pull: Pull) -> None:
         """It answers at the end of the step under way; at once while it rests, or with `Hardware.answers_at_once`."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+import math
+from collections.abc import Sequence
+from typing import NoReturn
 
 import click
-from diloco.goodput import BADPUT
-from diloco.simulation.fleet import Conditions, simulate
-from diloco.simulation.job import Outcome
+from diloco.simulation.fleet import Conditions, Links, simulate
 from diloco.simulation.slices import Reclaims, Slowdowns
 from diloco.simulation.unit import TOKENS
 from diloco.wording import plural
@@ -18,7 +16,18 @@ from diloco_operator.api.spec import Spec
 from diloco_operator.cli.duration import Duration
 from diloco_operator.cli.fleet_file import BadFleet, load_fleet
 from diloco_operator.cli.manifests import ManifestError, load_manifests, validate_jobs
-from diloco_operator.cli.simulations.output import output_option, print_json, print_table, print_text, seed_option
+from diloco_operator.cli.simulations.job_output import Row, lines, measures, plot_job
+from diloco_operator.cli.simulations.options import Later, Parameters, Rate, Units
+from diloco_operator.cli.simulations.output import (
+    latency_option,
+    loss_option,
+    output_option,
+    print_json,
+    print_svg,
+    print_table,
+    print_text,
+    seed_option,
+)
 from diloco_operator.cli.simulations.placement import SimulatedOperator
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile import parse_job
@@ -27,22 +36,16 @@ EXIT_BAD_INPUT = 2
 _MOST_ROWS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The job with so many units."""
-
-    units: int
-    spares: int
-    message: str
-    """Why there are not more; "": there are as many as the job may have."""
-    outcome: Outcome
-    work: float
-    """Merged tokens, in what all units that fit would train without failures, starts and compilation; 0..1."""
-
-
 @click.command("job", short_help="A job of yours on a fleet, by its number of units.")
 @click.argument("file", metavar="JOB.yaml")
 @click.option("--fleet", required=True, help="Node manifests: the fleet, which is all the job's own; see `diloco up`.")
+@click.option(
+    "--units",
+    type=Units(),
+    default=None,
+    metavar="M,M…",
+    help="Numbers of units to compare, such as 2,4,8.  [default: up to 8 numbers from learners.min to what fits]",
+)
 @click.option(
     "--failure-rate",
     type=click.FloatRange(min=0.0),
@@ -68,12 +71,28 @@ class Row:
 @click.option("--slowdowns", type=click.FloatRange(min=0.0), default=0.0, show_default=True, help="Of one slice or host in a day.")
 @click.option("--slow-factor", type=click.FloatRange(min=1.0), default=2.0, show_default=True, help="By what steps are longer meanwhile.")
 @click.option("--slow-time", type=Duration(), default="10m", show_default=True, help="How long a slowdown takes.")
+@click.option(
+    "--join",
+    "later",
+    type=Later(),
+    multiple=True,
+    metavar="NODES=TIME",
+    help="Nodes that come only after that time, by name or pattern, such as h100-*=2h. May be given several times.",
+)
+@click.option("--parameters", type=Parameters(), default=0, help="Of the model, such as 7B: bytes and bandwidths need it.")
+@click.option(
+    "--bandwidth", type=Rate(), default=math.inf, help="Of each unit's link, each direction, such as 5Gbit/s.  [default: no limit]"
+)
+@click.option("--syncer-bandwidth", type=Rate(), default=math.inf, help="Of the syncer's link, which all units share.  [default: no limit]")
+@latency_option
+@loss_option
 @click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each row.")
 @seed_option
 @output_option
 def job(
     file: str,
     fleet: str,
+    units: tuple[int, ...] | None,
     failure_rate: float,
     step: float,
     start: float,
@@ -87,6 +106,12 @@ def job(
     slowdowns: float,
     slow_factor: float,
     slow_time: float,
+    later: tuple[tuple[str, float], ...],
+    parameters: int,
+    bandwidth: float,
+    syncer_bandwidth: float,
+    latency: float,
+    loss: float,
     seconds: float,
     seed: int,
     output: str,
@@ -95,9 +120,12 @@ def job(
 
     The operator's own code places the units as in a cluster; what is left over are spares. A failure of an accelerator takes its host, or
     its TPU slice, out and ends the unit. It starts again on a free slice of its pool, or the job has another unit on another kind if the
-    pools allow it, or it waits. Nodes that their labels call spot are reclaimed and come back: their units end the step that they are in,
-    if the notice is long enough, and start again elsewhere. Units are as fast as the slowest of their nodes
-    (local.diloco.dev/relative-speed).
+    pools allow it, or it waits. When a better slice is free again, a unit moves there as `spec.placement` says. Nodes that their labels
+    call spot are reclaimed and come back: their units end the step that they are in, if the notice is long enough, and start again
+    elsewhere. Units are as fast as the slowest of their nodes (local.diloco.dev/relative-speed).
+
+    Each unit has a link to the syncer, and a connection for each of its processes. A narrow link, latency and losses stop no accelerator;
+    they cost merged work.
 
     \b
     Exit status:
@@ -109,6 +137,11 @@ def job(
         nodes = load_fleet(fleet)
     except BadFleet as error:
         _refuse(*error.sentences)
+    if not parameters and not math.isinf(min(bandwidth, syncer_bandwidth)):
+        _refuse("--bandwidth and --syncer-bandwidth need --parameters: what a link carries in a step depends on the size of the model")
+    widest = SimulatedOperator(manifest, nodes, spec.learners.max)
+    if not widest.placed:
+        _refuse(f"{file}: no unit has hardware: {widest.message}")
     conditions = Conditions(
         failure_rate,
         step,
@@ -118,17 +151,20 @@ def job(
         repair,
         Reclaims(reclaims, notice, away, reclaim_all),
         Slowdowns(slowdowns, slow_factor, slow_time),
+        Links(parameters, bandwidth, syncer_bandwidth, latency, loss),
+        _later(widest, later),
     )
-    found = _rows(manifest, spec, nodes, conditions, seconds, seed)
-    if not found:
-        _refuse(f"{file}: no unit has hardware: {SimulatedOperator(manifest, nodes, spec.learners.max).message}")
+    found = _rows(manifest, spec, nodes, widest, units, conditions, seconds, seed)
     best = max(found, key=lambda row: row.work)
     if output == "json":
-        print_json(_lines(found, best))
+        print_json(lines(found, best))
+        return
+    if output == "svg":
+        print_svg(plot_job(manifest["metadata"]["name"], found))
         return
     print_table(
         ("UNITS", *(f"{row.units}" for row in found)),
-        _measures(found),
+        measures(found),
         left=("UNITS",),
     )
     print_text(
@@ -137,21 +173,11 @@ def job(
         "steps since a unit's last contribution.",
         f"{plural(best.units, 'unit')} with {plural(best.spares, 'spare slice')} get most work done.",
         *([f"Not more: {found[-1].message}"] if found[-1].message else []),
+        *([_BYTES] if parameters else []),
     )
 
 
-def _measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
-    yield "SPARE SLICES", *(f"{row.spares}" for row in found)
-    yield "WORK", *(f"{100 * row.work:.1f}" for row in found)
-    yield "FAILURES", *(f"{row.outcome.failures}" for row in found)
-    if any(row.outcome.reclaimed for row in found):
-        yield "RECLAIMED", *(f"{row.outcome.reclaimed}" for row in found)
-    yield "UPTIME", *(f"{100 * row.outcome.uptime:.1f}" for row in found)
-    yield "MERGED", *(f"{row.outcome.contributions:.2f}" for row in found)
-    yield "STALENESS", *(f"{row.outcome.staleness:.2f}" for row in found)
-    yield "GOODPUT", *(f"{100 * row.outcome.goodput:.1f}" for row in found)
-    for use in BADPUT:
-        yield f"  {use.value}", *(f"{100 * row.outcome.accounts.share(use):.1f}" for row in found)
+_BYTES = "UP, DOWN: what all units and the syncer send, in the mean over all of the time, with what is sent again."
 
 
 def _job(file: str) -> tuple[Obj, Spec]:
@@ -180,37 +206,42 @@ def numbers_of_units(least: int, most: int) -> list[int]:
     return sorted({round(least * ratio**index) for index in range(_MOST_ROWS)})
 
 
-def _rows(manifest: Obj, spec: Spec, nodes: Sequence[Obj], conditions: Conditions, seconds: float, seed: int) -> list[Row]:
-    widest = SimulatedOperator(manifest, nodes, spec.learners.max).placed
-    if not widest:
-        return []
-    whole = sum(unit.speed for unit in widest)
-    found = []
-    for most in numbers_of_units(min(spec.learners.min, len(widest)), len(widest)):
-        operator = SimulatedOperator(manifest, nodes, spec.learners.max if most == len(widest) else most)
-        units, spares, message = len(operator.placed), sum(operator.spares.values()), operator.message
-        outcome = simulate(spec.training, operator, operator.groups, conditions, seconds, seed)
-        found.append(Row(units, spares, message, outcome, outcome.merged / TOKENS * conditions.step_seconds / (whole * seconds)))
+def _later(operator: SimulatedOperator, later: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Group -> when it comes; of several times the last. A slice comes when the last of its hosts does."""
+    found: dict[str, float] = {}
+    for pattern, when in later:
+        groups = operator.groups_named(pattern)
+        if not groups:
+            _refuse(f"--join {pattern}: no node that the job could use has such a name")
+        for group in groups:
+            found[group] = max(when, found.get(group, 0.0))
     return found
 
 
-def _lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
-    """A JSON object for each number of units. Shares are 0..1."""
-    for row in found:
-        outcome = row.outcome
-        yield {
-            "units": row.units,
-            "spares": row.spares,
-            "work": round(row.work, 4),
-            "mostWork": row is best,
-            "goodput": round(outcome.goodput, 4),
-            "uptime": round(outcome.uptime, 4),
-            "failures": outcome.failures,
-            "reclaimed": outcome.reclaimed,
-            "badput": {use.value: round(outcome.accounts.share(use), 4) for use in BADPUT},
-            "contributionsPerMerge": round(outcome.contributions, 3),
-            "mergedTokens": round(outcome.merged_tokens, 4),
-            "staleness": round(outcome.staleness, 3),
-            "outerSteps": outcome.outer_steps,
-            "message": row.message,
-        }
+def _rows(
+    manifest: Obj,
+    spec: Spec,
+    nodes: Sequence[Obj],
+    widest: SimulatedOperator,
+    asked: Sequence[int] | None,
+    conditions: Conditions,
+    seconds: float,
+    seed: int,
+) -> list[Row]:
+    """Of the numbers that were asked for, or of a range; of `widest` where the whole fleet is there."""
+    fits = len(widest.placed)
+    numbers = asked if asked is not None else numbers_of_units(min(spec.learners.min, fits), fits)
+    found = []
+    for most in numbers:
+        if most < spec.training.quorum:
+            _refuse(f"--units {most}: the quorum of the job is {spec.training.quorum}")
+        operator = SimulatedOperator(manifest, nodes, spec.learners.max if asked is None and most == fits else most)
+        placed = operator.placed
+        if len(placed) < most:
+            _refuse(f"--units {most}: the pools of the job and the fleet have room for {len(placed)}: {operator.message}")
+        units, spares, message, whole = len(placed), sum(operator.spares.values()), operator.message, sum(unit.speed for unit in placed)
+        outcome = simulate(spec.training, operator, operator.groups, conditions, seconds, seed)
+        done = outcome.merged / TOKENS * conditions.step_seconds / seconds
+        found.append((units, spares, message, outcome, done, whole))
+    most_work = max(whole for *_, whole in found)
+    return [Row(units, spares, message, outcome, done / most_work) for units, spares, message, outcome, done, _ in found]

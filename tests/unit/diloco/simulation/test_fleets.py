@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import pytest
@@ -22,6 +23,22 @@ class FirstCome:
         self._free = [f"g-{index}" for index in range(groups)]
         self._places: dict[str, str | None] = {f"u-{index}": None for index in range(units)}
 
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        return ()
+
+    def advance(self, now: float) -> None:
+        pass
+
+    def due(self) -> float:
+        return math.inf
+
+    def trains(self, unit: str) -> None:
+        pass
+
+    def left(self, unit: str) -> None:
+        pass
+
     def units(self) -> Mapping[str, PlacedUnit | None]:
         for unit, group in self._places.items():
             if group is None and self._free:
@@ -36,6 +53,29 @@ class FirstCome:
         self._free.append(group)
 
 
+class BetterLater(FirstCome):
+    """A unit that leaves its group for another one after ten minutes."""
+
+    def __init__(self) -> None:
+        super().__init__(units=1, groups=2)
+        self._now = 0.0
+        self._moves = True
+
+    def advance(self, now: float) -> None:
+        self._now = now
+
+    def due(self) -> float:
+        return 600.0 if self._now < 600.0 else math.inf
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        return ("u-0",) if self._moves and self._now >= 600.0 else ()
+
+    def left(self, unit: str) -> None:
+        self._moves = False
+        self._places[unit] = None
+
+
 def outcome(
     *,
     units: int,
@@ -47,6 +87,8 @@ def outcome(
     spot: bool = False,
     reclaims: Reclaims | None = None,
     slowdowns: Slowdowns | None = None,
+    placer: FirstCome | None = None,
+    later: Mapping[str, float] | None = None,
 ) -> Outcome:
     """Of units of one accelerator; what failed is back after half an hour."""
     conditions = Conditions(
@@ -58,9 +100,10 @@ def outcome(
         repair_seconds=1800.0,
         reclaims=reclaims or Reclaims(),
         slowdowns=slowdowns or Slowdowns(),
+        later=later or {},
     )
     groups = [Group(f"g-{index}", spot) for index in range(units + spares)]
-    return simulate(Training(steps=100, quorum=quorum), FirstCome(units, units + spares), groups, conditions, seconds, seed=1)
+    return simulate(Training(steps=100, quorum=quorum), placer or FirstCome(units, units + spares), groups, conditions, seconds, seed=1)
 
 
 def test_without_failures_only_start_and_compilation_are_badput() -> None:
@@ -78,6 +121,21 @@ def test_units_that_contribute_to_each_merge_are_never_stale_and_lost_ones_are()
     # Of each hour and a half half an hour: a unit that is away for 900 steps is 450 of them old in the mean.
     lost = outcome(units=2, seconds=12 * HOUR, failures_per_hour=1.0)
     assert lost.staleness > 50
+
+
+def test_a_unit_that_moves_ends_its_step_and_starts_again_elsewhere() -> None:
+    found = outcome(units=1, spares=1, placer=BetterLater())
+    assert (found.moved, found.failures, found.reclaimed) == (1, 0, 0)
+    assert found.accounts.by_use[Use.LOST_WORK] == 0, "it ends the step that it is in"
+    # Start and compilation of the other place: nothing had to be noticed.
+    assert found.accounts.by_use[Use.RECOVERY] == pytest.approx(50.0)
+
+
+def test_a_unit_whose_hardware_comes_later_waits_until_then() -> None:
+    found = outcome(units=2, later={"g-1": 1800.0})
+    # The second unit exists from its hardware on: half an hour of two hours is not its time.
+    assert found.accounts.total == pytest.approx(7200.0 + 5400.0, rel=0.01)
+    assert found.accounts.by_use[Use.START] == pytest.approx(60.0)
 
 
 def test_a_job_does_not_end_however_few_steps_its_file_has() -> None:

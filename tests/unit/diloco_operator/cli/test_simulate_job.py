@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 import yaml
@@ -74,6 +75,51 @@ def test_a_fleet_that_is_too_small_says_what_there_is_not(tmp_path: Path) -> Non
     done = simulated(JOB, fleet=str(small))
     assert done.exit_code == 2
     assert "no unit has hardware" in done.output
+
+
+@pytest.mark.slow
+def test_the_numbers_of_units_may_be_asked_for() -> None:
+    assert [row["units"] for row in lines(JOB, "--units", "3,1,3")] == [1, 3]
+    done = simulated(JOB, "--units", "2,9")
+    assert done.exit_code == 2
+    assert "--units 9: the pools of the job and the fleet have room for 4" in " ".join(done.output.split())
+
+
+@pytest.mark.slow
+def test_nodes_that_come_later_give_the_job_further_units() -> None:
+    (all_,), (later,) = lines(JOB, "--units", "4"), lines(JOB, "--units", "4", "--join", "h100-*=5m")
+    assert later["units"] == 4, "in the end"
+    assert later["work"] < all_["work"]
+    done = simulated(JOB, "--join", "b200-*=5m")
+    assert done.exit_code == 2
+    assert "no node that the job could use has such a name" in done.output
+
+
+@pytest.mark.slow
+def test_links_cost_merged_work_and_bytes_are_counted() -> None:
+    (near,) = lines(JOB, "--units", "2", "--parameters", "100M")
+    # bf16: 200 MB in each direction for a unit in H = 24 steps of 5 s and more, of which it takes 100 or so in ten minutes less the start.
+    assert 4 * 200e6 < near["bytes"]["up"] < 2 * 5 * 200e6
+    (far,) = lines(JOB, "--units", "2", "--parameters", "100M", "--bandwidth", "20Mbit/s", "--latency", "50ms")
+    assert far["work"] < near["work"]
+    assert far["badput"]["waiting"] == 0, "no accelerator stops for a link"
+    shown = simulated(JOB, "--units", "2", "--parameters", "100M").output
+    assert "UP, DOWN:" in shown
+    assert "bit/s" in shown
+
+
+def test_a_bandwidth_without_the_size_of_the_model_is_bad_input() -> None:
+    done = simulated(JOB, "--bandwidth", "5Gbit/s")
+    assert done.exit_code == 2
+    assert "need --parameters" in done.output
+
+
+@pytest.mark.slow
+def test_a_job_has_a_plot() -> None:
+    done = simulated(JOB, "-o", "svg")
+    assert done.exit_code == 0
+    assert "bytes-lm" in done.output
+    assert ElementTree.fromstring(done.output).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 @pytest.mark.parametrize("file", ["no-such.yaml", FLEET])
