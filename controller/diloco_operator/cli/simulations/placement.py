@@ -65,7 +65,7 @@ class SimulatedOperator:
         self._last: dict[str, int] = {}
         """By unit, the number of its last attempt."""
         self._ended_at: dict[str, float] = {}
-        """By unit whose last attempt was lost and that does not train again yet."""
+        """By unit that has trained, lost its slice and does not train again yet."""
         self._recover_seconds: dict[str, float] = {}
         self._measured = dict.fromkeys(self._pools, 0.0)
         """By pool, seconds in which one of its units has trained."""
@@ -172,7 +172,8 @@ class SimulatedOperator:
         for unit, attempt in [*self._attempts.items()]:
             if any(self._group_of[node] == group for node in attempt.nodes):
                 del self._attempts[unit]
-                self._ended_at[unit] = self._now
+                if attempt.trains:
+                    self._ended_at[unit] = self._now
         self._settle()
 
     def back(self, group: str) -> None:

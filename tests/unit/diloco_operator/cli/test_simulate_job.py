@@ -108,6 +108,31 @@ def test_links_cost_merged_work_and_bytes_are_counted() -> None:
     assert "bit/s" in shown
 
 
+@pytest.mark.slow
+def test_units_go_back_to_the_faster_kind_when_it_is_there_again(tmp_path: Path) -> None:
+    nodes = list(yaml.safe_load_all(Path(FLEET).read_text()))
+    for node in nodes:
+        if node["metadata"]["name"].startswith("h100"):
+            node["metadata"]["labels"]["cloud.google.com/gke-spot"] = "true"
+    job = yaml.safe_load(Path(JOB).read_text())
+    job["spec"]["learners"] |= {"min": 1, "max": 2}
+    for pool in job["spec"]["pools"]:
+        pool["learners"] = {"max": 2 if pool["name"] != "v5p" else 0}
+    fleet, file = tmp_path / "fleet.yaml", tmp_path / "job.yaml"
+    fleet.write_text(yaml.safe_dump_all(nodes))
+    file.write_text(yaml.safe_dump(job))
+    often = ("--failure-rate", "0", "--reclaims", "12", "--reclaim-all", "--away", "20m", "--units", "2", "--step", "15s")
+    run = ["simulate", str(file), "--fleet", str(fleet), *often, "--time", "12h", "-o", "json"]
+    done = CliRunner().invoke(main, run, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    row = json.loads(done.output)
+    # Some five times in twelve hours all H100 hosts go for 20 minutes, and both units to v6e. They train there for 10 of these, and come
+    # back one after the other. All work is that of units of speed 0.9, of which v6e has two thirds.
+    assert row["reclaimed"] >= 4
+    assert 2 <= row["moved"] <= row["reclaimed"]
+    assert row["badput"]["lost work"] == 0, "steps of 17 and 25 s fit into the notice, and into the grace of a move"
+
+
 def test_a_bandwidth_without_the_size_of_the_model_is_bad_input() -> None:
     done = simulated(JOB, "--bandwidth", "5Gbit/s")
     assert done.exit_code == 2
