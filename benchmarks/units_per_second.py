@@ -74,7 +74,9 @@ def make_certificates(jobs: int) -> float:
     begun = time.perf_counter()
     for index in range(jobs):
         name, uid = f"job-{index}", f"uid-{index}"
-        syncer = Leaf(contract.TLS_IDENTITY_FILE, contract.syncer_identity(uid), (contract.syncer_host_name(name, NAMESPACE),))
+        syncer = Leaf(
+            contract.TLS_IDENTITY_FILE, contract.syncer_identity(uid), (contract.syncer_host_name(name, NAMESPACE),), connects=False
+        )
         units = [f"{POOL}-{unit}" for unit in range(UNITS)]
         learners = tuple(Leaf(names.learner_secret_key(unit, 1), contract.learner_identity(uid, unit, 1)) for unit in units)
         plan = [

@@ -22,6 +22,32 @@ class UnitPhase(enum.StrEnum):
     REFUSED = "Refused"
 
 
+class RecoveryPhase(enum.Enum):
+    """How far a new process is with its first state."""
+
+    WANTED = "Wanted"
+    COPYING = "Copying"
+    OVER = "Over"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """As on the wire. Seconds of one phase each, in their order."""
+
+    phase: RecoveryPhase
+    unit: str
+    """The donor; "": none."""
+    why: str
+    """Why there is none."""
+    bytes: int
+    start_seconds: float
+    parameters_seconds: float
+    donor_seconds: float
+    wait_seconds: float
+    copy_seconds: float
+    first_step_seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class UnitReport:
     unit: str
@@ -63,6 +89,10 @@ class UnitReport:
     """Data of the chunks that came from it, since this process of the syncer began."""
     sent_bytes: int = 0
     """The same of those that went to it."""
+    recovery: Recovery | None = None
+    """How the process of this attempt comes to its state; None: it does not say so."""
+    given: int = 0
+    """How often it was named as a donor of its state, since this process of the syncer began."""
 
 
 _PATH = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*(/[A-Za-z0-9_-][A-Za-z0-9_.-]*)*")

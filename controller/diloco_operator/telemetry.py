@@ -43,6 +43,8 @@ from diloco_operator.report import (
     LocalStep,
     LossPoint,
     Merge,
+    Recovery,
+    RecoveryPhase,
     Report,
     ReportFault,
     UnitPhase,
@@ -548,4 +550,31 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         holds_parameters=wire.holds_parameters,
         received_bytes=_count(wire.received_bytes),
         sent_bytes=_count(wire.sent_bytes),
+        recovery=_recovery(wire.recovery) if wire.HasField("recovery") else None,
+        given=_count(wire.given),
     )
+
+
+def _recovery(wire: diloco_pb2.Recovery) -> Recovery | None:
+    phase = _RECOVERY_PHASES.get(wire.phase)
+    if phase is None:
+        return None
+    return Recovery(
+        phase=phase,
+        unit=one_line(wire.unit, _PAUSE_LIMIT),
+        why=one_line(wire.why, _PAUSE_LIMIT),
+        bytes=_count(wire.bytes),
+        start_seconds=_figure(wire.start_seconds),
+        parameters_seconds=_figure(wire.parameters_seconds),
+        donor_seconds=_figure(wire.donor_seconds),
+        wait_seconds=_figure(wire.wait_seconds),
+        copy_seconds=_figure(wire.copy_seconds),
+        first_step_seconds=_figure(wire.first_step_seconds),
+    )
+
+
+_RECOVERY_PHASES = {
+    diloco_pb2.Recovery.WANTED: RecoveryPhase.WANTED,
+    diloco_pb2.Recovery.COPYING: RecoveryPhase.COPYING,
+    diloco_pb2.Recovery.OVER: RecoveryPhase.OVER,
+}

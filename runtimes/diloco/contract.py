@@ -24,6 +24,7 @@ __all__ = [
     "ENV_JOB_FILE",
     "ENV_LEADER_ADDRESS",
     "ENV_LISTEN_PORT",
+    "ENV_LOCALITY",
     "ENV_POD_IP",
     "ENV_POOL",
     "ENV_PROCESSES_PER_HOST",
@@ -58,6 +59,7 @@ __all__ = [
     "Result",
     "Training",
     "UnitResult",
+    "learner_host_name",
     "learner_identity",
     "operator_identity",
     "parse_last_words",
@@ -95,6 +97,8 @@ ENV_ACCELERATORS_PER_HOST = "DILOCO_ACCELERATORS_PER_HOST"
 """Number of accelerators of each host; 0 for cpu. `diloco-launch` deals them out to the processes of JAX."""
 ENV_LEADER_ADDRESS = "DILOCO_LEADER_ADDRESS"
 """`host:port` of the side channel of host 0, where the ranks of a unit of several hosts meet their leader. A unit of one host has none."""
+ENV_LOCALITY = "DILOCO_LOCALITY"
+"""Where the unit runs, from far to near, with `/` between the parts, such as its region, zone and network block. Not set: not known."""
 ENV_SYNCER_ADDRESS = "DILOCO_SYNCER_ADDRESS"
 """`host:port` of the job's syncer."""
 ENV_RELATIVE_SPEED = "DILOCO_RELATIVE_SPEED"
@@ -145,6 +149,11 @@ TLS_IDENTITY_FILE = "identity.pem"
 def learner_identity(job_uid: str, unit: str, attempt: int) -> str:
     """Of one attempt of a learner unit. It may join as this attempt only."""
     return f"diloco://{job_uid}/learner/{unit}/{attempt}"
+
+
+def learner_host_name(job: str, namespace: str, unit: str, attempt: int) -> str:
+    """The name in a learner's certificate, as a server. Learners that take its state demand it at any address that they connect to."""
+    return f"{unit}-{attempt}.learner.{job}.{namespace}.svc"
 
 
 def syncer_identity(job_uid: str) -> str:

@@ -36,11 +36,12 @@ class JobCertificates:
     def syncer(self, *, roots: str = "") -> TlsFiles:
         """Of the job's syncer. `roots`: whom it trusts instead of this authority alone."""
         host_name = contract.syncer_host_name(self.job.name, self.job.namespace)
-        return self.write("syncer", Leaf("", contract.syncer_identity(self.job.uid), (host_name,)), roots=roots)
+        return self.write("syncer", Leaf("", contract.syncer_identity(self.job.uid), (host_name,), connects=False), roots=roots)
 
     def learner(self, unit: str, attempt: int = 1) -> TlsFiles:
         """Of one attempt of a unit."""
-        return self.write(f"{unit}-a{attempt}", Leaf("", contract.learner_identity(self.job.uid, unit, attempt)))
+        own_name = contract.learner_host_name(self.job.name, self.job.namespace, unit, attempt)
+        return self.write(f"{unit}-a{attempt}", Leaf("", contract.learner_identity(self.job.uid, unit, attempt), (own_name,)))
 
     def operator(self) -> TlsFiles:
         """Of the operator as a client of the syncer."""

@@ -55,6 +55,9 @@ class ScriptedConnection:
     def holds_parameters(self) -> None:
         self.has_parameters = True
 
+    def tell_standing(self) -> None:
+        pass
+
     def finish(self, reason: str) -> None:
         self.finishes.append(reason)
 
@@ -116,6 +119,7 @@ class ScriptedSession(TrainingLoop):
             tls=TlsFiles(Path("nowhere")),
             leader_address="",
             pod_ip="",
+            locality="",
             relative_speed=1.0,
         )
         self.member = SoloMember(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)

@@ -326,6 +326,9 @@ class Learner:
     def holds_parameters(self) -> None:
         raise NotImplementedError
 
+    def tell_standing(self) -> None:
+        raise NotImplementedError
+
     def finish(self, reason: str) -> None:
         raise NotImplementedError
 

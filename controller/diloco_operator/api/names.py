@@ -143,6 +143,7 @@ NODE_POOL = "cloud.google.com/gke-nodepool"
 KEEP_PODS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 """Annotations of pods that autoscalers must not move to save a node."""
 NODE_HOSTNAME = "kubernetes.io/hostname"
+NODE_REGION = "topology.kubernetes.io/region"
 NODE_ZONE = "topology.kubernetes.io/zone"
 
 LEARNER_CONTAINER = "learner"

@@ -121,6 +121,12 @@ class UnitStatus(ApiModel):
     recover_seconds: float | None = Field(
         None, ge=0, description="From its last loss to contributing again, with all attempts between; absent: never recovered."
     )
+    began_with: str | None = Field(
+        None,
+        max_length=1024,
+        description="Which state the process of this attempt began with, from which unit, or why from none, and how long each phase of its "
+        "start took; absent: it has not begun, or says nothing of it.",
+    )
     failures: tuple[Timestamp, ...] = Field(
         (), max_length=1001, description="When it failed, within the restart window; disruptions are not among them."
     )

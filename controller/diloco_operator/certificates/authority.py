@@ -42,4 +42,6 @@ class Leaf:
     identity: str
     """The URI in the certificate (diloco.contract)."""
     host_names: tuple[str, ...] = ()
-    """Not empty: the certificate of a server. A client's has no host names."""
+    """Not empty: the certificate of a server."""
+    connects: bool = True
+    """It is shown by who opens connections, too."""

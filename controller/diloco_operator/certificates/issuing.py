@@ -73,9 +73,9 @@ class Issuer:
     def _leaf(self, template: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
         """`template`: what all certificates of one signer share. To set it for each of them would take half as long again."""
         key = self._new_key()
-        # A certificate without host names is a client's. Between the ranks of a unit it is a server's, too: they compare the identity.
+        # All may be servers: between the ranks of a unit any certificate is, as they compare the identity.
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH]
-        if not leaf.host_names:
+        if leaf.connects:
             purposes.append(ExtendedKeyUsageOID.CLIENT_AUTH)
         uri = x509.UniformResourceIdentifier(leaf.identity)
         certificate = (

@@ -107,6 +107,8 @@ class Explanation:
     """What happens by itself at a known time, the soonest first."""
     pools: tuple[PoolExplained, ...]
     units: tuple[UnitsExplained, ...]
+    beginnings: tuple[tuple[str, str], ...]
+    """Of units that came back and train: (unit, which state it began with and how long that took)."""
     hosts: tuple[AvoidedHost, ...]
     notes: tuple[str, ...]
     """What could not be read, and what to do about it."""
@@ -125,10 +127,14 @@ def explanation(
     content = _content(view)
     pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
     units = tuple(_units(view.status.units, _last_failures(view.status.units, events)))
+    came_back = (unit for unit in view.status.units if unit.state is UnitState.TRAINING and unit.restarts and unit.began_with)
+    beginnings = tuple((unit.name, unit.began_with or "") for unit in came_back)
     hosts = tuple(AvoidedHost(host.node, host.avoided_until, host.message) for host in view.status.hosts if host.avoided_until is not None)
     state = view.state.value if view.state is not None else ""
     answer = _answer(view, pools, units)
-    return Explanation(view.namespace, view.name, state, answer, dominant(view), upcoming(view, spec), pools, units, hosts, tuple(notes))
+    return Explanation(
+        view.namespace, view.name, state, answer, dominant(view), upcoming(view, spec), pools, units, beginnings, hosts, tuple(notes)
+    )
 
 
 def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:

@@ -25,6 +25,9 @@ def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
     for group in found.units:
         lines += ["", *_wrapped(_units_head(group), "", width)]
         lines += _rows(_unit_rows(found, group, now), width)
+    if found.beginnings:
+        lines += ["", "units that came back, and what they began with"]
+        lines += _rows(found.beginnings, width)
     if found.hosts:
         lines += ["", "hosts on which attempts failed or were slow"]
         lines += _rows(

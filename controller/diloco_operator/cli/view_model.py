@@ -192,7 +192,8 @@ def _unit_changes(before: Status, new: JobView) -> Iterator[Line]:
         came = f" (was {old.state})" if old and old.state != unit.state else ""
         recovered = ""
         if unit.state is UnitState.TRAINING and old and old.ended_at is not None and unit.recover_seconds is not None:
-            recovered = f", recovered in {unit.recover_seconds:.1f} s"
+            began = f", with {unit.began_with}" if unit.began_with else ""
+            recovered = f", recovered in {unit.recover_seconds:.1f} s{began}"
         yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{came}{recovered}{why}", _is_warning(unit), unit.name)
     for name in known.keys() - {unit.name for unit in new.status.units}:
         yield Line("unit", new.name, f"{name} is no longer desired", unit=name)
@@ -286,7 +287,8 @@ def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
                     by_alias=True,
                     include={
                         "name", "pool", "slice", "state", "attempt", "restarts", "tokens", "steps",
-                        "tokens_per_second", "weight", "staleness", "steps_per_sync", "own_data", "recover_seconds", "reason", "message",
+                        "tokens_per_second", "weight", "staleness", "steps_per_sync", "own_data", "recover_seconds", "began_with",
+                        "reason", "message",
                     },
                 )
                 for unit in view.status.units

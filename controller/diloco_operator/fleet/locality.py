@@ -6,11 +6,12 @@ See docs/decisions/0224-grants-to-units.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from diloco_operator.accelerators.labels import NVLINK_DOMAIN
-from diloco_operator.api.names import NODE_ZONE
+from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 
 type Domain = tuple[str, ...]
 """A place that contains hosts: () is the whole cluster, (zone,) a zone, (zone, block, ...) a network block in it. Hosts without the label
@@ -53,3 +54,11 @@ def locality_of(labels: Mapping[str, str]) -> Domain:
     if clique := labels.get(NVLINK_DOMAIN):
         found.append(clique)
     return tuple(found)
+
+
+def shared_place(hosts: Iterable[Mapping[str, str]]) -> str:
+    """Where hosts with these labels stand, from far to near, as far as all of them do: region, zone and network blocks with "/" between
+    them; "" for no hosts."""
+    places = [(labels.get(NODE_REGION, ""), *locality_of(labels)) for labels in hosts]
+    shared = (parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*places, strict=False)))
+    return "/".join(part.replace("/", "-") for part in shared).rstrip("/")

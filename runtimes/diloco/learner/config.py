@@ -29,6 +29,8 @@ class LearnerConfig:
     """`host:port` where the leader of a unit of several hosts listens for the other ranks; "": the unit has one host."""
     pod_ip: str
     """Of this pod; "": not known."""
+    locality: str
+    """Where the unit runs, from far to near, with "/" between the parts; "": not known."""
     relative_speed: float
     """Of the simulated node, in (0, 1]; 1 on real hardware."""
 
@@ -57,6 +59,7 @@ def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
         syncer=required(environment, contract.ENV_SYNCER_ADDRESS),
         leader_address=environment.get(contract.ENV_LEADER_ADDRESS, ""),
         pod_ip=environment.get(contract.ENV_POD_IP, ""),
+        locality=environment.get(contract.ENV_LOCALITY, ""),
         relative_speed=_speed(environment),
     )
     restarts = environment.get("TORCHELASTIC_MAX_RESTARTS", "0")

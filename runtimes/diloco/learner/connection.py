@@ -27,6 +27,7 @@ from diloco.learner.broadcasts import Broadcasts, Whole
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
+from diloco.learner.peers import NoPeers, Peers
 from diloco.learner.push_coding import push_chunks, seed_chunks
 from diloco.learner.reconnect import reconnect_delay
 from diloco.learner.remainders import Remainders
@@ -64,11 +65,12 @@ class Connection:
         overlap_steps: int,
         broadcasts: Broadcasts | None = None,
         incarnations: Incarnations | None = None,
+        peers: Peers | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation, versions and
         samples_leased: each stream fills them in. `overlap_steps`: tau. `broadcasts`: what this process receives of the fragments; default:
-        all. `incarnations`: is told of each. `jitter` draws numbers in [0, 1)."""
+        all. `incarnations`: is told of each. `peers`: is told who gives state to whom. `jitter` draws numbers in [0, 1)."""
         self._address = address
         self._tls = tls
         self._host_name = host_name
@@ -86,7 +88,8 @@ class Connection:
         self._bases: dict[int, tuple[int, Float32Array]] = {}
         self._remainders = Remainders()
         self._ahead = StagedAhead()
-        self._standing = Standing()
+        self._peers = peers or NoPeers()
+        self._standing = Standing(self._peers.message)
         self._incarnation = b""
         self._epoch = 0
         self._leased = 0
@@ -115,19 +118,20 @@ class Connection:
     def paused(self, reason: str, at_most: float) -> None:
         """The program takes no steps for at most so many seconds; "": it goes on. Each stream says so again."""
         self._standing.paused(reason, at_most)
-        self._tell_standing()
+        self.tell_standing()
 
     def holds_parameters(self) -> None:
         """The model holds the job's parameters. Each stream says so again."""
         self._standing.holds_parameters()
-        self._tell_standing()
+        self.tell_standing()
 
     def finish(self, reason: str) -> None:
         """The program wants the job to end. Each stream says so again."""
         self._standing.finish(reason)
-        self._tell_standing()
+        self.tell_standing()
 
-    def _tell_standing(self) -> None:
+    def tell_standing(self) -> None:
+        """Something that `Alive` says has changed."""
         with self._lock:
             if self._outbox is not None:
                 self._outbox.tell_alive()
@@ -335,6 +339,10 @@ class Connection:
                 outbox.taken(message.taken.bytes)
             case "rest":
                 self._inbox.put(RestWanted(message.rest.quorum))
+            case "donor":
+                self._peers.donor(message.donor)
+            case "give":
+                self._peers.give(message.give)
             case "done":
                 outbox.all_merged()
                 with self._lock:

@@ -16,14 +16,18 @@ from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox
+from diloco.learner.incarnations import Incarnations
 from diloco.learner.leave import leave
 from diloco.learner.member import Member
+from diloco.learner.peers import NoPeers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.ranks.join import World, join_ranks
+from diloco.recovery.inner import InnerState
+from diloco.recovery.peers import PeersOfUnit
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -57,9 +61,11 @@ def make_member(
     world: World | None,
     on_adopt: Callable[[Sequence[str]], None] | None,
     keepalive: Keepalive,
+    inner: InnerState | None = None,
 ) -> Member:
-    """This process's part in the job, which is not started. `world`: the other processes of the unit; None: there are none. Raises Leave
-    for a model that cannot be trained, and when the ranks of the unit do not agree or do not come."""
+    """This process's part in the job, which is not started. `world`: the other processes of the unit; None: there are none. `inner`: the
+    state beside the parameters, as far as the framework's adapter knows it. Raises Leave for a model that cannot be trained, and when the
+    ranks of the unit do not agree or do not come."""
     try:
         layout = Layout(store.specs(), store.frozen())
         fragments = make_fragments(layout, config.job.training.fragments)
@@ -68,9 +74,23 @@ def make_member(
     hello = _hello(config, layout, framework)
     if world is None:
         overlap_steps = config.job.training.overlap_steps
-        inbox = Inbox(overlap_steps)
-        link = Connection(config.syncer, config.tls, config.host_name, hello, fragments, store, inbox, keepalive, overlap_steps)
-        return SoloMember(store, fragments, config, inbox, link, on_adopt)
+        inbox, incarnations = Inbox(overlap_steps), Incarnations()
+        peers = NoPeers() if inner is None else PeersOfUnit(config, layout, len(fragments), inner, incarnations, keepalive)
+        hello.peer_address, hello.inner_state, hello.locality = peers.address, peers.kind, config.locality
+        link = Connection(
+            config.syncer,
+            config.tls,
+            config.host_name,
+            hello,
+            fragments,
+            store,
+            inbox,
+            keepalive,
+            overlap_steps,
+            incarnations=incarnations,
+            peers=peers,
+        )
+        return SoloMember(store, fragments, config, inbox, link, on_adopt, peers)
     try:
         return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive)
     except ContractError as error:

@@ -111,8 +111,18 @@ class PlanExecutor:
         trained since."""
         self._arrived.clear()
         self._store.reclaim()
+        self.take_received()
+
+    def take_received(self) -> None:
+        """Put the last received values back in the place of what else is in the model."""
         for names, value in zip(self._names, self._link.received() or (), strict=True):
             self._apply(self._store.prepare(names, value))
+
+    def overwritten(self) -> None:
+        """All parameters may have changed otherwise than by a plan."""
+        if self._on_adopt is not None:
+            for names in self._names:
+                self._on_adopt(names)
 
     def changed(self) -> list[str]:
         """The tensors of which the model does not hold the final values. What the program has lent to a step is not looked at."""

@@ -40,6 +40,7 @@ from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
 from diloco.ranks.join import World
+from diloco.recovery.inner import InnerState
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class Session:
         stepped: Callable[[], None] = lambda: None,
         world: World | None = None,
         how_to_meet: str = "start one process",
+        inner: InnerState | None = None,
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
     ) -> Session:
         """Read the contract from `environment` (None: the process's), connect to the syncer, and block until the syncer's current
@@ -75,7 +77,8 @@ class Session:
         `world`: the other processes of this unit, which all join with one model; None: there are none. `how_to_meet`: what a program does
         so that its framework knows them. `on_adopt` is called on the training thread with the names of the tensors that were overwritten
         just now, here as in `step`. `updates` says how many updates each optimizer has made, for `step` to compare with; None: it is not
-        known. `stepped` is called by `step` before anything is overwritten.
+        known. `stepped` is called by `step` before anything is overwritten. `inner`: the state beside the parameters, which a peer
+        may give and take; None: it is not known.
 
         Installs a handler for SIGTERM that drains: the step under way finishes, `batches` ends, `close` exits with 143.
         Raises `Leave`, a SystemExit: with `contract.Exit.BAD_CONTRACT` for a missing or wrong environment, with the matching
@@ -84,7 +87,7 @@ class Session:
         log_to_stderr()
         environment = os.environ if environment is None else environment
         config = read_config(environment, framework, 1 if world is None else world.ranks, how_to_meet)
-        member = make_member(config, store, framework, world, on_adopt, keepalive)
+        member = make_member(config, store, framework, world, on_adopt, keepalive, inner)
         session = cls(config.unit, member, StepTimer(config.relative_speed), updates, stepped)
         session._wait_for_parameters()
         return session

@@ -19,6 +19,7 @@ from diloco.algorithm.fragments import Fragment
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox
 from diloco.learner.leave import leave
+from diloco.learner.peers import Model, NoPeers, Peers
 from diloco.learner.plan_executor import PlanExecutor, progress_of
 from diloco.learner.progress import JobProgress
 from diloco.learner.store import ParameterStore
@@ -42,6 +43,7 @@ class SoloMember:
         inbox: Inbox,
         link: SyncerLink,
         on_adopt: Callable[[Sequence[str]], None] | None = None,
+        peers: Peers | None = None,
     ) -> None:
         training = config.job.training
         self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
@@ -52,6 +54,9 @@ class SoloMember:
         self._work = LeasedWork()
         self._state = new_unit(len(fragments), training.steps)
         self._executor = PlanExecutor(config.unit, store, fragments, coding_for(training.compression), self._work, link, on_adopt)
+        self._peers = peers or NoPeers()
+        fragment_of = {tensor.name: fragment.index for fragment in fragments for tensor in fragment.tensors}
+        self._peers.connect(Model(fragment_of, self._executor.take_received, self._executor.overwritten), link.tell_standing)
         self._step_seconds = 0.0
         self._batch_seconds = 0.0
         self._draining = False
@@ -81,7 +86,7 @@ class SoloMember:
 
     @property
     def may_step(self) -> bool:
-        return not self._state.missing and not self._state.quorum
+        return not (self._state.missing or self._state.quorum or self._peers.awaited)
 
     @property
     def done(self) -> bool:
@@ -100,7 +105,8 @@ class SoloMember:
         self._executor.warm_up()
 
     def wait(self, seconds: float) -> None:
-        self._inbox.wait(seconds)
+        waits_for = self._peers if self._peers.awaited and not self._state.missing else self._inbox
+        waits_for.wait(seconds)
 
     def boundary(self, *, in_step: bool = False) -> None:
         events = self._inbox.drain()
@@ -113,6 +119,7 @@ class SoloMember:
         self._executor.carry_out(plan, self._state)
         for adoption in plan.adoptions:
             self._progress.adopted(plan.step, adoption.version, adoption.tokens)
+        self._peers.boundary(events, plan, self._state, self._step_seconds, readable=readable)
         if plan.refused is not None:
             self.abandon(None)
             raise leave(plan.refused.status, plan.refused.message)
@@ -136,8 +143,10 @@ class SoloMember:
         self._batch_seconds = step_seconds / max(1, batches or 1)
         state = self._state = self._state.count(tokens, batches)
         self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
+        self._peers.stepped()
 
     def holds_parameters(self) -> None:
+        self._peers.holds_parameters()
         self._link.holds_parameters()
 
     def paused(self, reason: str, at_most: float) -> None:
@@ -172,7 +181,9 @@ class SoloMember:
     def close(self) -> None:
         left = not (self.done or self.draining)
         done = self._state.samples_done, self._state.tokens_done
+        self._peers.close()
         self._link.close(Bye(drained=not self.done, left=left, samples_done=done[0], tokens_done=done[1]))
 
     def abandon(self, error: BaseException | None) -> None:
+        self._peers.close()
         self._link.close(None)

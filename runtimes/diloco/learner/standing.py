@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from diloco.contract import MOST_PAUSE
-from diloco.protocol.diloco_pb2 import Alive
+from diloco.protocol.diloco_pb2 import Alive, Recovery
 
 MOST_REASON = 200
 """Characters of a reason that a program gives."""
@@ -31,8 +31,9 @@ def check_pause(reason: str, at_most: float) -> None:
 class Standing:
     """Written by the training thread and read by the sending one: each value is replaced as a whole."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now`: seconds on a clock that never goes back."""
+    def __init__(self, recovery: Callable[[], Recovery | None] = lambda: None, now: Callable[[], float] = time.monotonic) -> None:
+        """`recovery`: how far the process is with its state. `now`: seconds on a clock that never goes back."""
+        self._recovery = recovery
         self._now = now
         self._local_step = 0
         self._pause = ("", 0.0)
@@ -61,5 +62,10 @@ class Standing:
         reason, until = self._pause
         left = max(0.0, until - self._now()) if reason else 0.0
         return Alive(
-            local_step=self._local_step, pause=reason, pause_left=left, finish=self._finish, holds_parameters=self._holds_parameters
+            local_step=self._local_step,
+            pause=reason,
+            pause_left=left,
+            finish=self._finish,
+            holds_parameters=self._holds_parameters,
+            recovery=self._recovery(),
         )

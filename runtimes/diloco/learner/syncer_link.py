@@ -32,6 +32,10 @@ class SyncerLink(Protocol):
         """The program wants the job to end now."""
         ...
 
+    def tell_standing(self) -> None:
+        """What the process is doing beside its steps has changed."""
+        ...
+
     def want(self, generation: int, samples: int) -> bool:
         """Ask for samples. False: not asked."""
         ...

@@ -55,7 +55,7 @@ def options(keepalive: Keepalive) -> list[tuple[str, int]]:
 
 def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int | str]]:
     """Options for a learner's channel, one per attempt to connect: the learner has a back-off of its own, so channels may
-    not share gRPC's. No proxy: the syncer's address is a pod's. `host_name`: what the syncer's certificate must say."""
+    not share gRPC's. No proxy: the address is a pod's. `host_name`: what the certificate of the other end must say."""
     return [
         *options(keepalive),
         ("grpc.ssl_target_name_override", host_name),
@@ -66,5 +66,5 @@ def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int 
 
 
 def server_options(keepalive: Keepalive) -> list[tuple[str, int]]:
-    """Options for the syncer. Two servers on one port would share its learners between them: refuse to start instead."""
+    """Options for a server. Two on one port would share those who connect between them: refuse to start instead."""
     return [*options(keepalive), ("grpc.so_reuseport", 0)]

@@ -11,12 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from diloco.protocol.diloco_pb2 import Chunk, FromLearner, ToLearner
+from diloco.protocol.diloco_pb2 import Chunk, FromLearner, StateMessage, ToLearner
 
 _CHUNK_TAG: Final = bytes([FromLearner.CHUNK_FIELD_NUMBER << 3 | 2])
-"""Of the field `chunk`, the same in both directions, and of bytes and messages in general: wire type 2, a length and that many bytes."""
+"""Of the field `chunk`, the same in all directions, and of bytes and messages in general: wire type 2, a length and that many bytes."""
 _DATA_TAG: Final = bytes([Chunk.DATA_FIELD_NUMBER << 3 | 2])
-assert ToLearner.CHUNK_FIELD_NUMBER == FromLearner.CHUNK_FIELD_NUMBER
+assert ToLearner.CHUNK_FIELD_NUMBER == FromLearner.CHUNK_FIELD_NUMBER == StateMessage.CHUNK_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:
     return DataChunk(chunk.header, chunk.data[:most]), DataChunk(header, chunk.data[most:])
 
 
-def to_wire(message: FromLearner | ToLearner | DataChunk | bytes) -> bytes:
+def to_wire(message: FromLearner | ToLearner | StateMessage | DataChunk | bytes) -> bytes:
     """The message's bytes; bytes are on the wire what they are."""
     if isinstance(message, bytes):
         return message
@@ -62,7 +62,12 @@ def to_learner(raw: bytes) -> ToLearner | DataChunk:
     return _chunk(raw) or _whole(ToLearner.FromString(raw))
 
 
-def _whole[M: (FromLearner, ToLearner)](message: M) -> M | DataChunk:
+def to_taker(raw: bytes) -> StateMessage | DataChunk:
+    """What a peer has sent of its state. Raises protobuf's DecodeError."""
+    return _chunk(raw) or _whole(StateMessage.FromString(raw))
+
+
+def _whole[M: (FromLearner, ToLearner, StateMessage)](message: M) -> M | DataChunk:
     """A chunk that lies otherwise than usual on the wire went through protobuf."""
     if not message.HasField("chunk"):
         return message

@@ -28,7 +28,7 @@ class FromLearner(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class ToLearner(_message.Message):
-    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken", "rest")
+    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken", "rest", "donor", "give")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,8 @@ class ToLearner(_message.Message):
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     TAKEN_FIELD_NUMBER: _ClassVar[int]
     REST_FIELD_NUMBER: _ClassVar[int]
+    DONOR_FIELD_NUMBER: _ClassVar[int]
+    GIVE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     pull: Pull
     chunk: Chunk
@@ -45,7 +47,9 @@ class ToLearner(_message.Message):
     refused: Refused
     taken: Taken
     rest: Rest
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., rest: _Optional[_Union[Rest, _Mapping]] = ...) -> None: ...
+    donor: Donor
+    give: Give
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., rest: _Optional[_Union[Rest, _Mapping]] = ..., donor: _Optional[_Union[Donor, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("name", "shape", "embedding", "stack_axes")
@@ -70,7 +74,7 @@ class FrozenTensor(_message.Message):
     def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., digest: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "frozen")
+    __slots__ = ("job_uid", "unit", "attempt", "session", "framework", "tensors", "fingerprint", "incarnation", "versions", "samples_leased", "ranks", "owned", "rank", "process", "acknowledges", "peer_address", "inner_state", "locality", "frozen")
     JOB_UID_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +90,9 @@ class Hello(_message.Message):
     RANK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGES_FIELD_NUMBER: _ClassVar[int]
+    PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INNER_STATE_FIELD_NUMBER: _ClassVar[int]
+    LOCALITY_FIELD_NUMBER: _ClassVar[int]
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
@@ -102,8 +109,11 @@ class Hello(_message.Message):
     rank: int
     process: bytes
     acknowledges: bool
+    peer_address: str
+    inner_state: str
+    locality: str
     frozen: _containers.RepeatedCompositeFieldContainer[FrozenTensor]
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., session: _Optional[bytes] = ..., framework: _Optional[str] = ..., tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ..., fingerprint: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ..., samples_leased: _Optional[int] = ..., ranks: _Optional[int] = ..., owned: _Optional[_Iterable[_Union[PieceMap, _Mapping]]] = ..., rank: _Optional[int] = ..., process: _Optional[bytes] = ..., acknowledges: _Optional[bool] = ..., peer_address: _Optional[str] = ..., inner_state: _Optional[str] = ..., locality: _Optional[str] = ..., frozen: _Optional[_Iterable[_Union[FrozenTensor, _Mapping]]] = ...) -> None: ...
 
 class PieceMap(_message.Message):
     __slots__ = ("pieces",)
@@ -157,10 +167,12 @@ class Chunk(_message.Message):
         SEED: _ClassVar[Chunk.Kind]
         PUSH: _ClassVar[Chunk.Kind]
         BROADCAST: _ClassVar[Chunk.Kind]
+        STATE: _ClassVar[Chunk.Kind]
     KIND_UNSPECIFIED: Chunk.Kind
     SEED: Chunk.Kind
     PUSH: Chunk.Kind
     BROADCAST: Chunk.Kind
+    STATE: Chunk.Kind
     class Coding(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         CODING_UNSPECIFIED: _ClassVar[Chunk.Coding]
@@ -226,18 +238,150 @@ class Progress(_message.Message):
     def __init__(self, local_step: _Optional[int] = ..., steps: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[int]] = ..., step_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., t: _Optional[int] = ..., own_data: _Optional[bool] = ...) -> None: ...
 
 class Alive(_message.Message):
-    __slots__ = ("local_step", "pause", "pause_left", "finish", "holds_parameters")
+    __slots__ = ("local_step", "pause", "pause_left", "finish", "holds_parameters", "recovery")
     LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
     PAUSE_FIELD_NUMBER: _ClassVar[int]
     PAUSE_LEFT_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     HOLDS_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
     local_step: int
     pause: str
     pause_left: float
     finish: str
     holds_parameters: bool
-    def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ..., holds_parameters: _Optional[bool] = ...) -> None: ...
+    recovery: Recovery
+    def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ..., holds_parameters: _Optional[bool] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ...) -> None: ...
+
+class Recovery(_message.Message):
+    __slots__ = ("phase", "round", "failed", "why", "unit", "attempt", "t", "bytes", "start_seconds", "parameters_seconds", "donor_seconds", "wait_seconds", "copy_seconds", "first_step_seconds")
+    class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        PHASE_UNSPECIFIED: _ClassVar[Recovery.Phase]
+        WANTED: _ClassVar[Recovery.Phase]
+        COPYING: _ClassVar[Recovery.Phase]
+        OVER: _ClassVar[Recovery.Phase]
+    PHASE_UNSPECIFIED: Recovery.Phase
+    WANTED: Recovery.Phase
+    COPYING: Recovery.Phase
+    OVER: Recovery.Phase
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    START_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    DONOR_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    COPY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    phase: Recovery.Phase
+    round: int
+    failed: _containers.RepeatedScalarFieldContainer[str]
+    why: str
+    unit: str
+    attempt: int
+    t: int
+    bytes: int
+    start_seconds: float
+    parameters_seconds: float
+    donor_seconds: float
+    wait_seconds: float
+    copy_seconds: float
+    first_step_seconds: float
+    def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ...) -> None: ...
+
+class Donor(_message.Message):
+    __slots__ = ("round", "unit", "attempt", "address", "grant", "why")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    unit: str
+    attempt: int
+    address: str
+    grant: bytes
+    why: str
+    def __init__(self, round: _Optional[int] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., address: _Optional[str] = ..., grant: _Optional[bytes] = ..., why: _Optional[str] = ...) -> None: ...
+
+class Give(_message.Message):
+    __slots__ = ("unit", "attempt", "grant")
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    unit: str
+    attempt: int
+    grant: bytes
+    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ...) -> None: ...
+
+class StateWanted(_message.Message):
+    __slots__ = ("job_uid", "unit", "attempt", "grant", "fingerprint", "inner_state", "incarnation", "versions")
+    JOB_UID_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    GRANT_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    INNER_STATE_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    job_uid: str
+    unit: str
+    attempt: int
+    grant: bytes
+    fingerprint: str
+    inner_state: str
+    incarnation: bytes
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StateMessage(_message.Message):
+    __slots__ = ("part", "end", "chunk")
+    PART_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    part: StatePart
+    end: StateEnd
+    chunk: Chunk
+    def __init__(self, part: _Optional[_Union[StatePart, _Mapping]] = ..., end: _Optional[_Union[StateEnd, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+
+class StatePart(_message.Message):
+    __slots__ = ("index", "arrays", "versions", "bytes", "checksum")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    arrays: _containers.RepeatedCompositeFieldContainer[StateArray]
+    versions: _containers.RepeatedScalarFieldContainer[int]
+    bytes: int
+    checksum: int
+    def __init__(self, index: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[StateArray, _Mapping]]] = ..., versions: _Optional[_Iterable[int]] = ..., bytes: _Optional[int] = ..., checksum: _Optional[int] = ...) -> None: ...
+
+class StateArray(_message.Message):
+    __slots__ = ("piece", "name", "dtype")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    piece: Piece
+    name: str
+    dtype: str
+    def __init__(self, piece: _Optional[_Union[Piece, _Mapping]] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class StateEnd(_message.Message):
+    __slots__ = ("parts", "bytes")
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    parts: int
+    bytes: int
+    def __init__(self, parts: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Taken(_message.Message):
     __slots__ = ("bytes",)
@@ -466,7 +610,7 @@ class LossPoint(_message.Message):
     def __init__(self, t: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
 
 class UnitReport(_message.Message):
-    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left", "own_data", "holds_parameters", "received_bytes", "sent_bytes")
+    __slots__ = ("unit", "attempt", "state", "steps", "tokens", "tokens_per_second", "weight", "staleness", "contributions", "seconds_since_heard", "loss", "refused", "message", "local_step", "step_seconds", "recover_seconds", "steps_per_sync", "resting_seconds", "seconds_since_alive", "pause", "pause_left", "own_data", "holds_parameters", "received_bytes", "sent_bytes", "recovery", "given")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[UnitReport.State]
@@ -513,6 +657,8 @@ class UnitReport(_message.Message):
     HOLDS_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
     SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECOVERY_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_FIELD_NUMBER: _ClassVar[int]
     unit: str
     attempt: int
     state: UnitReport.State
@@ -538,4 +684,6 @@ class UnitReport(_message.Message):
     holds_parameters: bool
     received_bytes: int
     sent_bytes: int
-    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., own_data: _Optional[bool] = ..., holds_parameters: _Optional[bool] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ...) -> None: ...
+    recovery: Recovery
+    given: int
+    def __init__(self, unit: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[_Union[UnitReport.State, str]] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., weight: _Optional[float] = ..., staleness: _Optional[int] = ..., contributions: _Optional[int] = ..., seconds_since_heard: _Optional[float] = ..., loss: _Optional[float] = ..., refused: _Optional[_Mapping[str, int]] = ..., message: _Optional[str] = ..., local_step: _Optional[int] = ..., step_seconds: _Optional[float] = ..., recover_seconds: _Optional[float] = ..., steps_per_sync: _Optional[int] = ..., resting_seconds: _Optional[float] = ..., seconds_since_alive: _Optional[float] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., own_data: _Optional[bool] = ..., holds_parameters: _Optional[bool] = ..., received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., given: _Optional[int] = ...) -> None: ...

@@ -143,3 +143,85 @@ class Syncer:
             timeout,
             metadata,
             _registered_method=True)
+
+
+class PeerStub:
+    """A learner that gives its state to another one. Its certificate has the name `contract.learner_host_name`. It gives to the unit and attempt
+    that the syncer has told it of (Give), and that the caller's certificate says; to others with PERMISSION_DENIED, and with UNAVAILABLE while it
+    gives to another one or its state does not fit what is wanted.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Take = channel.unary_stream(
+                '/diloco.v1.Peer/Take',
+                request_serializer=diloco_dot_protocol_dot_diloco__pb2.StateWanted.SerializeToString,
+                response_deserializer=diloco_dot_protocol_dot_diloco__pb2.StateMessage.FromString,
+                _registered_method=True)
+
+
+class PeerServicer:
+    """A learner that gives its state to another one. Its certificate has the name `contract.learner_host_name`. It gives to the unit and attempt
+    that the syncer has told it of (Give), and that the caller's certificate says; to others with PERMISSION_DENIED, and with UNAVAILABLE while it
+    gives to another one or its state does not fit what is wanted.
+    """
+
+    def Take(self, request, context):
+        """Parts in their order, each followed by its chunks (STATE), and End. A stream without End was torn, and what came on it does not count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_PeerServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Take': grpc.unary_stream_rpc_method_handler(
+                    servicer.Take,
+                    request_deserializer=diloco_dot_protocol_dot_diloco__pb2.StateWanted.FromString,
+                    response_serializer=diloco_dot_protocol_dot_diloco__pb2.StateMessage.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'diloco.v1.Peer', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('diloco.v1.Peer', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Peer:
+    """A learner that gives its state to another one. Its certificate has the name `contract.learner_host_name`. It gives to the unit and attempt
+    that the syncer has told it of (Give), and that the caller's certificate says; to others with PERMISSION_DENIED, and with UNAVAILABLE while it
+    gives to another one or its state does not fit what is wanted.
+    """
+
+    @staticmethod
+    def Take(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/diloco.v1.Peer/Take',
+            diloco_dot_protocol_dot_diloco__pb2.StateWanted.SerializeToString,
+            diloco_dot_protocol_dot_diloco__pb2.StateMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

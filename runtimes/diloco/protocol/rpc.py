@@ -1,24 +1,25 @@
-"""The two ends of `Syncer.Exchange` with messages as `chunks` reads and writes them, in the place of the generated ones.
+"""The two ends of `Syncer.Exchange` and `Peer.Take` with messages as `chunks` reads and writes them, in the place of the generated ones.
 
 See docs/decisions/0154-chunks-past-protobuf.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Protocol
 
 import grpc
 
-from diloco.protocol.chunks import DataChunk, from_learner, to_learner, to_wire
-from diloco.protocol.diloco_pb2 import DESCRIPTOR, FromLearner, Report, ToLearner, WatchRequest
+from diloco.protocol.chunks import DataChunk, from_learner, to_learner, to_taker, to_wire
+from diloco.protocol.diloco_pb2 import DESCRIPTOR, FromLearner, Report, StateMessage, StateWanted, ToLearner, WatchRequest
 
 _SERVICE = DESCRIPTOR.services_by_name["Syncer"].full_name
+_PEER = DESCRIPTOR.services_by_name["Peer"].full_name
 
 type ExchangeContext = grpc.aio.ServicerContext[FromLearner | DataChunk, ToLearner | DataChunk]
 type WatchContext = grpc.aio.ServicerContext[WatchRequest, Report]
 type Call = Any
-"""A `grpc.Call` that yields `ToLearner | DataChunk`."""
+"""A `grpc.Call` that yields `ToLearner | DataChunk`, or `StateMessage | DataChunk`."""
 
 
 class SyncerService(Protocol):
@@ -45,3 +46,20 @@ def serve(service: SyncerService, server: grpc.aio.Server) -> None:
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+
+
+def take(channel: grpc.Channel) -> Callable[..., Call]:
+    """Asks a peer for its state: call the result with a `StateWanted`, and gRPC's options of a call."""
+    opened: Callable[..., Call] = channel.unary_stream(
+        f"/{_PEER}/Take", request_serializer=StateWanted.SerializeToString, response_deserializer=to_taker
+    )
+    return opened
+
+
+def serve_peer(
+    take: Callable[[StateWanted, grpc.ServicerContext], Iterator[StateMessage | DataChunk]],
+    server: grpc.Server,
+) -> None:
+    """Let `server` answer learners that take this one's state."""
+    handler = grpc.unary_stream_rpc_method_handler(take, request_deserializer=StateWanted.FromString, response_serializer=to_wire)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_PEER, {"Take": handler}),))

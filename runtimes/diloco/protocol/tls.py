@@ -189,7 +189,7 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(material.identity, material.identity)], root_certificates=material.roots)
 
 
-def peer_identity(auth_context: Mapping[str, Iterable[bytes]]) -> str:
+def peer_identity(auth_context: Mapping[str, Iterable[Any]]) -> str:
     """The URI in the certificate of the other end of an RPC (`context.auth_context()`); "" if it has not exactly one."""
     found = [value.decode("utf-8", "replace") for value in auth_context.get("peer_uri", ())]
     return found[0] if len(found) == 1 else ""

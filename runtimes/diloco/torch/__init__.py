@@ -11,7 +11,7 @@
         session.step(tokens=batch.numel(), loss=loss.item())
 
 `join` has put the job's current parameters into the model before it returns; `session.step` overwrites a fragment of them now and then,
-in place, so that optimizers and compiled modules keep their references. The optimizer's state is never touched.
+in place, so that optimizers and compiled modules keep their references. That leaves the optimizer's state alone.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from diloco.learner.loop_check import LoopError
 from diloco.learner.session import Session
 from diloco.schedules import Schedule
 from diloco.torch.adoptions import Adoptions
+from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.optimizers import UpdateCounts, check_optimizers
 from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
@@ -51,6 +52,7 @@ def join(
     stacks: Callable[[str], int] | None = None,
     trained: Callable[[str], bool] | None = None,
     on_adopt: Callable[[Sequence[str]], None] | None = None,
+    state: Sequence[HandedOver] = (),
     data_parallel: tuple[int, int] | None = None,
     buffers: Literal["own", "leader"] = "own",
     environment: Mapping[str, str] | None = None,
@@ -58,7 +60,10 @@ def join(
     """Join the job that this process was started for, and block until `model` holds the job's current parameters.
 
     `optimizer`, one or several, must train the exchanged parameters of `model` that require gradients, no others, and each in one
-    optimizer only. Its state is not touched. Create it before `join`, and move the model to its device before both.
+    optimizer only. Create it before `join`, and move the model to its device before both. A process that begins while other units train
+    gets the parameters and the optimizer's state of one of them; adoptions do not touch that state. `state`: what else then comes from
+    there, anything with `state_dict` and `load_state_dict` (a learning-rate schedule over local steps, a gradient scaler), and generators
+    of random numbers; a schedule that follows the job needs it not.
     `canonical` maps parameter names to the job's canonical form where the two differ (see `ModuleStore`), `embeddings` says by name
     which parameters are embeddings (default: those of `torch.nn.Embedding` and `EmbeddingBag`), `stacks` how many leading axes of a
     parameter count matrices that are merged each by itself, such as experts (default: none), `trained` which are exchanged (default:
@@ -73,7 +78,7 @@ def join(
     adopted, so also at the end of the job. Buffers are never exchanged between units.
 
     Raises SystemExit with a `contract.Exit`: outside of a job, for a model that cannot be exchanged, and when the syncer refuses it.
-    Raises ValueError or TypeError for an optimizer that does not train the model.
+    Raises ValueError or TypeError for an optimizer that does not train the model, TypeError for state that cannot be handed over.
     """
     if buffers not in ("own", "leader"):
         raise ValueError(f"buffers must be 'own' or 'leader', not {buffers!r}")
@@ -88,6 +93,7 @@ def join(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     check_optimizers(store.parameters, optimizers)
     store.adoptions = Adoptions(optimizers)
+    inner = OptimizerState(store, optimizers, state)
     notify = None if on_adopt is None else lambda names: on_adopt(store.parameter_names(names))
     return Session.join(
         store,
@@ -98,4 +104,5 @@ def join(
         stepped=store.adoptions.check,
         world=world,
         how_to_meet=_HOW_TO_MEET,
+        inner=inner,
     )

@@ -112,6 +112,11 @@ class ModuleStore:
         """What this process stages and applies: after `divide` its share, before it all that it holds. One piece a tensor at most."""
         return [place.piece for place in self._owned.values()]
 
+    def placed(self, piece: Piece) -> tuple[Place, torch.nn.Parameter]:
+        """Where this process holds a piece of a tensor, and in which parameter. Raises KeyError for a tensor that it does not hold."""
+        place = self._held[piece.tensor].inner(piece)
+        return place, self._parameters[place.part.parameter]
+
     def frozen(self) -> Sequence[FrozenTensor]:
         """Every canonical tensor of the frozen parameters, sorted by canonical name. A complex one ends with an axis of two. Once the model
         is divided every rank must call it."""

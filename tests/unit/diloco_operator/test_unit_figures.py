@@ -15,7 +15,7 @@ from diloco.protocol import diloco_pb2
 from diloco_operator.api.crd import places
 from diloco_operator.api.status import UnitStatus
 from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord, read_units, write_unit
-from diloco_operator.report import UnitPhase, UnitReport
+from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
 from diloco_operator.telemetry import report_of
 from pydantic.alias_generators import to_camel, to_snake
 
@@ -40,7 +40,7 @@ def distinct(fields: dict[str, Any]) -> dict[str, Any]:
 def test_every_field_of_the_wire_reaches_the_report() -> None:
     assert {RENAMED.get(name, name) for name in WIRE} == {field.name for field in dataclasses.fields(UnitReport)}
     wire = diloco_pb2.UnitReport(state=diloco_pb2.UnitReport.CONTRIBUTING)
-    plain = {name: dict(wire.refused) if name == "refused" else getattr(wire, name) for name in WIRE if name not in RENAMED}
+    plain = {name: dict(wire.refused) if name == "refused" else getattr(wire, name) for name in WIRE if name not in (*RENAMED, "recovery")}
     values = distinct(plain)
     for name, value in values.items():
         if isinstance(value, dict):
@@ -48,7 +48,18 @@ def test_every_field_of_the_wire_reaches_the_report() -> None:
         else:
             setattr(wire, name, value)
     report = report_of(diloco_pb2.Report(units=[wire]), received_at=0.0)
-    assert dataclasses.asdict(report.units[values["unit"]]) == {**values, "phase": UnitPhase.CONTRIBUTING}
+    assert dataclasses.asdict(report.units[values["unit"]]) == {**values, "phase": UnitPhase.CONTRIBUTING, "recovery": None}
+
+
+def test_a_recovery_on_the_wire_reaches_the_report() -> None:
+    wire = diloco_pb2.Recovery(phase=diloco_pb2.Recovery.OVER, unit="a", why="b", bytes=3)
+    names = [field.name for field in dataclasses.fields(Recovery) if field.name.endswith("_seconds")]
+    for number, name in enumerate(names, start=4):
+        setattr(wire, name, number + 0.5)
+    unit = diloco_pb2.UnitReport(unit="u", state=diloco_pb2.UnitReport.CONTRIBUTING, recovery=wire)
+    found = report_of(diloco_pb2.Report(units=[unit]), received_at=0.0).units["u"].recovery
+    seconds = {name: number + 0.5 for number, name in enumerate(names, start=4)}
+    assert found == Recovery(phase=RecoveryPhase.OVER, unit="a", why="b", bytes=3, **seconds)
 
 
 def test_the_record_has_every_field_of_the_status_and_keeps_it() -> None:

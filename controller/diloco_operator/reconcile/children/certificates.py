@@ -87,9 +87,10 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     identity = contract.syncer_identity(job.uid)
     host_name = contract.syncer_host_name(job.name, job.namespace)
     syncers = names.syncer_secret_name(job.name)
-    wanted = {syncers: [Leaf(contract.TLS_IDENTITY_FILE, identity, (host_name,))]}
+    wanted = {syncers: [Leaf(contract.TLS_IDENTITY_FILE, identity, (host_name,), connects=False)]}
     for pool, unit, attempt in sorted(_attempts(context, learners)):
-        leaf = Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt))
+        own_name = contract.learner_host_name(job.name, job.namespace, unit, attempt)
+        leaf = Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt), (own_name,))
         wanted.setdefault(names.learner_secret_name(job.name, pool, unit), []).append(leaf)
     for name, leaves in wanted.items():
         wave = WAVE_CERTIFICATES if name == syncers else WAVE_LEARNERS

@@ -10,6 +10,7 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
+from diloco_operator.fleet.locality import shared_place
 from diloco_operator.fleet.node import Host
 from diloco_operator.plan import WAVE_LEARNERS, Create, Delete
 from diloco_operator.reconcile.children.peers import Peers
@@ -32,7 +33,9 @@ class LearnerPods:
     def of_attempt(self, record: UnitStatusRecord, hosts: Sequence[Host]) -> list[Create]:
         """All pods of the record's attempt, each pinned to its host, and before them the list of their hosts; none is created before its
         certificate is written."""
-        return self._attempt(record, pinned_places(self._affinity(record.pool), record.slice, hosts))
+        views = [self._context.observed.fleet.node(host.node) for host in hosts]
+        locality = shared_place(view.labels if view is not None else {} for view in views)
+        return self._attempt(record, pinned_places(self._affinity(record.pool), record.slice, hosts), locality)
 
     def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
         """The same of an attempt for which this grantor brings the nodes."""
@@ -45,7 +48,7 @@ class LearnerPods:
     def _affinity(self, pool: str) -> Mapping[str, Any]:
         return self._base(pool).spec.get("affinity") or {}
 
-    def _attempt(self, record: UnitStatusRecord, places: Sequence[PodPlace]) -> list[Create]:
+    def _attempt(self, record: UnitStatusRecord, places: Sequence[PodPlace], locality: str = "") -> list[Create]:
         job = self._context.observed.job
         secret = names.learner_secret_name(job.name, record.pool, record.name)
         pods = learner_pods(
@@ -53,6 +56,7 @@ class LearnerPods:
             unit=record.name,
             attempt=record.attempt,
             places=places,
+            locality=locality,
             template_hash=record.template_hash,
         )
         return [*self.host_list(record, len(places)), *(Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret) for pod in pods)]

@@ -39,6 +39,7 @@ _IDENTITY = (
     contract.ENV_PROCESSES_PER_HOST,
     contract.ENV_ACCELERATORS_PER_HOST,
     contract.ENV_SYNCER_ADDRESS,
+    contract.ENV_LOCALITY,
     contract.ENV_HOST,
 )
 """Variables that identify the host of the unit that a pod is."""
@@ -113,8 +114,10 @@ def learner_template_base(
     )
 
 
-def learner_pods(template_base: PodTemplateBase, *, unit: str, attempt: int, places: Sequence[PodPlace], template_hash: str) -> list[Obj]:
-    """One pod for every host of one attempt, in the order of the places."""
+def learner_pods(
+    template_base: PodTemplateBase, *, unit: str, attempt: int, places: Sequence[PodPlace], locality: str, template_hash: str
+) -> list[Obj]:
+    """One pod for every host of one attempt, in the order of the places. `locality`: where they all are, see `contract.ENV_LOCALITY`."""
     job, pool = template_base.job, template_base.pool
     metadata = pool.template.metadata
     peers = Peers(job, pool, unit, attempt, len(places))
@@ -130,7 +133,7 @@ def learner_pods(template_base: PodTemplateBase, *, unit: str, attempt: int, pla
         **({names.LABEL_GANG: gang_label(job.uid, unit, attempt)} if len(places) > 1 else {}),
     }
     annotations = {**template_base.keep, **metadata.annotations, names.ANNOTATION_TEMPLATE_HASH: template_hash}
-    shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job))
+    shared = (unit, str(attempt), pool.name, *peers.counts(), syncer_address(job), locality)
     shared_env = peers.environment()
     made = []
     for index, (peer, place) in enumerate(zip(peers.names, places, strict=True)):

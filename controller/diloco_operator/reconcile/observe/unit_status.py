@@ -44,6 +44,7 @@ class UnitStatusRecord(NamedTuple):
     paused_until: float | None = None
     slow_since: float | None = None
     recover_seconds: float | None = None
+    began_with: str = ""
     template_hash: str = ""
     tokens_per_second: float = 0.0
     weight: float = 0.0
@@ -97,6 +98,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         paused_until=_time(get("pausedUntil")),
         slow_since=_time(get("slowSince")),
         recover_seconds=get("recoverSeconds"),
+        began_with=get("beganWith", ""),
         template_hash=get("templateHash", ""),
         tokens_per_second=get("tokensPerSecond", 0.0),
         weight=get("weight", 0.0),
@@ -164,6 +166,8 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         found["lastFailure"] = record.last_failure
     if record.recover_seconds is not None:
         found["recoverSeconds"] = record.recover_seconds
+    if record.began_with:
+        found["beganWith"] = record.began_with
     return found
 
 

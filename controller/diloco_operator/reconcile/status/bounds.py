@@ -24,7 +24,7 @@ from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
 
 MESSAGE_LIMIT = 4096
 """Characters of the message of a unit or pool, as the CRD limits it."""
-_SOMETIMES = ("grantorSaid", "lastFailure", "cause")
+_SOMETIMES = ("grantorSaid", "lastFailure", "cause", "beganWith")
 _TEXTS = ("message", *_SOMETIMES)
 """What a unit says in words. Many have the first only."""
 _NAMES = {text: len(f',"{text}":""') for text in _SOMETIMES}

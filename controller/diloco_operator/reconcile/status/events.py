@@ -68,7 +68,8 @@ def _unit_event(old: UnitStatusRecord | None, new: UnitStatusRecord) -> Event | 
     if new.state is UnitState.TRAINING:
         recovered = old is not None and old.ended_at is not None and new.recover_seconds is not None
         back = f", {new.recover_seconds:.1f} s after it was lost" if recovered else ""
-        return Event.about(new.name, EventReason.UNIT_CONTRIBUTES, f"attempt {new.attempt} contributes{back}")
+        state = f"; it began with {new.began_with}" if recovered and new.began_with else ""
+        return Event.about(new.name, EventReason.UNIT_CONTRIBUTES, f"attempt {new.attempt} contributes{back}{state}")
     return None
 
 

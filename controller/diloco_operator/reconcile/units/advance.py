@@ -12,6 +12,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.beginnings import began_with, taking
 from diloco_operator.reconcile.units.timeouts import all_bound, all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import UnitPhase, UnitReport
@@ -33,6 +34,9 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
         reason, message = UnitReason.PAUSED, words
     if record.unschedulable and all_bound(pods):
         record = record._replace(unschedulable=0)
+    if seen is not None and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
+        text = began_with(seen.recovery)
+        record = record._replace(began_with=text) if text != record.began_with else record
     if state is UnitState.TRAINING and record.ended_at is not None:
         record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
     if (state, reason, message, until) == (record.state, record.reason, record.message, record.paused_until):
@@ -65,7 +69,7 @@ def _state(
     if seen is not None and seen.phase is UnitPhase.JOINING and seen.holds_parameters and not seen.local_step:
         return UnitState.JOINING, UnitReason.FIRST_STEP, "has the parameters; its program compiles, or runs its first step"
     if seen is not None and seen.phase is UnitPhase.JOINING:
-        return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, "connected, takes the current parameters"
+        return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, taking(seen.recovery) or "connected, takes the current parameters"
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
         return (
             UnitState.JOINING,

@@ -265,7 +265,7 @@ def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusR
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     attempt = max(record.attempt, record.ended_attempt) + 1
-    return record._replace(attempt=attempt, template_hash=context.hashes[record.pool])
+    return record._replace(attempt=attempt, template_hash=context.hashes[record.pool], began_with="")
 
 
 def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Unpack[Changes]) -> UnitStatusRecord:

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import enum
 import logging
+import secrets
 import time
 from collections.abc import Callable, Sequence
 
@@ -28,11 +29,13 @@ from diloco.protocol.framing import Transfer
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.job.answers import Answers
 from diloco.syncer.job.awake import TICK
+from diloco.syncer.job.donors import Donors
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.farewell import Farewell
 from diloco.syncer.job.membership import Membership
 from diloco.syncer.job.payloads import Payloads
 from diloco.syncer.job.ranks import not_of_rank
+from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.restore import RestoredState, snapshot_data
 from diloco.syncer.job.work import Lease
 from diloco.syncer.reporting.event_writer import EventWriter
@@ -127,8 +130,20 @@ class Engine:
             training, state.core, self._peers, self.work, state.unit_stats, self.recent, tape, self._events.put_nowait, state.tokens
         )
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
+        continued_at = None if state.core is None else clock()
+        donors = Donors(training.sync_interval, lambda: secrets.token_bytes(16), continued_at)
+        self._recoveries = Recoveries(donors, self._peers, self.exchanges, state.unit_stats)
         self._membership = Membership(
-            config, self._sessions, self._peers, self.exchanges, self.work, state.unit_stats, changes, incarnation, self._fences
+            config,
+            self._sessions,
+            self._peers,
+            self.exchanges,
+            self.work,
+            state.unit_stats,
+            changes,
+            incarnation,
+            self._fences,
+            self._recoveries,
         )
         self._answers = Answers(self.exchanges, self._membership, self._peers, self.work, state.unit_stats, self._events.put_nowait)
         self._payloads = Payloads(training, self.exchanges)
@@ -137,7 +152,6 @@ class Engine:
         self._retiring: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.work.ledger.tokens)
-        continued_at = None if state.core is None else clock()
         self.farewell = Farewell(
             config.timeouts, self._peers, self._sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
         )
@@ -282,6 +296,7 @@ class Engine:
             event = None  # its arrays may be free now, and the next one may be long in coming
             self._membership.expire(self._clock())
             self._advance()
+            self._recoveries.look(self._clock())
 
     async def _take_durable_merges(self) -> None:
         """Of what is queued: the last snapshot holds all that the tape does."""
@@ -414,6 +429,8 @@ class Engine:
                 self._evaluation_received(session, event)
             case AliveReceived():
                 self._alive(session, event.alive, now)
+                if self._recoveries.heard(peer, session, event.alive, now):
+                    self._changes.notify()
             case ByeReceived():
                 self._membership.bye(peer, session, event.bye, now)
             case ProtocolViolation():

@@ -18,6 +18,7 @@ from diloco.syncer.config import SyncerConfig
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.ranks import Ranks
+from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.welcomes import Welcomes
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
@@ -46,6 +47,7 @@ class Membership:
         changes: Changes,
         incarnation: bytes,
         fences: FenceWriter,
+        recoveries: Recoveries,
     ) -> None:
         """`incarnation`: random, names this process and its restored state. `fences` calls back when `admit` has something to do."""
         self._config = config
@@ -57,6 +59,7 @@ class Membership:
         self._changes = changes
         self._incarnation = incarnation
         self._fences = fences
+        self._recoveries = recoveries
         self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
         self._brake = JoinBrake()
         self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes, self._brake)
@@ -130,12 +133,14 @@ class Membership:
     def _begin_session(self, peer: Peer, joining: Joining, now: float) -> None:
         session, hello = joining.session, joining.hello
         peer.session = session
+        peer.peer_address, peer.inner_state, peer.locality = hello.peer_address, hello.inner_state, hello.locality
         self._work.begin(session)
         self._unit_stats.of(session.unit).joined(session.attempt, now)
         self._changes.notify()
         resumed = ", resumed" if joining.resumed else ""
         _log.info("unit %s joins as attempt %d (%s)%s", session.unit, session.attempt, hello.framework, resumed)
         self._welcome_learner(peer, session, hello, now, resumed=joining.resumed)
+        self._recoveries.joined(peer, session)
 
     def _welcome_learner(self, peer: Peer, session: UnitSession, hello: Hello, now: float, *, resumed: bool) -> None:
         """Send Welcome, parameters and leases to a learner that has joined."""
@@ -342,6 +347,7 @@ class Membership:
         """End the sessions whose reconnect window is over."""
         for session in self._sessions.expire(now):
             back = self._work.end(session.holder)
+            self._recoveries.ended(session.unit)
             _log.info("unit %s did not reconnect in time; %d samples are free again", session.unit, back)
             self._changes.notify()
 
@@ -349,6 +355,7 @@ class Membership:
         """End the session and release its work."""
         peer.session = None
         self._sessions.leave(session.unit, peer.stream)
+        self._recoveries.ended(session.unit)
         self._work.end(session.holder)
         self._exchanges.leave(session.unit, now)
         self._changes.notify()

@@ -182,6 +182,8 @@ def _unit(one: UnitStats, core: Core | None, ledger: Ledger, now: float) -> Unit
         resting_seconds=now - one.resting_since if one.resting_since is not None else 0.0,
         seconds_since_alive=one.seconds_since_alive(now),
         pause=one.pause,
+        recovery=one.recovery,
+        given=one.given,
         pause_left=max(0.0, (one.paused_until or now) - now) if one.pause else 0.0,
     )
     if one.loss is not None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from diloco.algorithm.members import usable_step_seconds
 from diloco.contract import MOST_PAUSE
+from diloco.protocol.diloco_pb2 import Recovery
 
 RATE_WINDOW = 15.0
 """Window in which throughput is measured, seconds."""
@@ -104,6 +105,10 @@ class UnitStats:
     """Last time from a loss to the first contribution after it; 0: never lost."""
     resting_since: float | None = None
     """When it was told to rest; None: it trains, or is away."""
+    recovery: Recovery | None = None
+    """How the process of the newest attempt comes to its state; None: it does not say so."""
+    given: int = 0
+    """How often it was named as a donor, since this process began."""
     received_bytes: int = 0
     """Data of chunks that came from it, since this process began."""
     sent_bytes: int = 0
@@ -122,6 +127,7 @@ class UnitStats:
         self.message = ""
         self.heard_at = now
         self.holds_parameters = False
+        self.recovery = None
         self.alive_at, self.pause, self.paused_until = None, "", None
         self.rate.reset()
 

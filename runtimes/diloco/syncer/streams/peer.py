@@ -58,6 +58,12 @@ class Peer:
         """Why the stream ends although the learner did nothing wrong: it shall reconnect. Empty: no such reason."""
         self.assembler: Assembler | None = None
         """Of the stream's reader."""
+        self.peer_address = ""
+        """Where it gives its state to other units; "": nowhere."""
+        self.inner_state = ""
+        """Of what kind its state beside the parameters is."""
+        self.locality = ""
+        """Where it runs."""
         self.rank = 0
         self.process = b""
         """Of a follower, see `Hello.process`."""

@@ -17,7 +17,7 @@ from diloco.protocol.diloco_pb2 import Alive
 
 def test_a_pause_is_told_with_what_is_left_of_it_and_does_not_end_by_itself() -> None:
     now = 100.0
-    standing = Standing(lambda: now)
+    standing = Standing(now=lambda: now)
     standing.stepped(7)
     standing.paused("evaluation", 60.0)
     now = 130.0

@@ -21,7 +21,7 @@ DAY = 86400.0
 META = {"name": "lm-ca", "namespace": "ns", "ownerReferences": [{"uid": "uid-lm", "controller": True}]}
 FOUND = IssueCertificates({"metadata": META}, "uid-lm", create_authority=True, wave=0)
 LEARNER = Leaf("v5p-0-a1.pem", "diloco://uid-lm/learner/v5p-0/1")
-SYNCER = Leaf("identity.pem", "diloco://uid-lm/syncer", ("lm-syncer.lm.ns.svc",))
+SYNCER = Leaf("identity.pem", "diloco://uid-lm/syncer", ("lm-syncer.lm.ns.svc",), connects=False)
 
 
 def issuer(lifetime: float = DAY, now: float = NOW) -> Issuer:

@@ -29,7 +29,7 @@ def pods_of(path: Path) -> list[dict[str, Any]]:
     for pool in spec.pools:
         hosts = [Host(f"host-{index}") for index in range(pool.shape.hosts)]
         base = learner_template_base(job, spec, pool, OperatorConfig())
-        made += learner_pods(base, unit=f"{pool.name}-0", attempt=1, places=pinned_places({}, "s", hosts), template_hash="")
+        made += learner_pods(base, unit=f"{pool.name}-0", attempt=1, places=pinned_places({}, "s", hosts), locality="", template_hash="")
     return made
 
 

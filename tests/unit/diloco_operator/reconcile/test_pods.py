@@ -67,6 +67,7 @@ def test_learner_gets_its_identity_and_the_syncers_address() -> None:
         contract.ENV_HOST: "0",
         contract.ENV_HOSTS: "1",
         contract.ENV_SYNCER_ADDRESS: "bytes-lm-syncer.bytes-lm.team.svc:7077",
+        contract.ENV_LOCALITY: "",
         "HOME": "/tmp",
     }
 
@@ -304,7 +305,7 @@ def test_slice_of_two_thousand_hosts_fits_into_environment_variables(job_name: s
     assert job.spec is not None
     hosts = [Host(f"host-{index}") for index in range(2304)]
     base = learner_template_base(job, job.spec, job.spec.pools[0], OperatorConfig())
-    pods = learner_pods(base, unit=f"{pool}-0", attempt=1000, places=pinned_places({}, "np-0", hosts), template_hash="")
+    pods = learner_pods(base, unit=f"{pool}-0", attempt=1000, places=pinned_places({}, "np-0", hosts), locality="", template_hash="")
     made = Peers(job, job.spec.pools[0], f"{pool}-0", 1000, len(hosts)).host_list()
     assert made is not None
     found = made["data"]["TPU_WORKER_HOSTNAMES"].split(",")

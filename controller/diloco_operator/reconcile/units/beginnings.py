@@ -1,0 +1,38 @@
+"""What is said of how a unit's process came to its state. Pure.
+
+See docs/decisions/0251-choice-of-a-donor.md.
+"""
+
+from __future__ import annotations
+
+from diloco_operator.report import Recovery, RecoveryPhase
+
+
+def began_with(recovery: Recovery | None) -> str:
+    """For `status.units[].beganWith`; "": the process has not begun, or says nothing of it."""
+    if recovery is None or recovery.phase is not RecoveryPhase.OVER:
+        return ""
+    if recovery.unit:
+        state = f"the state of {recovery.unit} ({recovery.bytes / 2**20:.1f} MiB)"
+    else:
+        state = f"the parameters of the syncer, and an optimizer without state: {recovery.why}"
+    phases = (
+        ("program", recovery.start_seconds),
+        ("parameters", recovery.parameters_seconds),
+        ("donor", recovery.donor_seconds),
+        ("wait", recovery.wait_seconds),
+        ("copy", recovery.copy_seconds),
+        ("first step", recovery.first_step_seconds),
+    )
+    took = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases if seconds >= 0.05)
+    return f"{state}; {took}" if took else state
+
+
+def taking(recovery: Recovery | None) -> str:
+    """What a process that has the parameters waits for; "": for no state."""
+    if recovery is None or recovery.phase is RecoveryPhase.OVER:
+        return ""
+    if recovery.phase is RecoveryPhase.COPYING:
+        return f"connected, takes the optimizer's state of unit {recovery.unit}"
+    failed = f"; before, {recovery.why}" if recovery.why else ""
+    return f"connected, waits until a unit can give it the optimizer's state{failed}"

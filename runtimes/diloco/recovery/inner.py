@@ -1,0 +1,59 @@
+"""What a framework's adapter gives and takes of a learner's state.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from diloco.algorithm.pieces import Piece
+from diloco.learner.store import Float32Array, Staged
+from diloco.recovery.parts import PieceArray
+
+
+class StagedRest(Protocol):
+    """The small rest of a state as it was at a step boundary, on its way to the host."""
+
+    def wait(self) -> Any:
+        """A tree for `values.encode`. Belongs on a background thread."""
+        ...
+
+
+class InnerState(Protocol):
+    """The state of one process: parameters, what the inner optimizer keeps in their shape, and a small rest (step counts, rates, what the
+    program hands over). Every method is called on the training thread, and none while a step runs."""
+
+    @property
+    def kind(self) -> str:
+        """What it is, such as "torch AdamW". Only states of one kind go from process to process."""
+        ...
+
+    def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
+        """What there is of these pieces of the model: the parameter, and what the optimizer keeps for it by now. Raises StateError for
+        state that cannot be given."""
+        ...
+
+    def stage(self, arrays: Sequence[PieceArray]) -> Staged:
+        """Keep the values that these have now, and begin to bring them to the host: float32, one array after the other, each in canonical
+        order."""
+        ...
+
+    def stage_rest(self) -> StagedRest:
+        """Keep the small rest as it is now. Raises StateError for state that cannot be given."""
+        ...
+
+    def begin(self) -> None:
+        """A copy begins: what was put of an earlier one is forgotten, but for parameters."""
+        ...
+
+    def put(self, array: PieceArray, values: Float32Array) -> None:
+        """Write values, float32 [elements], to their place: of a parameter at once, of the optimizer's state once `finish` is called.
+        Raises StateError for what has no place here."""
+        ...
+
+    def finish(self, rest: Any) -> None:
+        """The copy is whole: what was put is the optimizer's state from now on. Raises StateError, and changes nothing, if `rest` does not
+        fit this program."""
+        ...

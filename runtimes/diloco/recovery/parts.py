@@ -1,0 +1,96 @@
+"""In which parts a learner's state goes to a peer. Pure: both ends need not know more of each other than the layout.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.pieces import Piece, whole
+from diloco.protocol.diloco_pb2 import Piece as PieceMessage
+from diloco.protocol.diloco_pb2 import StateArray
+from diloco.wording import plural
+
+PART_ELEMENTS = 1 << 18
+"""Elements of the model in one part, each with its optimizer state: 3 MiB with two moments, a millisecond of a processor's copying."""
+MOST_ARRAYS = 64
+"""Of one piece of the model: the parameter, and what the optimizer keeps in its shape."""
+
+
+class StateError(ValueError):
+    """The state cannot be given, or what came is none. The message is human-readable."""
+
+
+@dataclass(frozen=True, slots=True)
+class PieceArray:
+    """One array of a part: what a process keeps for a piece of the model."""
+
+    piece: Piece
+    name: str
+    """"": the parameter itself; else what the optimizer calls it, such as "exp_avg"."""
+    dtype: str
+    """In which it is kept, such as "bfloat16". It travels as float32."""
+
+
+def cut(tensors: Sequence[TensorSpec], most: int = PART_ELEMENTS) -> list[list[Piece]]:
+    """All of the model in parts of at most `most` elements, in the order of the tensors. Small tensors share a part."""
+    parts: list[list[Piece]] = []
+    room = 0
+    for spec in tensors:
+        for piece in _pieces(whole(spec), most):
+            if piece.elements > room:
+                parts.append([])
+                room = most
+            parts[-1].append(piece)
+            room -= piece.elements
+    return parts
+
+
+def _pieces(piece: Piece, most: int, axis: int = 0) -> Iterator[Piece]:
+    """`piece` along its first axis that is long enough, in pieces of at most `most` elements."""
+    if piece.elements <= most:
+        yield piece
+        return
+    row = piece.elements // piece.size[axis]
+    rows = max(1, most // row)
+    for first in range(0, piece.size[axis], rows):
+        count = min(rows, piece.size[axis] - first)
+        start = (*piece.start[:axis], piece.start[axis] + first, *piece.start[axis + 1 :])
+        size = (*piece.size[:axis], count, *piece.size[axis + 1 :])
+        yield from _pieces(Piece(piece.tensor, start, size), most, axis + 1)
+
+
+def to_message(layout: Layout, arrays: Sequence[PieceArray]) -> list[StateArray]:
+    """For the wire."""
+    index = {spec.name: number for number, spec in enumerate(layout.tensors)}
+    return [
+        StateArray(
+            piece=PieceMessage(tensor=index[one.piece.tensor], start=one.piece.start, size=one.piece.size), name=one.name, dtype=one.dtype
+        )
+        for one in arrays
+    ]
+
+
+def from_message(layout: Layout, arrays: Sequence[StateArray]) -> list[PieceArray]:
+    """From the wire. Raises StateError for what is no piece of the model."""
+    found = []
+    for one in arrays:
+        if one.piece.tensor >= len(layout.tensors):
+            raise StateError(f"the peer sends tensor {one.piece.tensor} of {plural(len(layout.tensors), 'tensor')}")
+        spec = layout.tensors[one.piece.tensor]
+        start, size = tuple(one.piece.start), tuple(one.piece.size)
+        inside = len(start) == len(size) == len(spec.shape) and all(
+            count and first + count <= length for first, count, length in zip(start, size, spec.shape, strict=True)
+        )
+        if not inside:
+            raise StateError(f"the peer sends start {list(start)} and size {list(size)} of {spec}, which has shape {list(spec.shape)}")
+        found.append(PieceArray(Piece(spec.name, start, size), one.name, one.dtype))
+    return found
+
+
+def elements(arrays: Sequence[PieceArray]) -> int:
+    """Of all of them."""
+    return sum(one.piece.elements for one in arrays)

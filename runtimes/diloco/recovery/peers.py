@@ -1,0 +1,163 @@
+"""A process's dealings with its peers: what its member, its connection and its server have to do with each other.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from diloco.algorithm.layout import Layout
+from diloco.contract import learner_host_name
+from diloco.learner.config import LearnerConfig
+from diloco.learner.inbox import InboxEvent
+from diloco.learner.incarnations import Incarnations
+from diloco.learner.peers import Model
+from diloco.learner.process_start import seconds_since_start
+from diloco.learner.unit_plan import UnitPlan, UnitState
+from diloco.protocol.channel import Keepalive
+from diloco.protocol.diloco_pb2 import Donor, Give, Recovery, StateWanted
+from diloco.recovery.copying import Copy
+from diloco.recovery.giving import Giver
+from diloco.recovery.held import Held
+from diloco.recovery.inner import InnerState
+from diloco.recovery.server import PeerServer
+from diloco.recovery.taking import Taker
+
+
+class PeersOfUnit:
+    """A `Peers` of a unit of one process. Made when it joins: its server runs until `close`."""
+
+    def __init__(
+        self,
+        config: LearnerConfig,
+        layout: Layout,
+        fragments: int,
+        state: InnerState,
+        incarnations: Incarnations,
+        keepalive: Keepalive,
+    ) -> None:
+        self._config = config
+        self._layout = layout
+        self._fragments = fragments
+        self._state = state
+        self._incarnations = incarnations
+        self._keepalive = keepalive
+        self._held = Held(fragments)
+        self._giver = Giver(layout, state, config.job.uid, incarnations.known)
+        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive)
+        self._changed = threading.Condition()
+        self._news = False
+        """Something came since the last `wait`."""
+        self._named: deque[Donor] = deque(maxlen=1)
+        self._taker: Taker | None = None
+        self._joined_at = time.monotonic()
+        self._start_seconds = seconds_since_start()
+        self._first_step_from: float | None = None
+
+    @property
+    def address(self) -> str:
+        """Where peers take this process's state; "": nowhere."""
+        return self._server.address
+
+    @property
+    def kind(self) -> str:
+        """Of the state, see `InnerState`."""
+        return self._state.kind
+
+    # --- called by the connection's thread ----------------------------------------------------------------------------
+
+    def donor(self, donor: Donor) -> None:
+        """The syncer names a donor, or says that there is none."""
+        self._named.append(donor)
+        self._notify()
+
+    def give(self, give: Give) -> None:
+        """The syncer says who may take this process's state."""
+        self._giver.allow(give)
+
+    def message(self) -> Recovery | None:
+        """How far this process is with its own state; None: it has not begun."""
+        taker = self._taker
+        return taker.message if taker is not None and taker.begun else None
+
+    # --- called by the training thread --------------------------------------------------------------------------------
+
+    def connect(self, model: Model, tell: Callable[[], None]) -> None:
+        """`tell`: `message` has changed."""
+        self._taker = Taker(self._state, model, self._copy, tell, self._joined_at)
+
+    @property
+    def awaited(self) -> bool:
+        """State of a peer may come yet: the first step waits for it."""
+        return self._taker is not None and not self._taker.over
+
+    def wait(self, seconds: float) -> None:
+        """Wait until a peer or the syncer has said something about state, at most so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._news, seconds)
+            self._news = False
+
+    def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan, state: UnitState, step_seconds: float, *, readable: bool) -> None:
+        """After the plan was carried out."""
+        restarted = self._held.boundary(events, plan)
+        if self.awaited:
+            self._take(plan, state, restarted=restarted)
+        else:
+            self._giver.at_boundary(self._held, step_seconds, readable=readable)
+
+    def _take(self, plan: UnitPlan, state: UnitState, *, restarted: bool) -> None:
+        taker = self._taker
+        assert taker is not None
+        if state.done or plan.refused is not None:
+            taker.cancel()
+        elif not taker.begun:
+            if not state.missing and state.generation:
+                why = "this unit seeded the job" if plan.seed else "the job has just begun"
+                wanted = not plan.seed and state.t > 0
+                taker.begin(time.monotonic() - self._joined_at, self._start_seconds, wanted=wanted, why=why)
+        else:
+            if (named := self._named.popleft() if self._named else None) is not None:
+                taker.named(named, self._held)
+            taker.boundary(self._held, restarted=restarted)
+
+    def holds_parameters(self) -> None:
+        """The first step comes next."""
+        self._first_step_from = time.monotonic()
+
+    def stepped(self) -> None:
+        """A step is done."""
+        if self._first_step_from is not None and self._taker is not None:
+            self._taker.stepped(time.monotonic() - self._first_step_from)
+            self._first_step_from = None
+
+    def close(self) -> None:
+        """Give and take nothing more."""
+        if self._taker is not None:
+            self._taker.cancel()
+        self._server.close()
+
+    # --- of a copy ----------------------------------------------------------------------------------------------------
+
+    def _copy(self, donor: Donor, held: Held) -> Copy:
+        job, config = self._config.job, self._config
+        wanted = StateWanted(
+            job_uid=job.uid,
+            unit=config.unit,
+            attempt=config.attempt,
+            grant=donor.grant,
+            fingerprint=self._layout.fingerprint,
+            inner_state=self._state.kind,
+            incarnation=self._incarnations.name(held.epoch),
+            versions=held.versions,
+        )
+        host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
+        return Copy(donor, wanted, self._layout, self._fragments, config.tls, host_name, self._keepalive, self._notify)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._news = True
+            self._changed.notify()

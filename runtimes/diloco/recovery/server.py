@@ -1,0 +1,71 @@
+"""The server on which a learner gives its state to peers. Mutual TLS as between learner and syncer; its threads do nothing else.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+
+from diloco.protocol import rpc
+from diloco.protocol.channel import Keepalive, server_options
+from diloco.protocol.chunks import DataChunk
+from diloco.protocol.diloco_pb2 import StateMessage, StateWanted
+from diloco.protocol.tls import TlsError, TlsFiles, peer_identity, server_credentials
+from diloco.recovery.giving import Giver, Refused
+
+_log = logging.getLogger(__name__)
+
+_THREADS = 4
+"""Callers that are answered at a time: one gets the state, the others are told why they do not."""
+_STOP_SECONDS = 1.0
+
+
+class PeerServer:
+    """Runs from its making to `close`."""
+
+    def __init__(self, giver: Giver, host: str, tls: TlsFiles, keepalive: Keepalive) -> None:
+        """On any free port of `host`. Without an address that can be served this process gives its state to no peer."""
+        self._giver = giver
+        self.address = ""
+        """`host:port`; "": it does not serve."""
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="diloco-peer")
+        self._server = grpc.server(self._pool, options=server_options(keepalive), maximum_concurrent_rpcs=_THREADS)
+        rpc.serve_peer(self._take, self._server)
+        bracketed = f"[{host}]" if ":" in host else host
+        try:
+            chosen = self._server.add_secure_port(f"{bracketed}:0", server_credentials(tls))
+        except (RuntimeError, TlsError) as error:
+            _log.warning("this process gives its state to no peer: cannot serve on %s: %s", host, error)
+            return
+        self._server.start()
+        self.address = f"{bracketed}:{chosen}"
+
+    def close(self) -> None:
+        """End all transfers. Waits for a second at most."""
+        self._giver.close()
+        self._server.stop(0).wait(_STOP_SECONDS)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _take(self, wanted: StateWanted, context: grpc.ServicerContext) -> Iterator[StateMessage | DataChunk]:
+        try:
+            gift = self._giver.begin(wanted, peer_identity(context.auth_context()))
+        except Refused as refused:
+            _log.warning("no state for %s: %s", wanted.unit or "a caller without a name", refused)
+            context.abort(refused.code, str(refused))
+        if not context.add_callback(gift.end):
+            gift.end()
+        _log.info("gives its state to unit %s, attempt %d", wanted.unit, wanted.attempt)
+        with contextlib.ExitStack() as stack:
+            stack.callback(gift.end)
+            try:
+                yield from self._giver.messages(gift)
+                _log.info("unit %s has the state", wanted.unit)
+            except Refused as refused:
+                _log.warning("unit %s gets no state: %s", wanted.unit, refused)
+                context.abort(refused.code, str(refused))

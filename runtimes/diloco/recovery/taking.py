@@ -1,0 +1,205 @@
+"""A new process takes the state of a peer before its first step. On the training thread, from boundary to boundary.
+
+1. It has all parameters from the syncer: the versions of that moment are t_s of the paper.
+2. It asks the syncer for a donor (`Recovery` in its Alive, phase WANTED), and the donor for its state.
+3. Broadcasts are adopted as ever meanwhile: the model is the buffer. A part of the copy whose fragment is older than what was adopted by
+   then brings its optimizer state only; so the broadcasts since t_s are replayed over the copy, and no fragment is ever older than in a
+   unit that trains, however long the copy takes.
+4. When the donor fails, or is silent for too long, it begins again with another one; after MOST_ROUNDS it trains from the syncer's
+   parameters.
+
+See docs/decisions/0250-state-of-a-peer.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from diloco.learner.peers import Model
+from diloco.learner.store import Float32Array
+from diloco.protocol.diloco_pb2 import Donor, Recovery
+from diloco.recovery.copying import ArraysCame, Came, Copy, CopyFailed
+from diloco.recovery.held import Held
+from diloco.recovery.inner import InnerState
+from diloco.recovery.parts import PieceArray, StateError
+
+_log = logging.getLogger(__name__)
+
+MOST_ROUNDS = 4
+"""Donors that are asked for."""
+NAME_SECONDS = 60.0
+"""How long the syncer may take to name a donor: others may be served before."""
+SILENCE_SECONDS = 30.0
+"""How long a donor may send nothing: it may be in a pause."""
+MOST_COPY_SECONDS = 600.0
+"""How long a copy may take: what trickles in costs more training than it saves."""
+
+
+class Taker:
+    """See the module. Made for one process, which takes state once."""
+
+    def __init__(
+        self,
+        state: InnerState,
+        model: Model,
+        open_copy: Callable[[Donor, Held], Copy],
+        tell: Callable[[], None],
+        started: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`tell`: `message` has changed. `started`: when the process joined, on `now`; `now` in seconds."""
+        self._state = state
+        self._model = model
+        self._open_copy = open_copy
+        self._tell = tell
+        self._now = now
+        self._asked_at = self._named_at = started
+        self._message = Recovery()
+        self._copy: Copy | None = None
+        self._donor: Donor | None = None
+        self._touched = False
+        """Parameters of a copy are in the model."""
+
+    @property
+    def message(self) -> Recovery:
+        """How far it is, for the syncer: replaced as a whole."""
+        return self._message
+
+    @property
+    def begun(self) -> bool:
+        """It has the syncer's parameters, and what follows has begun."""
+        return self._message.phase != Recovery.PHASE_UNSPECIFIED
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is awaited of a peer."""
+        return self._message.phase == Recovery.OVER
+
+    def begin(self, parameters_seconds: float, start_seconds: float, *, wanted: bool, why: str) -> None:
+        """The job's parameters are there. `wanted`: a donor may have something; otherwise `why` says why not."""
+        self._say(start_seconds=start_seconds, parameters_seconds=parameters_seconds)
+        self._asked_at = self._now()
+        if wanted:
+            self._next_round()
+        else:
+            self._say(phase=Recovery.OVER, why=why)
+
+    def named(self, donor: Donor, held: Held) -> None:
+        """The syncer's answer. One to an earlier round counts for nothing."""
+        if self._message.phase != Recovery.WANTED or donor.round != self._message.round:
+            return
+        if not donor.unit:
+            self._give_up(donor.why or "no unit can give its state")
+            return
+        self._named_at = self._now()
+        self._donor = donor
+        self._state.begin()
+        self._say(phase=Recovery.COPYING, unit=donor.unit, attempt=donor.attempt, donor_seconds=self._named_at - self._asked_at)
+        _log.info("takes the state of unit %s at %s", donor.unit, donor.address)
+        self._copy = self._open_copy(donor, held)
+
+    def boundary(self, held: Held, *, restarted: bool) -> None:
+        """Do what is due. `restarted`: the syncer has started again, so that outer steps count anew."""
+        if not self.begun or self.over:
+            return
+        if restarted:
+            self._fail("the syncer has started again", blame=False)
+        elif self._message.phase == Recovery.WANTED and self._now() - self._round_at > NAME_SECONDS:
+            self._give_up(f"the syncer has named no donor for {NAME_SECONDS:.0f} s")
+        elif (copy := self._copy) is not None:
+            while self._copy is copy and (came := copy.take()) is not None:
+                self._took(came, copy, held)
+            if self._copy is copy and self._now() - copy.heard_at > SILENCE_SECONDS:
+                self._fail(f"it sent nothing for {SILENCE_SECONDS:.0f} s")
+            elif self._copy is copy and self._now() - self._named_at > MOST_COPY_SECONDS:
+                self._fail(f"its state did not come within {MOST_COPY_SECONDS:.0f} s")
+
+    def stepped(self, first_step_seconds: float) -> None:
+        """The first step is done."""
+        self._say(first_step_seconds=first_step_seconds)
+
+    def cancel(self) -> None:
+        """The process leaves, or the job is over."""
+        if self._copy is not None:
+            self._copy.cancel()
+            self._copy = None
+        if not self.over:
+            self._say(phase=Recovery.OVER, why="the process left before")
+
+    def _took(self, came: Came, copy: Copy, held: Held) -> None:
+        try:
+            if isinstance(came, CopyFailed):
+                self._fail(came.why)
+            elif isinstance(came, ArraysCame):
+                self._put(came, held)
+            else:
+                self._state.finish(came.rest)
+                self._model.overwritten()
+                self._finished(copy, max(held.versions))
+        except StateError as error:
+            self._fail(str(error))
+
+    def _put(self, came: ArraysCame, held: Held) -> None:
+        start = 0
+        for array in came.arrays:
+            values: Float32Array = came.values[start : start + array.piece.elements]
+            start += array.piece.elements
+            if array.name or self._is_new(array, came, held):
+                self._touched = self._touched or not array.name
+                self._state.put(array, values)
+
+    def _is_new(self, array: PieceArray, came: ArraysCame, held: Held) -> bool:
+        """Whether the donor's parameter is of a version as new as what was adopted here by now."""
+        fragment = self._model.fragment_of[array.piece.tensor]
+        return came.versions[fragment] >= held.versions[fragment]
+
+    def _finished(self, copy: Copy, t: int) -> None:
+        self._copy = None
+        now = self._now()
+        begun = copy.begun_at or self._named_at
+        self._say(
+            phase=Recovery.OVER, why="", t=t, bytes=copy.bytes, wait_seconds=max(0.0, begun - self._named_at), copy_seconds=now - begun
+        )
+        _log.info("has the state of unit %s: %.1f MiB in %.2f s", self._message.unit, copy.bytes / 2**20, now - begun)
+
+    def _fail(self, why: str, *, blame: bool = True) -> None:
+        """This round is over. `blame`: the donor is not to be named again."""
+        failed = []
+        if self._copy is not None:
+            self._copy.cancel()
+            self._copy = None
+        if self._donor is not None:
+            _log.warning("no state from unit %s: %s", self._donor.unit, why)
+            failed = [self._donor.unit] if blame else []
+            why = f"unit {self._donor.unit}: {why}"
+            self._donor = None
+        self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0)
+        if self._message.round >= MOST_ROUNDS:
+            self._give_up(why)
+        else:
+            self._next_round()
+
+    def _next_round(self) -> None:
+        self._round_at = self._now()
+        self._say(phase=Recovery.WANTED, round=self._message.round + 1)
+
+    def _give_up(self, why: str) -> None:
+        _log.warning("begins with the parameters of the syncer and an optimizer without state: %s", why)
+        if self._touched:
+            self._model.take_parameters()
+        self._state.begin()
+        self._say(phase=Recovery.OVER, why=why, unit="", attempt=0)
+
+    def _say(self, **changes: object) -> None:
+        message = Recovery()
+        message.CopyFrom(self._message)
+        for name, value in changes.items():
+            if name == "failed":
+                del message.failed[:]
+                message.failed.extend(value)  # type: ignore[arg-type]
+            else:
+                setattr(message, name, value)
+        self._message = message
+        self._tell()

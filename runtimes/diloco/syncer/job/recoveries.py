@@ -1,0 +1,100 @@
+"""Names donors to units that take the state of a peer, and tells both. Only the engine's task uses it.
+
+A unit says in its Alive how far it is, again on each stream; what it was told is told again for the same round. So nothing is lost with a
+stream, and a restarted syncer answers anew.
+
+See docs/decisions/0251-choice-of-a-donor.md.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from diloco.protocol.diloco_pb2 import Alive, Donor, Give, Recovery, ToLearner
+from diloco.syncer.job.donors import Answer, Candidate, Donors, Taking
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
+from diloco.syncer.streams.peer import Peer, Peers
+from diloco.syncer.streams.sessions import UnitSession
+from diloco.wording import one_line
+
+_log = logging.getLogger(__name__)
+
+_MOST_TEXT = 300
+"""Characters of what a unit says of its recovery."""
+_MOST_FAILED = 16
+
+
+class Recoveries:
+    """Of one job. `now` is in seconds on one clock."""
+
+    def __init__(self, donors: Donors, peers: Peers, exchanges: Exchanges, unit_stats: UnitStatsTable) -> None:
+        self._donors = donors
+        self._peers = peers
+        self._exchanges = exchanges
+        self._unit_stats = unit_stats
+
+    def heard(self, peer: Peer, session: UnitSession, alive: Alive, now: float) -> bool:
+        """A unit has said how things are. True: what reports say of its recovery has changed."""
+        if not alive.HasField("recovery"):
+            return False
+        recovery = alive.recovery
+        recovery.why = one_line(recovery.why, _MOST_TEXT)
+        recovery.unit = one_line(recovery.unit, _MOST_TEXT)
+        failed = [one_line(name, _MOST_TEXT) for name in recovery.failed[:_MOST_FAILED]]
+        del recovery.failed[:]
+        recovery.failed.extend(failed)
+        stats = self._unit_stats.of(session.unit)
+        changed = stats.recovery is None or stats.recovery.phase != recovery.phase
+        stats.recovery = recovery
+        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, frozenset(recovery.failed))
+        if recovery.phase == Recovery.WANTED:
+            if (answer := self._donors.asks(taking)) is not None:
+                self._tell(peer, taking, answer)
+        elif recovery.phase == Recovery.COPYING:
+            self._donors.copies(taking, Candidate(recovery.unit, recovery.attempt, "", peer.inner_state))
+        elif recovery.phase == Recovery.OVER:
+            self._donors.ends(session.unit)
+        return changed
+
+    def joined(self, peer: Peer, session: UnitSession) -> None:
+        """A process of a unit has a stream: what it was told of takers may be lost with the stream before."""
+        for taking, answer in self._donors.grants_of(session.unit):
+            if answer.donor is not None and answer.donor.attempt == session.attempt:
+                _allow(peer, taking, answer, self._attempt(taking))
+
+    def ended(self, unit: str) -> None:
+        """The unit's session is over."""
+        self._donors.ends(unit)
+
+    def look(self, now: float) -> None:
+        """Answer those who can be answered by now."""
+        if not self._donors.waiting:
+            return
+        joined = {session.unit: (peer, session) for peer, session in self._peers.joined()}
+        able = [
+            Candidate(unit, session.attempt, peer.peer_address, peer.inner_state, peer.locality)
+            for unit, (peer, session) in sorted(joined.items())
+            if self._unit_stats.of(unit).phase is Phase.CONTRIBUTING
+        ]
+        kinds = [peer.inner_state for peer, _ in joined.values()]
+        for taking, answer in self._donors.name(able, kinds, self._exchanges.t, now):
+            if taking.unit in joined:
+                self._tell(joined[taking.unit][0], taking, answer)
+            if answer.donor is not None:
+                _log.info("unit %s gives its state to unit %s", answer.donor.unit, taking.unit)
+                self._unit_stats.of(answer.donor.unit).given += 1
+                _allow(joined[answer.donor.unit][0], taking, answer, self._attempt(taking))
+
+    def _attempt(self, taking: Taking) -> int:
+        return self._unit_stats.of(taking.unit).attempt
+
+    def _tell(self, peer: Peer, taking: Taking, answer: Answer) -> None:
+        message = Donor(round=taking.round, why=answer.why, grant=answer.grant)
+        if (donor := answer.donor) is not None:
+            message.unit, message.attempt, message.address = donor.unit, donor.attempt, donor.address
+        peer.outgoing.urgent(ToLearner(donor=message))
+
+
+def _allow(donor: Peer, taking: Taking, answer: Answer, attempt: int) -> None:
+    donor.outgoing.urgent(ToLearner(give=Give(unit=taking.unit, attempt=attempt, grant=answer.grant)))

@@ -1,0 +1,61 @@
+"""A unit of a job of real processes dies, and its next attempt begins with the state of a peer."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+from builders.jobs import JobBuilder, Obj, gpu_pool, template, tpu_pool
+from builders.local import local_control_plane
+from builders.local_jobs import a_fleet
+from diloco_operator.cli.explain import explained
+from diloco_operator.cli.explanation_text import explanation_text
+from diloco_operator.reconcile import OperatorConfig
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "adamw_learner.py"
+PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_force_delete=0.5)
+INITIAL_RATE = 1e-3
+
+
+def an_adamw_job(trace: Path) -> Obj:
+    """A unit on v5p and one on an H100 host, which train for longer than the test lasts."""
+    learner = template(command=["python", str(PROGRAM)], env={"ADAMW_TRACE": str(trace)}, terminationGracePeriodSeconds=5)
+    return (
+        JobBuilder("adamw")
+        .with_learners(1, 2)
+        .with_restarts(5, initial="0s", max="1m")
+        .with_pools(tpu_pool(topology="2x2x1", max=1, template=learner), gpu_pool(hosts=1, acceleratorsPerHost=8, max=1, template=learner))
+        .with_training(steps=1_000_000, syncInterval=8, fragments=8, overlapSteps=2)
+        .build()
+    )
+
+
+def begun(trace: Path) -> dict[tuple[str, int], Obj]:
+    found = (json.loads(line) for line in trace.read_text().splitlines())
+    return {(one["unit"], one["attempt"]): one for one in found}
+
+
+async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of_a_peer(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(an_adamw_job(trace))
+        await cluster.job("adamw", lambda job: ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == 2)
+        await cluster.step("adamw", 40)
+        await cluster.kill("adamw", "v5p-0")
+        unit = await cluster.unit(
+            "adamw", "v5p-0", lambda one: one.get("state") == "Training" and one["attempt"] == 2 and "beganWith" in one
+        )
+        assert unit["beganWith"].startswith("the state of ")
+        explanation = await explained(cluster.client, "default", "adamw", time.time)
+        assert "the state of" in explanation_text(explanation, time.time())
+    first, second = begun(trace)["v5p-0", 1], begun(trace)["v5p-0", 2]
+    steps = second["steps"]
+    assert len(steps) == 16  # weights and biases of eight layers
+    # A copy may be read over several boundaries, each of a step more.
+    assert min(steps) > 20
+    assert max(steps) - min(steps) <= len(steps)
+    # The rest is of the last boundary: as many steps of the schedule as of the parameter that was read last.
+    assert second["rate"] == pytest.approx(INITIAL_RATE * 0.999 ** max(steps), rel=1e-6)
+    assert second["draw"] != first["draw"]

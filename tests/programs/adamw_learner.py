@@ -1,0 +1,60 @@
+"""A small torch model with AdamW, a schedule over local steps and a generator: for tests of what a process begins with.
+
+ADAMW_STEP_MS  a step lasts this long (default 20)
+ADAMW_TRACE    append one JSON line {"unit", "attempt", "steps", "rate", "draw"} to this file before the first step: what the optimizer and
+               the schedule have counted by then, and the generator's next number
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import diloco.torch
+import torch
+from diloco import contract
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(8)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.999**step)
+    generator = torch.Generator().manual_seed(1)
+    seconds = float(os.environ.get("ADAMW_STEP_MS", "20")) / 1000
+    with diloco.torch.join(model, optimizer=optimizer, state=[rate, generator]) as session:
+        _trace(optimizer, rate, generator)
+        for numbers in session.batches(lambda numbers: numbers, 2):
+            begun = time.monotonic()
+            source = torch.randn(2, 16, generator=generator)
+            loss = (model(source) - source).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            rate.step()
+            time.sleep(max(0.0, begun + seconds - time.monotonic()))
+            session.step(tokens=16 * len(numbers), loss=loss.item())
+        if session.done:
+            session.evaluate(0.5, 100)
+
+
+def _trace(optimizer: torch.optim.Optimizer, rate: torch.optim.lr_scheduler.LRScheduler, generator: torch.Generator) -> None:
+    steps = [int(state["step"]) for state in optimizer.state.values()]
+    copy = torch.Generator()
+    copy.set_state(generator.get_state())
+    said = {
+        "unit": os.environ[contract.ENV_UNIT],
+        "attempt": int(os.environ[contract.ENV_ATTEMPT]),
+        "steps": steps,
+        "rate": rate.get_last_lr()[0],
+        "draw": torch.rand(1, generator=copy).item(),
+    }
+    with Path(os.environ["ADAMW_TRACE"]).open("a", encoding="utf-8") as trace:
+        trace.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()

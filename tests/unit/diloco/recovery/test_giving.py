@@ -1,0 +1,204 @@
+"""A donor's end: whom it gives to, when it stages, and how much."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from builders.exchange import JOB_UID, weights
+from builders.momentum_learner import MomentumState
+from diloco.algorithm.layout import Layout
+from diloco.contract import learner_identity
+from diloco.learner.arrays import ArrayStore
+from diloco.learner.inbox import InboxEvent, Received, Welcomed
+from diloco.learner.store import Ready
+from diloco.learner.unit_plan import Adoption, UnitPlan
+from diloco.protocol.chunks import DataChunk
+from diloco.protocol.diloco_pb2 import Give, StateWanted
+from diloco.recovery import giving
+from diloco.recovery.giving import Gift, Giver, Refused
+from diloco.recovery.held import Held
+from diloco.recovery.parts import StateError
+
+ME = learner_identity(JOB_UID, "taker", 2)
+STEP = 0.1
+
+
+class Donor:
+    """A giver with a model of two fragments, at outer step 5, whose clock goes on by 1.1 ms at each look."""
+
+    def __init__(self, arrays: dict[str, np.ndarray] | None = None) -> None:
+        self.state = MomentumState(arrays or weights(3.0))
+        self.layout = Layout(ArrayStore(self.state.arrays_of_model).specs())
+        self.ticks = itertools.count()
+        self.epochs = {b"now": 0}
+        self.giver = Giver(self.layout, self.state, JOB_UID, self.epochs.get, lambda: next(self.ticks) / 900)
+        self.held = Held(2)
+        self.adopts(5, epoch=0)
+
+    def adopts(self, version: int, epoch: int = 0) -> None:
+        ready = Ready((), ())
+        events: list[InboxEvent] = [Welcomed(1, version, 1000, False, 0, epoch), *(Received(f, version, ready, epoch) for f in range(2))]
+        self.held.boundary(events, UnitPlan(0, adoptions=tuple(Adoption(f, version) for f in range(2))))
+
+    def wanted(self, **changes: Any) -> StateWanted:
+        usual: dict[str, Any] = {
+            "job_uid": JOB_UID,
+            "unit": "taker",
+            "attempt": 2,
+            "grant": b"yes",
+            "fingerprint": self.layout.fingerprint,
+            "inner_state": "numpy momentum",
+            "incarnation": b"now",
+            "versions": [5, 5],
+        }
+        return StateWanted(**(usual | changes))
+
+    def gives(self, **changes: Any) -> Gift:
+        self.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+        return self.giver.begin(self.wanted(**changes), ME)
+
+    def boundary(self, *, readable: bool = True) -> None:
+        self.giver.at_boundary(self.held, STEP, readable=readable)
+
+
+def refusal(donor: Donor, code: grpc.StatusCode, why: str, identity: str = ME, **changes: Any) -> None:
+    with pytest.raises(Refused, match=why) as refused:
+        donor.giver.begin(donor.wanted(**changes), identity)
+    assert refused.value.code is code
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giving, "GRANT_SECONDS", 0.01)
+    monkeypatch.setattr(giving, "BOUNDARY_SECONDS", 0.01)
+
+
+def test_only_whom_the_syncer_named_gets_the_state() -> None:
+    donor = Donor()
+    denied = grpc.StatusCode.PERMISSION_DENIED
+    refusal(donor, denied, "the syncer has not named attempt 2 of unit taker")
+    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    refusal(donor, denied, "the syncer has not named", grant=b"guessed")
+    refusal(donor, denied, "the syncer has not named attempt 1", identity=learner_identity(JOB_UID, "taker", 1), attempt=1)
+    refusal(donor, denied, "its certificate says", identity=learner_identity(JOB_UID, "other", 2))
+    refusal(donor, denied, "its certificate says", job_uid="another")
+    donor.giver.begin(donor.wanted(), ME)
+    refusal(donor, denied, "the syncer has not named")  # a grant is good once
+
+
+def test_a_state_of_another_kind_or_model_is_not_given() -> None:
+    donor = Donor()
+    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    refusal(donor, grpc.StatusCode.FAILED_PRECONDITION, "another kind", inner_state="torch AdamW")
+    refusal(donor, grpc.StatusCode.FAILED_PRECONDITION, "another model", fingerprint="x")
+    refusal(donor, grpc.StatusCode.UNAVAILABLE, "has not met the syncer", incarnation=b"next")
+
+
+def test_the_grant_may_come_after_the_taker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giving, "GRANT_SECONDS", 60.0)
+    donor = Donor()
+    threading.Timer(0.02, lambda: donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))).start()
+    assert donor.giver.begin(donor.wanted(), ME).wanted.unit == "taker"
+
+
+def test_it_gives_to_one_at_a_time() -> None:
+    donor = Donor()
+    first = donor.gives()
+    donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))
+    refusal(donor, grpc.StatusCode.UNAVAILABLE, "gives its state to unit taker now")
+    first.end()
+    donor.giver.begin(donor.wanted(), ME)
+
+
+def test_it_trains_on_until_it_has_adopted_what_the_taker_holds() -> None:
+    donor = Donor()
+    gift = donor.gives(versions=[5, 7])
+    donor.boundary()
+    assert gift.next == 0
+    donor.adopts(7)
+    donor.boundary()
+    assert gift.next == 2  # one part of this small model, and the rest
+
+
+def test_nothing_is_staged_while_a_step_is_not_counted() -> None:
+    donor = Donor()
+    gift = donor.gives()
+    donor.boundary(readable=False)
+    assert gift.next == 0
+
+
+def test_a_boundary_stages_for_a_small_share_of_the_step_and_at_least_one_part() -> None:
+    donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})  # 16 parts
+    gift = donor.gives()
+    # The clock goes on by 1.1 ms at each look, and a boundary may take 5 % of 100 ms: the fifth look is at 5.6 ms.
+    for boundary, staged in enumerate((5, 10, 15, 17), start=1):
+        donor.boundary()
+        assert gift.next == staged, boundary
+
+
+def test_no_more_waits_for_the_link_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = 2 * 4 * (1 << 18)
+    monkeypatch.setattr(giving, "QUEUE_BYTES", 2 * part)
+    donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})
+    gift = donor.gives()
+    for _ in range(3):
+        donor.boundary()
+    assert gift.next == 2
+    taken = gift.take()
+    assert taken is not None
+    gift.sent(taken)
+    donor.boundary()
+    assert gift.next == 3
+
+
+def test_each_part_is_of_one_boundary_and_says_what_was_adopted_then() -> None:
+    donor = Donor()
+    gift = donor.gives()
+    donor.boundary()
+    donor.adopts(9)
+    messages = list(donor.giver.messages(gift))
+    parts = [message.part for message in messages if not isinstance(message, DataChunk) and message.WhichOneof("message") == "part"]
+    assert [list(part.versions) for part in parts] == [[5, 5], [5, 5]]
+    assert [len(part.arrays) for part in parts] == [8, 0]
+    assert not isinstance(messages[-1], DataChunk)
+    assert messages[-1].end.parts == 2
+
+
+def test_a_donor_that_meets_a_restarted_syncer_gives_nothing_of_the_time_before() -> None:
+    donor = Donor()
+    gift = donor.gives()
+    donor.adopts(3, epoch=1)
+    donor.boundary()
+    with pytest.raises(Refused, match="the syncer has started again"):
+        gift.take()
+
+
+def test_a_donor_whose_state_cannot_be_read_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise StateError("the optimizer keeps a riddle")
+
+    donor = Donor()
+    gift = donor.gives()
+    monkeypatch.setattr(donor.state, "stage_rest", broken)
+    donor.boundary()
+    with pytest.raises(Refused, match="keeps a riddle"):
+        list(donor.giver.messages(gift))
+
+
+def test_a_donor_that_pauses_for_too_long_lets_the_taker_go() -> None:
+    with pytest.raises(Refused, match="reached no step boundary"):
+        Donor().gives().take()
+
+
+def test_a_donor_that_leaves_says_so() -> None:
+    donor = Donor()
+    gift = donor.gives()
+    donor.giver.close()
+    with pytest.raises(Refused, match="the donor leaves"):
+        gift.take()
+    refusal(donor, grpc.StatusCode.PERMISSION_DENIED, "has not named")

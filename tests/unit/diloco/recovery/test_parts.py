@@ -1,0 +1,44 @@
+"""Cutting a model into parts, and their arrays on the wire."""
+
+from __future__ import annotations
+
+import pytest
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.algorithm.pieces import Piece, check_cover
+from diloco.protocol.diloco_pb2 import Piece as PieceMessage
+from diloco.protocol.diloco_pb2 import StateArray
+from diloco.recovery.parts import PieceArray, StateError, cut, from_message, to_message
+
+LAYOUT = Layout([TensorSpec("a", (7, 5)), TensorSpec("b", ()), TensorSpec("c", (3,)), TensorSpec("d", (2, 40))])
+
+
+@pytest.mark.parametrize("most", [1, 3, 12, 1000])
+def test_parts_cover_the_model_once_and_none_is_larger_than_asked(most: int) -> None:
+    parts = cut(LAYOUT.tensors, most)
+    check_cover(LAYOUT, [[piece for part in parts for piece in part]])
+    assert max(sum(piece.elements for piece in part) for part in parts) <= most
+
+
+def test_small_tensors_share_a_part() -> None:
+    # 35 + 1 + 3 elements in the first part; a row of "d" has 40, so each goes in two pieces, and no other fits beside the longer one.
+    assert [[piece.tensor for piece in part] for part in cut(LAYOUT.tensors, 39)] == [["a", "b", "c"], ["d"], ["d"], ["d"], ["d"]]
+
+
+def test_arrays_come_as_they_went() -> None:
+    arrays = [PieceArray(Piece("a", (2, 0), (3, 5)), "exp_avg", "bfloat16"), PieceArray(Piece("b", (), ()), "", "float32")]
+    assert from_message(LAYOUT, to_message(LAYOUT, arrays)) == arrays
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        PieceMessage(tensor=4, start=[0], size=[1]),
+        PieceMessage(tensor=0, start=[0], size=[1]),
+        PieceMessage(tensor=0, start=[0, 0], size=[8, 5]),
+        PieceMessage(tensor=0, start=[7, 0], size=[1, 5]),
+        PieceMessage(tensor=0, start=[0, 0], size=[0, 5]),
+    ],
+)
+def test_what_is_no_piece_of_the_model_is_refused(piece: PieceMessage) -> None:
+    with pytest.raises(StateError, match="the peer sends"):
+        from_message(LAYOUT, [StateArray(piece=piece)])

@@ -1,0 +1,175 @@
+"""A taker's way from the syncer's parameters to its first step, on a clock of the test."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from builders.exchange import weights
+from builders.momentum_learner import MomentumState
+from diloco.algorithm.pieces import Piece
+from diloco.learner.peers import Model
+from diloco.protocol.diloco_pb2 import Donor, Recovery
+from diloco.recovery.copying import ArraysCame, Came, CopyFailed, WholeCame
+from diloco.recovery.held import Held
+from diloco.recovery.parts import PieceArray
+from diloco.recovery.taking import MOST_COPY_SECONDS, MOST_ROUNDS, NAME_SECONDS, SILENCE_SECONDS, Taker
+
+W0 = Piece("w0", (0, 0), (16, 8))
+SIZE = W0.elements
+
+
+@dataclass
+class ScriptedCopy:
+    """What a test lets come."""
+
+    donor: Donor
+    heard_at: float
+    begun_at: float | None = None
+    bytes: int = 0
+    cancelled: bool = False
+    came: deque[Came] = field(default_factory=deque)
+
+    def take(self) -> Came | None:
+        return self.came.popleft() if self.came else None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Scene:
+    """A taker that has the parameters, all 0, at version 5 of both fragments."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.state = MomentumState(weights(0.0))
+        self.held = Held(2)
+        self.held.versions = [5, 5]
+        self.copies: list[ScriptedCopy] = []
+        self.took_back = 0
+        self.overwritten = 0
+        model = Model({"w0": 0, "w1": 1}, self._take_back, self._overwritten)
+        self.taker = Taker(self.state, model, self._open, lambda: None, self.now, lambda: self.now)  # type: ignore[arg-type]
+        self.taker.begin(1.0, 2.0, wanted=True, why="")
+
+    def _take_back(self) -> None:
+        self.took_back += 1
+
+    def _overwritten(self) -> None:
+        self.overwritten += 1
+
+    def _open(self, donor: Donor, held: Held) -> ScriptedCopy:
+        self.copies.append(ScriptedCopy(donor, self.now))
+        return self.copies[-1]
+
+    def names(self, unit: str, why: str = "") -> ScriptedCopy:
+        self.taker.named(Donor(round=self.taker.message.round, unit=unit, attempt=1, why=why), self.held)
+        return self.copies[-1]
+
+    def boundary(self, *came: Came, restarted: bool = False) -> None:
+        if came:
+            self.copies[-1].came.extend(came)
+        self.taker.boundary(self.held, restarted=restarted)
+
+    @property
+    def said(self) -> Recovery:
+        return self.taker.message
+
+
+def arrays(value: float, versions: Sequence[int] = (5, 5), names: Sequence[str] = ("", "momentum")) -> ArraysCame:
+    return ArraysCame([PieceArray(W0, name, "float32") for name in names], versions, np.full(SIZE * len(names), value, np.float32))
+
+
+def test_a_whole_copy_becomes_parameters_and_state() -> None:
+    scene = Scene()
+    assert (scene.said.phase, scene.said.round) == (Recovery.WANTED, 1)
+    scene.names("a")
+    assert (scene.said.phase, scene.said.unit) == (Recovery.COPYING, "a")
+    scene.boundary(arrays(3.0))
+    assert (scene.state.arrays_of_model["w0"] == 3.0).all()
+    assert not scene.state.momentum["w0"].any()  # not before all is there
+    scene.boundary(WholeCame({"steps": 7}))
+    assert (scene.state.momentum["w0"] == 3.0).all()
+    assert (scene.state.steps, scene.overwritten, scene.taker.over) == (7, 1, True)
+    assert (scene.said.unit, scene.said.t) == ("a", 5)
+
+
+def test_parameters_that_are_older_than_what_was_adopted_meanwhile_are_left_out_and_their_moments_kept() -> None:
+    scene = Scene()
+    scene.names("a")
+    scene.held.versions = [9, 5]
+    scene.boundary(arrays(3.0, versions=(8, 8)), WholeCame({"steps": 7}))
+    assert not scene.state.arrays_of_model["w0"].any()
+    assert (scene.state.momentum["w0"] == 3.0).all()
+
+
+def test_an_answer_to_an_earlier_round_counts_for_nothing() -> None:
+    scene = Scene()
+    scene.taker.named(Donor(round=0, unit="a"), scene.held)
+    assert scene.said.phase == Recovery.WANTED
+    assert scene.copies == []
+
+
+def test_without_a_donor_it_begins_with_the_syncers_parameters_and_says_why() -> None:
+    scene = Scene()
+    scene.taker.named(Donor(round=1, why="all others have the state of torch SGD"), scene.held)
+    assert (scene.said.phase, scene.said.why) == (Recovery.OVER, "all others have the state of torch SGD")
+    assert scene.took_back == 0  # nothing of a copy was there
+
+
+@pytest.mark.parametrize(
+    ("seconds", "why"),
+    [(SILENCE_SECONDS + 1, "it sent nothing for 30 s"), (MOST_COPY_SECONDS + 1, "its state did not come within 600 s")],
+)
+def test_a_donor_that_is_silent_or_trickles_is_left_for_another_one(seconds: float, why: str) -> None:
+    scene = Scene()
+    copy = scene.names("a")
+    scene.now += seconds
+    copy.heard_at = scene.now if seconds > MOST_COPY_SECONDS else copy.heard_at
+    scene.boundary()
+    assert copy.cancelled
+    assert (scene.said.phase, scene.said.round, list(scene.said.failed)) == (Recovery.WANTED, 2, ["a"])
+    assert scene.said.why == f"unit a: {why}"
+
+
+def test_a_syncer_that_names_no_donor_for_long_is_not_waited_for() -> None:
+    scene = Scene()
+    scene.now += NAME_SECONDS + 1
+    scene.boundary()
+    assert (scene.said.phase, scene.said.why) == (Recovery.OVER, "the syncer has named no donor for 60 s")
+
+
+def test_a_restart_of_the_syncer_begins_a_new_round_without_blame() -> None:
+    scene = Scene()
+    copy = scene.names("a")
+    scene.boundary(restarted=True)
+    assert copy.cancelled
+    assert (scene.said.phase, scene.said.round, list(scene.said.failed)) == (Recovery.WANTED, 2, [])
+
+
+def test_after_some_donors_it_gives_up_and_nothing_of_their_copies_stays() -> None:
+    scene = Scene()
+    for number in range(MOST_ROUNDS):
+        scene.names(f"u{number}")
+        scene.boundary(arrays(3.0), CopyFailed("the connection broke"))
+    assert (scene.said.phase, len(scene.said.failed)) == (Recovery.OVER, MOST_ROUNDS)
+    assert scene.took_back == 1
+    assert not scene.state.momentum["w0"].any()
+
+
+def test_a_rest_that_does_not_fit_is_a_failure_of_the_donor() -> None:
+    scene = Scene()
+    scene.names("a")
+    scene.boundary(arrays(3.0), WholeCame({}))
+    assert (scene.said.phase, scene.said.why) == (Recovery.WANTED, "unit a: the donor has counted no steps")
+
+
+def test_a_process_that_leaves_cancels_the_copy() -> None:
+    scene = Scene()
+    copy = scene.names("a")
+    scene.taker.cancel()
+    assert copy.cancelled
+    assert scene.taker.over

@@ -1,0 +1,131 @@
+"""Which unit gives its state to which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from diloco.syncer.job.donors import AFTER_RESTART, SETTLE, Answer, Candidate, Donors, Taking
+
+H = 4
+T = 100
+
+
+def a_unit(unit: str, locality: str = "", kind: str = "torch AdamW", address: str = "10.0.0.1:1") -> Candidate:
+    return Candidate(unit, 1, address, kind, locality)
+
+
+def a_taker(unit: str, round_: int = 1, failed: Iterable[str] = (), locality: str = "", session: str = "s") -> Taking:
+    return Taking(unit, session, "torch AdamW", locality, round_, frozenset(failed))
+
+
+def donors(restored_at: float | None = None) -> Donors:
+    return Donors(H, lambda: b"grant", restored_at)
+
+
+def named(answers: Iterable[tuple[Taking, Answer]]) -> dict[str, str]:
+    return {taking.unit: answer.donor.unit if answer.donor is not None else answer.why for taking, answer in answers}
+
+
+def asking(found: Donors, *takers: Taking) -> Donors:
+    for taker in takers:
+        assert found.asks(taker) is None
+    return found
+
+
+def test_the_nearest_unit_is_named() -> None:
+    units = [a_unit("a", "eu/eu-1/x"), a_unit("b", "us/us-1/y"), a_unit("c", "us/us-1/z"), a_unit("d", "us/us-2")]
+    found = asking(donors(), a_taker("u", locality="us/us-1/z"))
+    assert named(found.name(units, [], T, 0.0)) == {"u": "c"}
+
+
+def test_eight_takers_do_not_sit_on_one_donor_and_who_has_taken_gives() -> None:
+    takers = [a_taker(f"u{number}") for number in range(8)]
+    found = asking(donors(), *takers)
+    giving = ["d0"]
+    served = 0
+    for expected in (1, 2, 4, 1):  # 1 donor, then 2, 4 and 8
+        answered = found.name([a_unit(unit) for unit in giving], [], T, 0.0)
+        assert len({answer.donor.unit for _, answer in answered if answer.donor is not None}) == len(answered) == expected
+        served += expected
+        for taking, _ in answered:
+            found.ends(taking.unit)
+            giving.append(taking.unit)
+    assert served == 8
+
+
+def test_of_two_as_near_the_one_that_has_given_less_is_named() -> None:
+    found = asking(donors(), a_taker("u1"))
+    assert named(found.name([a_unit("a"), a_unit("b")], [], T, 0.0)) == {"u1": "a"}
+    found.ends("u1")
+    asking(found, a_taker("u2"))
+    assert named(found.name([a_unit("a"), a_unit("b")], [], T, 0.0)) == {"u2": "b"}
+    assert (found.times("a"), found.times("b")) == (1, 1)
+
+
+def test_a_taker_waits_while_all_donors_are_busy() -> None:
+    found = asking(donors(), a_taker("u1"), a_taker("u2"))
+    assert named(found.name([a_unit("a")], [], T, 0.0)) == {"u1": "a"}
+    assert found.name([a_unit("a")], [], T, 1.0) == []
+    found.ends("u1")
+    assert named(found.name([a_unit("a")], [], T, 2.0)) == {"u2": "a"}
+
+
+def test_the_same_round_gets_the_same_answer_again_and_a_new_round_another_one() -> None:
+    found = asking(donors(), a_taker("u"))
+    ((_, answer),) = found.name([a_unit("a"), a_unit("b")], [], T, 0.0)
+    assert found.asks(a_taker("u")) == answer
+    asking(found, a_taker("u", 2, failed=["a"]))
+    assert named(found.name([a_unit("a"), a_unit("b")], [], T, 0.0)) == {"u": "b"}
+
+
+def test_a_new_process_of_the_unit_is_answered_anew() -> None:
+    found = asking(donors(), a_taker("u"))
+    found.name([a_unit("a")], [], T, 0.0)
+    asking(found, a_taker("u", session="another"))
+    assert named(found.name([a_unit("a")], [], T, 0.0)) == {"u": "a"}
+
+
+def test_units_without_an_address_or_with_another_kind_of_state_are_no_donors_and_the_reason_says_so() -> None:
+    found = asking(donors(), a_taker("u"))
+    units = [a_unit("a", address=""), a_unit("b", kind="torch SGD")]
+    assert named(found.name(units, ["torch AdamW", "torch SGD"], T, 0.0)) == {
+        "u": "no unit that trains has the state of torch AdamW; others have the state of torch SGD"
+    }
+
+
+def test_when_all_have_failed_the_reason_names_them() -> None:
+    found = asking(donors(), a_taker("u", 3, failed=["b", "a"]))
+    assert named(found.name([a_unit("a"), a_unit("b")], [], T, 0.0)) == {
+        "u": "of the units that train, none is left to ask after a, b",
+    }
+
+
+def test_in_the_first_interval_nobody_has_a_state_worth_taking() -> None:
+    found = asking(donors(), a_taker("u"))
+    assert "no unit has trained for a whole interval" in named(found.name([a_unit("a")], [], H, 0.0))["u"]
+
+
+def test_after_a_restart_of_the_syncer_a_taker_waits_for_donors_that_come_back() -> None:
+    found = asking(donors(restored_at=50.0), a_taker("u"))
+    assert found.name([a_unit("a")], [], T, 50.0 + SETTLE - 0.1) == []
+    assert found.name([], [], T, 50.0 + SETTLE) == []
+    assert named(found.name([a_unit("a")], [], T, 50.0 + SETTLE)) == {"u": "a"}
+    late = asking(donors(restored_at=50.0), a_taker("u"))
+    assert named(late.name([], [], T, 50.0 + AFTER_RESTART)) == {"u": "no unit that trains has the state of torch AdamW"}
+
+
+def test_a_donor_is_told_again_on_a_new_stream_whom_it_gives_to() -> None:
+    found = asking(donors(), a_taker("u"))
+    found.name([a_unit("a")], [], T, 0.0)
+    assert [(taking.unit, answer.grant) for taking, answer in found.grants_of("a")] == [("u", b"grant")]
+    found.ends("u")
+    assert found.grants_of("a") == []
+
+
+def test_a_donor_whose_taker_says_so_after_a_restart_of_the_syncer_is_busy() -> None:
+    found = donors(restored_at=50.0)
+    found.copies(a_taker("u1"), a_unit("a"))
+    asking(found, a_taker("u2"))
+    assert found.name([a_unit("a")], [], T, 60.0) == []
+    found.ends("u1")
+    assert named(found.name([a_unit("a")], [], T, 60.0)) == {"u2": "a"}
