@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs wheel clean
+.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs wheel images clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -19,7 +19,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## make .venv with everything that the other targets need
 
-$(STAMP): pyproject.toml uv.lock hack/setup.sh hatch_build.py $(wildcard runtimes/diloco/kernels/*.c)
+$(STAMP): pyproject.toml runtimes/pyproject.toml uv.lock hack/setup.sh runtimes/hatch_build.py $(wildcard runtimes/diloco/kernels/*.c)
 	@hack/setup.sh
 	@touch $@
 
@@ -81,8 +81,12 @@ docs: setup  ## regenerate docs/api.md and docs/states.md, the values table of t
 	@$(BIN)/python hack/grantor_docs.py
 	@$(BIN)/python hack/states_docs.py > docs/states.md
 
-wheel: setup  ## build the wheel for images with programs of your own: dist/diloco_operator-….whl
-	@uv=$$(command -v uv || echo .tools/uv/bin/uv); "$$uv" build --quiet --wheel --python $(BIN)/python --out-dir $(or $(WHEELS),dist)
+wheel: setup  ## build the wheels of diloco (x86_64, aarch64) and diloco-operator: dist/*.whl
+	@hack/wheels.sh $(or $(WHEELS),dist)
+
+images: setup  ## build all images for amd64 and arm64 with docker buildx: REGISTRY=registry.example.com/diloco PUSH=1
+	@mkdir -p dist/images
+	@$(BIN)/python hack/image_plan.py $(if $(REGISTRY),--registry $(REGISTRY)) $(if $(PUSH),--push) | docker buildx bake --file - $(TARGETS)
 
 clean:  ## remove the environment, caches and what the demo left
 	rm -rf $(VENV) .tools .demo .diloco .diloco-nodes .mypy_cache .ruff_cache .pytest_cache

@@ -39,6 +39,6 @@ uv=$(find_uv)
 UV_PYTHON=$(find_python "$uv")
 export UV_PYTHON
 echo "python: $UV_PYTHON"
-"$uv" sync --locked --all-extras --quiet
+"$uv" sync --locked --all-packages --all-extras --quiet
 # uv does not see that what it built into the checkout was removed, or damaged.
-.venv/bin/python -c 'import diloco.kernels' 2>/dev/null || "$uv" sync --locked --all-extras --quiet --reinstall-package diloco-operator
+.venv/bin/python -c 'import diloco.kernels' 2>/dev/null || "$uv" sync --locked --all-packages --all-extras --quiet --reinstall-package diloco

@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1.7
-# A learner's base image for JAX. ACCELERATOR: tpu, cuda or cpu (what uv.lock holds). Built from the top of the repository:
+# A learner's base image for JAX. ACCELERATOR: tpu, cuda (13), cuda12 or cpu (what uv.lock holds). Built from the top of the repository:
 #   docker build -f runtimes/jax.Dockerfile -t ghcr.io/diloco-operator/learner-jax:0.1.0 .
 # hack/images/README.md says how the two images below are pinned by digest.
 ARG PYTHON_IMAGE=python:3.13.14-slim-trixie
@@ -10,9 +10,10 @@ FROM ${UV_IMAGE} AS uv
 FROM ${PYTHON_IMAGE} AS build
 COPY --from=uv /uv /usr/local/bin/uv
 WORKDIR /src
-COPY pyproject.toml uv.lock hatch_build.py README.md LICENSE ./
+COPY pyproject.toml uv.lock ./
+COPY LICENSE runtimes/LICENSE
+COPY runtimes/pyproject.toml runtimes/hatch_build.py runtimes/README.md runtimes/
 COPY hack/images/install.sh hack/images/install.sh
-COPY controller/diloco_operator controller/diloco_operator
 COPY runtimes/diloco runtimes/diloco
 ARG ACCELERATOR=tpu
 RUN --mount=type=cache,target=/root/.cache/uv \

@@ -10,9 +10,10 @@ FROM ${UV_IMAGE} AS uv
 FROM ${PYTHON_IMAGE} AS build
 COPY --from=uv /uv /usr/local/bin/uv
 WORKDIR /src
-COPY pyproject.toml uv.lock hatch_build.py README.md LICENSE ./
+COPY pyproject.toml uv.lock ./
+COPY LICENSE runtimes/LICENSE
+COPY runtimes/pyproject.toml runtimes/hatch_build.py runtimes/README.md runtimes/
 COPY hack/images/install.sh hack/images/install.sh
-COPY controller/diloco_operator controller/diloco_operator
 COPY runtimes/diloco runtimes/diloco
 RUN --mount=type=cache,target=/root/.cache/uv \
     hack/images/install.sh syncer /opt/diloco --python /usr/local/bin/python3.13

@@ -12,7 +12,8 @@ usage: hack/images/install.sh COMPONENT PREFIX [--root DIR] [--python PATH] [--i
   --root          folder that is to become the image's root; the environment is written to DIR/PREFIX. Default: this machine's own root
   --python        interpreter to install with. Default: $UV_PYTHON, else the first python3 that is new enough
   --image-python  path of the interpreter inside the image, of the same minor version. Default: the same path
-  --accelerator   torch: cuda (default, what uv.lock holds) or cpu; jax: cpu (default, what uv.lock holds), cuda or tpu
+  --accelerator   torch: cuda (default, what uv.lock holds: CUDA 13), cuda12, rocm or cpu; jax: cpu (default, what uv.lock holds), cuda (13),
+                  cuda12 or tpu
   --dry-run       say what would be installed, and write nothing
 TEXT
   exit 2
@@ -42,14 +43,16 @@ case $prefix in /*) ;; *) fail "PREFIX is the path inside the image and must be 
 if [ "$root" = / ]; then root=""; fi
 
 case $component in
-  operator) extras=(--extra operator) ;;
-  syncer) extras=() ;;
-  torch | jax) extras=(--extra "$component" --extra data) ;;
+  operator) extras=(--package diloco-operator) ;;
+  syncer) extras=(--package diloco --extra buckets) ;;
+  torch | jax) extras=(--package diloco --extra "$component" --extra data --extra buckets) ;;
   *) echo "error: no component is named $component" >&2; usage ;;
 esac
 case $component-${accelerator:-default} in
-  *-default | torch-cuda | torch-cpu | jax-cpu | jax-cuda | jax-tpu) ;;
-  *) fail "--accelerator $accelerator means nothing for $component: torch takes cuda or cpu, jax takes cpu, cuda or tpu, the others none" ;;
+  *-default | torch-cuda | torch-cuda12 | torch-rocm | torch-cpu | jax-cpu | jax-cuda | jax-cuda12 | jax-tpu) ;;
+  *)
+    fail "--accelerator $accelerator means nothing for $component: torch takes cuda, cuda12, rocm or cpu, jax takes cpu, cuda, cuda12 or tpu, the others none"
+    ;;
 esac
 
 if command -v uv >/dev/null 2>&1; then uv=$(command -v uv); else uv=$PWD/.tools/uv/bin/uv; fi
@@ -64,20 +67,29 @@ export UV_COMPILE_BYTECODE=${UV_COMPILE_BYTECODE:-1} UV_LINK_MODE=${UV_LINK_MODE
 # The locked version of one package, as NAME==VERSION.
 locked() { "$uv" export --locked --quiet --no-dev "${extras[@]}" --no-emit-project --no-hashes --no-annotate --no-header | sed -n "s/ *;.*//; /^$1==/p"; }
 
+# The index of the framework that has a build of torch which the lock does not hold; "": the lock holds it.
+case $component-$accelerator in
+  torch-cpu) torch_backend=cpu ;;
+  torch-cuda12) torch_backend=cu126 ;;
+  torch-rocm) torch_backend=rocm7.2 ;;
+  *) torch_backend="" ;;
+esac
 left_out=()
-if [ "$component-$accelerator" = torch-cpu ]; then
-  # The lock holds the build for CUDA and 15 packages of CUDA's libraries, 4 GB, that a machine without a GPU has no use for.
+if [ -n "$torch_backend" ]; then
+  # The lock holds the build for CUDA 13 and 15 packages of its libraries, 4 GB, that no other build has a use for.
   while read -r name; do left_out+=(--no-install-package "$name"); done < <(
     "$uv" export --locked --quiet --no-dev "${extras[@]}" --no-emit-project --no-hashes --no-annotate --no-header |
       sed -n 's/^\(torch\|triton\|\(nvidia\|cuda\)-[a-z0-9-]*\)==.*/\1/p')
 fi
 # uv keeps what it built of a local project and looks at pyproject.toml only: without a refresh an image would get older code.
 # uv's exit status is the script's: a lock that does not fit pyproject.toml stops here.
-"$uv" sync $dry_run --locked --no-dev --no-editable --refresh-package diloco-operator "${extras[@]}" "${left_out[@]}"
+"$uv" sync $dry_run --locked --no-dev --no-editable --refresh-package diloco --refresh-package diloco-operator "${extras[@]}" "${left_out[@]}"
 
 # What the lock cannot hold beside its default: the other builds of the same locked version. Their own packages are pinned by the framework's.
 case $component-$accelerator in
-  torch-cpu) extra_packages=(--torch-backend cpu --no-deps "$(locked torch)") ;;
+  torch-cpu) extra_packages=(--torch-backend "$torch_backend" --no-deps "$(locked torch)") ;;
+  torch-cuda12 | torch-rocm) extra_packages=(--torch-backend "$torch_backend" "$(locked torch)") ;;
+  jax-cuda12) extra_packages=("$(locked jax | sed 's/==/[cuda12]==/')") ;;
   jax-cuda) extra_packages=("$(locked jax | sed 's/==/[cuda13]==/')") ;;
   jax-tpu) extra_packages=("$(locked jax | sed 's/==/[tpu]==/')") ;;
   *) extra_packages=() ;;
@@ -89,9 +101,8 @@ elif [ ${#extra_packages[@]} -gt 0 ]; then
 fi
 if [ -n "$dry_run" ]; then exit 0; fi
 
-# Containers do not activate an environment, and the commands of the operator need its packages.
+# Containers do not activate an environment.
 rm -f "$target"/bin/activate* "$target"/bin/deactivate* "$target"/bin/pydoc.bat "$target"/.gitignore "$target"/.lock "$target"/CACHEDIR.TAG
-if [ "$component" != operator ]; then rm -f "$target/bin/diloco" "$target/bin/diloco-operator" "$target/bin/kubectl-diloco"; fi
 
 # The environment names its interpreter and itself by path: those of the image.
 if [ -n "$root" ]; then

@@ -18,6 +18,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ SITE_PACKAGES = f"{PREFIX.lstrip('/')}/lib/{PYTHON}/site-packages"
 """Relative to the root of an image."""
 REGISTRY = "ghcr.io/diloco-operator"
 """Nothing is pulled from there: the nodes find the images of these names in their own store."""
-VERSION = "0.1.0"
+VERSION: str = tomllib.loads((cache.ROOT / "pyproject.toml").read_text())["project"]["version"]
 PAUSE = "localhost/pause:1"
 
 _LIBRARIES = (
@@ -215,7 +216,8 @@ def _environment_key() -> str:
 
 
 def _project_key() -> str:
-    project = (cache.ROOT / "pyproject.toml", cache.ROOT / "controller/diloco_operator", cache.ROOT / "runtimes/diloco")
+    names = ("pyproject.toml", "controller/diloco_operator", "runtimes/pyproject.toml", "runtimes/hatch_build.py", "runtimes/diloco")
+    project = [cache.ROOT / name for name in names]
     return cache.key(_environment_key(), cache.tree_key(*project))
 
 
@@ -230,8 +232,8 @@ PAGE = cache.ROOT / "docs" / "your-program.md"
 
 
 def _of_page(system: Layer, torch: Image, project: str) -> dict[str, Image]:
-    """What the page's Dockerfiles make, each with the files of its folder on the page, and of the wheel where one is copied."""
-    bases = {"registry.example.com/diloco/learner-torch:0.1.0-cpu": torch, "python:3.13-slim": _plain_python(system)}
+    """What the page's Dockerfiles make, each with the files of its folder on the page, and the wheels where one is copied."""
+    bases = {f"registry.example.com/diloco/learner-torch:{VERSION}-cpu": torch, "python:3.13-slim": _plain_python(system)}
     folders: dict[str, dict[str, str]] = {}
     for path, text in page_files.of(PAGE).items():
         folder, _, name = path.partition("/")
@@ -242,21 +244,20 @@ def _of_page(system: Layer, torch: Image, project: str) -> dict[str, Image]:
             for name, text in files.items():
                 Path(context, name).write_text(text)
             if "*.whl" in files["Dockerfile"]:
-                wheel = _wheel(project)
-                shutil.copy2(wheel, Path(context, wheel.name))
+                for wheel in _wheels(project):
+                    shutil.copy2(wheel, Path(context, wheel.name))
             made[folder] = dockerfiles.build(f"registry.example.com/{folder}:1", files["Dockerfile"], Path(context), bases)
     return made
 
 
-def _wheel(project: str) -> Path:
+def _wheels(project: str) -> list[Path]:
     """What `make wheel` makes."""
     oci.forget("wheels", "wheel", keep=project)
 
     def make(folder: Path) -> None:
         oci.run(["make", "-C", cache.ROOT, "wheel", f"WHEELS={folder}"])
 
-    [wheel] = cache.made_once(cache.FOLDER / "wheels" / f"wheel-{project}", make).glob("*.whl")
-    return wheel
+    return sorted(cache.made_once(cache.FOLDER / "wheels" / f"wheel-{project}", make).glob("*.whl"))
 
 
 def _plain_python(system: Layer) -> Image:

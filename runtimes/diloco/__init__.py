@@ -2,7 +2,7 @@
 
 Import `diloco.torch` or `diloco.jax`; this package itself exports nothing.
 
-See docs/decisions/0001-distribution-and-packages.md.
+See docs/decisions/0253-wheels-and-images.md.
 """
 
 import os

@@ -134,9 +134,12 @@ def a_checkout(folder: Path) -> Path:
     """What the commands need of this repository, with this one's programs."""
     checkout = folder / "checkout"
     checkout.mkdir()
-    for name in ("Makefile", "pyproject.toml", "uv.lock", "hatch_build.py", "README.md"):
+    for name in ("Makefile", "pyproject.toml", "uv.lock", "README.md"):
         shutil.copy2(ROOT / name, checkout)
     # The kernels: what `make` compiles into a checkout must be there, or it would set this one up.
+    (checkout / "runtimes").mkdir()
+    for name in ("pyproject.toml", "hatch_build.py"):
+        shutil.copy2(ROOT / "runtimes" / name, checkout / "runtimes")
     for name in ("examples", "helm", "crds", "hack", "runtimes/diloco/kernels"):
         shutil.copytree(ROOT / name, checkout / name)
     # The environment counts as complete, or `make` would install this checkout into it.

@@ -65,6 +65,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 it types, each as PAGE#HEADING, with /2 for the second below a heading."""
 
 NOT_TYPED = {
+    "make images ": "there is no image builder and no registry here; tests/unit/hack/test_image_plan.py reads its plan",
     "docker ": "there is no image builder and no registry here",
     "export REGISTRY=registry.example.com/diloco": "names that registry; the scenarios that use it set it",
     "hack/images/install.sh ": "brings gigabytes of packages; tests/images runs it for the images of the nodes",

@@ -339,16 +339,17 @@ class Processes:
     place: Place
     port: int = field(default_factory=held_port)
     started: list[Program] = field(default_factory=list)
+    python: str = sys.executable
 
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def syncer(self, *arguments: str) -> Program:
-        return self._start([sys.executable, "-m", "diloco.syncer", *arguments], self.place.of_syncer(self.port), "syncer")
+        return self._start([self.python, "-m", "diloco.syncer", *arguments], self.place.of_syncer(self.port), "syncer")
 
     def learner(self, unit: str, attempt: int = 1, program: str = "quadratic_learner.py", **environment: str) -> Program:
-        command = [sys.executable, str(PROGRAMS / program)]
+        command = [self.python, str(PROGRAMS / program)]
         return self._start(command, self.place.of_learner(self.address, unit, attempt, **environment), f"{unit}-a{attempt}")
 
     def reports(self, interval: float = 0.1) -> Iterator[Report]:

@@ -9,7 +9,7 @@ PROTOCOL = ROOT / "runtimes" / "diloco" / "protocol"
 
 
 def _lower_bound(package: str) -> tuple[int, ...]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "runtimes" / "pyproject.toml").read_text())["project"]
     declared = next(each for each in project["dependencies"] if re.match(rf"{package}\b", each))
     bound = re.fullmatch(rf"{package}>=([\d.]+)", declared)
     assert bound, f"{declared} has no plain lower bound"
@@ -27,12 +27,14 @@ def _generated_by(file: str, pattern: str) -> tuple[int, ...]:
 
 
 def test_what_people_are_told_to_install_is_there() -> None:
-    """Nothing is on PyPI: extras are those of a checkout."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    """Nothing is on PyPI: packages come from dist/ or from a checkout."""
+    extras = tomllib.loads((ROOT / "runtimes" / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     texts = {path: path.read_text() for path in [*pages, *(ROOT / "runtimes").rglob("*.py"), *(ROOT / "controller").rglob("*.py")]}
     assert [path for path, text in texts.items() if re.search(r"pip install '?diloco", text)] == []
-    named = [name for text in texts.values() for found in re.findall(r"'\.\[([a-z,]+)\]'", text) for name in found.split(",")]
+    named = [
+        name for text in texts.values() for found in re.findall(r"(?:diloco|\./runtimes)\[([a-z,]+)\]'", text) for name in found.split(",")
+    ]
     assert {"torch", "jax", "hf"} <= set(named) <= set(extras)
 
 

@@ -1,8 +1,8 @@
 """Loops over fragments in C, for numpy arrays: one pass each, at the speed of memory, and outside of Python's global lock.
 
 The C code keeps no state, allocates nothing and rounds every operation as numpy's float32 does, so results are the same bytes on every
-processor. `hatch_build.py` compiles it when the package is built, and writes down its digest: a process that loads a library which was cut
-short dies of SIGBUS, without a word.
+processor. `runtimes/hatch_build.py` compiles it when the package is built, and writes down its digest: a process that loads a library
+which was cut short dies of SIGBUS, without a word.
 
 See docs/decisions/0147-compiled-loops.md.
 """
@@ -90,8 +90,7 @@ def _function(name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..
 
 def _unusable(why: object) -> ImportError:
     return ImportError(
-        f"the compiled loops cannot be used ({why}). In a checkout run `rm -f {LIBRARY}; make setup`; elsewhere install diloco-operator "
-        "again."
+        f"the compiled loops cannot be used ({why}). In a checkout run `rm -f {LIBRARY}; make setup`; elsewhere install diloco again."
     )
 
 

@@ -147,7 +147,7 @@ def imported(folder: Path) -> str:
     assert done.returncode == 1, done.stderr
     last = done.stderr.splitlines()[-1]
     assert last.startswith("ImportError: the compiled loops cannot be used (")
-    assert last.endswith(f"run `rm -f {folder / 'kernels' / 'libkernels.so'}; make setup`; elsewhere install diloco-operator again.")
+    assert last.endswith(f"run `rm -f {folder / 'kernels' / 'libkernels.so'}; make setup`; elsewhere install diloco again.")
     return last
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from importlib.metadata import entry_points, version
 
+import diloco.command
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -36,7 +37,8 @@ def test_unknown_command_is_bad_input() -> None:
 
 def test_the_installed_programs_are_these_commands() -> None:
     scripts = {entry.name: entry.load() for entry in entry_points(group="console_scripts") if entry.name in ("diloco", "kubectl-diloco")}
-    assert scripts == {"diloco": main, "kubectl-diloco": kubectl.main}
+    assert scripts == {"diloco": diloco.command.main, "kubectl-diloco": kubectl.main}
+    assert [entry.load() for entry in entry_points(group=diloco.command.COMMANDS)] == [main]
 
 
 def test_as_a_plugin_it_calls_itself_kubectl_diloco(capsys: pytest.CaptureFixture[str]) -> None:
