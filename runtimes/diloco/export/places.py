@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from diloco.object_stores import REMEDY, file_system, words
 from diloco.syncer.snapshots.store import MANIFEST_FILE, Unusable, generation_of, parse_manifest, step_of
 
 _DEPTH = 4
@@ -110,11 +110,9 @@ def other_steps(snapshot: Snapshot) -> str:
 
 def _file_system(where: str) -> tuple[Any, str]:
     try:
-        fs, path = fsspec.core.url_to_fs(where)
+        fs, path = file_system(where)
     except (ImportError, ValueError) as error:
-        raise ExportError(
-            f"{where} cannot be read: {error}. Install the driver (pip install s3fs for s3://, gcsfs for gs://) or correct the URI."
-        ) from error
+        raise ExportError(f"{where} cannot be read: {error}. {REMEDY}") from error
     return fs, str(path).rstrip("/")
 
 
@@ -124,8 +122,8 @@ def _errors_of_drivers(where: str) -> Iterator[None]:
         yield
     except ExportError:
         raise
-    except Exception as error:  # drivers raise classes of their own: gcsfs an HttpError that is no OSError
-        raise ExportError(f"{where} cannot be read: {error}") from error
+    except Exception as error:  # drivers raise classes of their own, which are no OSError
+        raise ExportError(f"{where} cannot be read: {words(error)}") from error
 
 
 def _folders(fs: Any, path: str) -> Iterator[_Folder]:

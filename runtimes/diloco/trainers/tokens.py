@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
 
-import fsspec
 import numpy as np
 from numpy.typing import NDArray
+
+from diloco.object_stores import file_system, words
 
 type Tokens = NDArray[np.unsignedinteger]
 
@@ -51,7 +52,15 @@ class TokenSource:
 
     def read(self) -> Tokens:
         """The tokens, unsigned integers [n], memory-mapped. Raises DataError, and OSError if the source cannot be read."""
-        fs, path = fsspec.core.url_to_fs(self.url)
+        try:
+            return self._read()
+        except (DataError, OSError):
+            raise
+        except Exception as error:  # drivers raise classes of their own
+            raise DataError(f"{self.url} cannot be read: {words(error)}") from error
+
+    def _read(self) -> Tokens:
+        fs, path = file_system(self.url)
         local = Path(path) if "file" in _protocols(fs) else None
         suffix = Path(path).suffix
         if suffix in (".bin", ".npy"):

@@ -1,4 +1,4 @@
-"""Copies of the syncer's snapshots elsewhere: `file://`, `s3://`, `gs://` and everything else that fsspec has a driver for.
+"""Copies of the syncer's snapshots elsewhere: `file://`, `s3://`, `gs://` and what else there is a driver for.
 
 An object store has no atomic rename, so the manifest is uploaded last and a folder without one is no snapshot.
 
@@ -11,8 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import fsspec
-
+from diloco.object_stores import REMEDY, file_system, words
 from diloco.syncer.snapshots.store import (
     MANIFEST_FILE,
     TENSORS_FILE,
@@ -39,11 +38,10 @@ class RemoteSnapshots:
         self._keep = keep
         try:
             self._fs: Any
-            self._fs, self._base = fsspec.core.url_to_fs(uri)
+            self._fs, self._base = file_system(uri)
         except (ImportError, ValueError) as error:
             raise SnapshotError(
-                f"snapshots cannot be copied to {uri} (spec.training.checkpoint.uri): {error}. Install the driver in the syncer's image "
-                "(s3fs for s3://, gcsfs for gs://) or correct the URI."
+                f"snapshots cannot be copied to {uri} (spec.training.checkpoint.uri): {error}. In the syncer's image: {REMEDY}"
             ) from error
 
     def upload(self, path: Path, *, tensors: bool = True) -> None:
@@ -60,9 +58,9 @@ class RemoteSnapshots:
                 if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"):
                     self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
                 self._fs.rm(f"{self._base}/{name}", recursive=True)
-        except Exception as error:  # drivers raise classes of their own: gcsfs an HttpError that is no OSError
+        except Exception as error:  # drivers raise classes of their own, which are no OSError
             raise SnapshotError(
-                f"snapshot {path.name} could not be copied to {self._uri} (spec.training.checkpoint.uri): {error}. "
+                f"snapshot {path.name} could not be copied to {self._uri} (spec.training.checkpoint.uri): {words(error)}. "
                 "The one on the syncer's volume is intact."
             ) from error
 
@@ -71,7 +69,7 @@ class RemoteSnapshots:
         try:
             return bool(self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"))
         except Exception as error:  # as above
-            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {error}") from error
+            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {words(error)}") from error
 
     def restore(self, store: SnapshotStore) -> Path | None:
         """Copy the newest usable snapshot into an empty local store; None if there is none here, or the store is not empty.
@@ -91,7 +89,7 @@ class RemoteSnapshots:
         except SnapshotError:
             raise
         except Exception as error:  # as above
-            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {error}") from error
+            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {words(error)}") from error
         if skipped:
             reasons = "; ".join(f"{one.path}: {one.why}" for one in skipped)
             raise SnapshotError(
