@@ -16,6 +16,7 @@ from diloco_operator.accelerators.catalogue import (
     of_family,
     unit_shape,
 )
+from diloco_operator.accelerators.dialects import Sign, only_cloud, signs, spoken_labels
 from diloco_operator.accelerators.labels import NodeLabels
 from diloco_operator.accelerators.model import CPU, MAX_NAME, NAME_PATTERN, Accelerator, Access, Family
 from diloco_operator.accelerators.topology import chip_count, parse_topology
@@ -32,6 +33,7 @@ __all__ = [
     "Access",
     "Family",
     "NodeLabels",
+    "Sign",
     "UnitShape",
     "chip_count",
     "extend",
@@ -39,6 +41,9 @@ __all__ = [
     "identify",
     "is_incidental",
     "of_family",
+    "only_cloud",
     "parse_topology",
+    "signs",
+    "spoken_labels",
     "unit_shape",
 ]

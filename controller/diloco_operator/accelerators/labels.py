@@ -25,6 +25,10 @@ class LabelDialect:
     """Nodes without accelerators have `key` too."""
     discovers: bool = False
     """A program that has to be installed sets these labels; those of clouds are there from the beginning."""
+    marks: tuple[str, ...] = ()
+    """Labels of every node of a cluster that speaks this dialect, with accelerators or without; one is enough."""
+    payment: str = ""
+    """Domain of the labels by which the same nodes say how they are paid for; "": of several."""
 
     def of(self, *values: str, key: str = "", qualifier: str = "") -> NodeLabels:
         """The labels of a row in this dialect: `key` has one of `values`, and the label `qualifier` has the value given here."""
@@ -70,28 +74,47 @@ class NodeLabels:
         return labels.get(self.dialect.topology, "") if self.dialect.topology else ""
 
 
+_GKE_MARKS = ("cloud.google.com/gke-nodepool",)
+_KARPENTER_AWS_MARKS = ("karpenter.k8s.aws/instance-family",)
+
 GKE_TPU = LabelDialect(
     "GKE",
     "https://cloud.google.com/kubernetes-engine/docs/how-to/tpus",
     key="cloud.google.com/gke-tpu-accelerator",
     count="cloud.google.com/gke-accelerator-count",
     topology="cloud.google.com/gke-tpu-topology",
+    marks=_GKE_MARKS,
+    payment="cloud.google.com/",
 )
-GKE_GPU = LabelDialect("GKE", "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus", key="cloud.google.com/gke-accelerator")
+GKE_GPU = LabelDialect(
+    "GKE",
+    "https://cloud.google.com/kubernetes-engine/docs/how-to/gpus",
+    key="cloud.google.com/gke-accelerator",
+    marks=_GKE_MARKS,
+    payment="cloud.google.com/",
+)
 KARPENTER_AWS_GPU = LabelDialect(
     "Karpenter on AWS",
     "https://karpenter.sh/docs/reference/instance-types/",
     key="karpenter.k8s.aws/instance-gpu-name",
     qualifier="karpenter.k8s.aws/instance-gpu-memory",
+    marks=_KARPENTER_AWS_MARKS,
+    payment="karpenter.sh/",
 )
 KARPENTER_AWS_ACCELERATOR = LabelDialect(
-    "Karpenter on AWS", "https://karpenter.sh/docs/reference/instance-types/", key="karpenter.k8s.aws/instance-accelerator-name"
+    "Karpenter on AWS",
+    "https://karpenter.sh/docs/reference/instance-types/",
+    key="karpenter.k8s.aws/instance-accelerator-name",
+    marks=_KARPENTER_AWS_MARKS,
+    payment="karpenter.sh/",
 )
 EKS_AUTO_MODE_GPU = LabelDialect(
     "EKS Auto Mode",
     "https://docs.aws.amazon.com/eks/latest/userguide/create-node-pool.html",
     key="eks.amazonaws.com/instance-gpu-name",
     qualifier="eks.amazonaws.com/instance-gpu-memory",
+    marks=("eks.amazonaws.com/instance-family",),
+    payment="karpenter.sh/",
 )
 NVIDIA_FEATURE_DISCOVERY = LabelDialect(
     "NVIDIA GPU feature discovery",
@@ -121,6 +144,8 @@ INSTANCE_TYPE = LabelDialect(
     "https://kubernetes.io/docs/reference/labels-annotations-taints/#nodekubernetesioinstance-type",
     key="node.kubernetes.io/instance-type",
     shared=True,
+    # Managed node groups of EKS, and AKS.
+    marks=("eks.amazonaws.com/nodegroup", "kubernetes.azure.com/cluster"),
 )
 
 DIALECTS = (

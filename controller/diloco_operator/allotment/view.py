@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.accelerators import CATALOGUE, Sign
 from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted
 from diloco_operator.allotment.surplus import with_surplus
 from diloco_operator.fleet.health import NotReadyCounts
@@ -94,6 +94,11 @@ class AllottedFleet:
 
     def node(self, name: str) -> NodeView | None:
         return self._fleet.node(name)
+
+    @property
+    def signs(self) -> Collection[Sign]:
+        """See `Fleet.signs`."""
+        return self._fleet.signs
 
     @property
     def not_ready(self) -> NotReadyCounts:

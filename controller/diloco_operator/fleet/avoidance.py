@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass
 
+from diloco_operator.accelerators import Sign
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
@@ -91,3 +92,8 @@ class FleetWithout:
     def not_ready(self) -> NotReadyCounts:
         """See `Fleet.not_ready`."""
         return self.fleet.not_ready
+
+    @property
+    def signs(self) -> Collection[Sign]:
+        """See `Fleet.signs`."""
+        return self.fleet.signs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -95,19 +95,23 @@ def capacity_of(labels: Mapping[str, str]) -> CapacityType:
     return next((each for each in CapacityType if each in said), CapacityType.ON_DEMAND)
 
 
-def expressions(capacity: CapacityType) -> list[list[dict[str, Any]]]:
-    """Alternatives, each a list of matchExpressions of node affinity, of which a node of this type meets one."""
+def expressions(capacity: CapacityType, domain: str = "") -> list[list[dict[str, Any]]]:
+    """Alternatives, each a list of matchExpressions of node affinity, of which a node of this type meets one. `domain`: where all labels of
+    the cluster's nodes are of one cloud, its own; then there is one alternative, with the label by which that cloud makes such nodes."""
+    spoken = [label for label in CAPACITY_LABELS if label.key.startswith(domain)]
     if capacity is CapacityType.ON_DEMAND:  # its labels may say nothing
-        others = values_of(*(each for each in CapacityType if each is not capacity))
-        absent = [{"key": label.key, "operator": "DoesNotExist"} for label in CAPACITY_LABELS if label.any_value is not None]
+        others = values_of(*(each for each in CapacityType if each is not capacity), labels=spoken)
+        absent = [{"key": label.key, "operator": "DoesNotExist"} for label in spoken if label.any_value is not None]
         return [[{"key": key, "operator": "NotIn", "values": list(values)} for key, values in others.items()] + absent]
     found: list[list[dict[str, Any]]] = [
-        [{"key": key, "operator": "In", "values": list(values)}] for key, values in values_of(capacity).items()
+        [{"key": key, "operator": "In", "values": list(values)}] for key, values in values_of(capacity, labels=spoken).items()
     ]
-    return found + [[{"key": label.key, "operator": "Exists"}] for label in CAPACITY_LABELS if label.any_value is capacity]
+    found += [[{"key": label.key, "operator": "Exists"}] for label in spoken if label.any_value is capacity]
+    # A cloud that has no such nodes gets all labels, and the pods wait for a node of another one.
+    return (found[:1] or expressions(capacity)) if domain else found
 
 
-def values_of(*types: CapacityType) -> dict[str, tuple[str, ...]]:
+def values_of(*types: CapacityType, labels: Iterable[CapacityLabel] = CAPACITY_LABELS) -> dict[str, tuple[str, ...]]:
     """Label key -> its values that stand for one of these types; for node affinity."""
-    found = {label.key: tuple(value for value, said in label.values.items() if said in types) for label in CAPACITY_LABELS}
+    found = {label.key: tuple(value for value, said in label.values.items() if said in types) for label in labels}
     return {key: values for key, values in found.items() if values}

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.accelerators import CATALOGUE, Sign, signs
 from diloco_operator.api import names
 from diloco_operator.fleet.capacity import capacity_of
 from diloco_operator.fleet.devices import telling
@@ -78,6 +78,8 @@ class Inventory:
         """Node -> the entry of its slice."""
         self._odd: dict[Oddity, dict[str, None]] = {}
         """Nodes with accelerators that no pool gets for naming a kind, by why."""
+        self._signs: Counter[Sign] = Counter()
+        """How many nodes show each."""
         self._uses: dict[str, tuple[PodUse, ...]] = {}
         """Node (the fleet may not have it yet) -> the pods on it, those that a reservation covers among them."""
         self._reserved_by: dict[str, set[str]] = {}
@@ -103,6 +105,7 @@ class Inventory:
         found._locations = {node: found._indexes[entry.kind].entries[entry.key] for node, entry in self._locations.items()}
         found._pools = {pool: found._indexes[entry.kind].entries[entry.key] for pool, entry in self._pools.items()}
         found._odd = {why: dict(nodes) for why, nodes in self._odd.items()}
+        found._signs = Counter(self._signs)
         found._uses = dict(self._uses)
         found._reserved_by = {node: set(jobs) for node, jobs in self._reserved_by.items()}
         found._reservations = dict(self._reservations)
@@ -147,6 +150,7 @@ class Inventory:
                 self._leave(old)
             self._nodes[node.name] = node
             self._note_oddity(old, node, kind)
+            self._note_signs(old, node)
             if kind is not None:
                 self._join(node, kind)
         self._note_health(node)
@@ -160,6 +164,7 @@ class Inventory:
         self._not_ready = None
         self._leave(node)
         self._note_oddity(node)
+        self._note_signs(node)
         return True
 
     def node(self, name: str) -> NodeView | None:
@@ -170,6 +175,22 @@ class Inventory:
         if self._not_ready is None:
             self._not_ready = count_not_ready(self._nodes.values())
         return self._not_ready
+
+    @property
+    def signs(self) -> Collection[Sign]:
+        return self._signs.keys()
+
+    def _note_signs(self, old: NodeView | None, new: NodeView | None = None) -> None:
+        """The labels of a node changed, or it came or went."""
+        if old is not None and new is not None and old.labels == new.labels:
+            return
+        if new is not None:
+            self._signs.update(signs(new.labels))
+        if old is not None:
+            for sign in signs(old.labels):
+                self._signs[sign] -= 1
+                if not self._signs[sign]:
+                    del self._signs[sign]
 
     def _join(self, node: NodeView, kind: SliceKind) -> None:
         """The node belongs to a slice of this kind, as it did before or from now on."""

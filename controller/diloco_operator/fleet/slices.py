@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from diloco.wording import plural
 
-from diloco_operator.accelerators import CATALOGUE, Family
+from diloco_operator.accelerators import CATALOGUE, Family, Sign
 from diloco_operator.fleet.capacity import CapacityType
 from diloco_operator.fleet.devices import Devices
 from diloco_operator.fleet.health import NotReadyCounts
@@ -270,4 +270,9 @@ class Fleet(Protocol):
     @property
     def not_ready(self) -> NotReadyCounts:
         """How much of the fleet is NotReady."""
+        ...
+
+    @property
+    def signs(self) -> Collection[Sign]:
+        """Which dialects of labels its nodes speak."""
         ...

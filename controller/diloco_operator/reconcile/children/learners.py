@@ -42,7 +42,8 @@ class LearnerPods:
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
-        places = delegated_places(self._affinity(record.pool), pool, context.shapes[record.pool], grantor, gang, avoid)
+        template, signs = self._base(record.pool).spec, context.observed.fleet.signs
+        places = delegated_places(template, pool, context.shapes[record.pool], grantor, gang, avoid, signs)
         return self._attempt(record, grantor.places(context, record, places))
 
     def _affinity(self, pool: str) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ Pods of a delegated unit say all that the unit needs of its nodes, because an au
 topology by the labels of the nodes, how near to each other they must be, and that no other unit shares them.
 
 See docs/decisions/0171-delegated-units.md. See docs/decisions/0223-hosts-chosen-by-the-operator.md.
+See docs/decisions/0255-one-dialect-of-labels.md.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from diloco_operator.accelerators import CATALOGUE
+from diloco_operator.accelerators import NodeLabels, Sign, only_cloud, spoken_labels
+from diloco_operator.accelerators.labels import LabelDialect
 from diloco_operator.api import names
 from diloco_operator.api.spec import Capacity, Locality, Pool
 from diloco_operator.fleet.affinity import REQUIRED
@@ -37,11 +39,14 @@ def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[
 
 
 def delegated_places(
-    affinity: Mapping[str, Any], pool: Pool, shape: Shape, grantor: Grantor, gang: str, avoid: Collection[str]
+    template: Mapping[str, Any], pool: Pool, shape: Shape, grantor: Grantor, gang: str, avoid: Collection[str], signs: Collection[Sign]
 ) -> list[PodPlace]:
-    """The same place for all pods of an attempt. `gang`: see `gang_label`; `avoid`: host names on which no pod may start."""
+    """The same place for all pods of an attempt. `template`: the PodSpec; `gang`: see `gang_label`; `avoid`: host names on which no pod may
+    start; `signs`: which dialects of labels the nodes of the cluster speak."""
     annotations = {names.ANNOTATION_GRANTOR: grantor.name}
-    place = PodPlace(_delegated(affinity, pool, shape, gang, avoid), annotations, patient=not grantor.reads_priority)
+    selector, terms = _wanted(template, pool, shape, avoid, signs, grantor.dialects(pool))
+    affinity = _with_neighbours(template.get("affinity") or {}, terms, pool, shape, gang)
+    place = PodPlace(affinity, annotations, selector=selector, patient=not grantor.reads_priority)
     return [place] * shape.hosts
 
 
@@ -73,11 +78,37 @@ def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
 
 
 # --- delegated units ---------------------------------------------------------------------------------------------------
-def _delegated(affinity: Mapping[str, Any], pool: Pool, shape: Shape, gang: str, avoid: Collection[str]) -> Obj:
+def _wanted(
+    template: Mapping[str, Any],
+    pool: Pool,
+    shape: Shape,
+    avoid: Collection[str],
+    signs: Collection[Sign],
+    asked: Collection[LabelDialect],
+) -> tuple[dict[str, str], list[Obj]]:
+    """Labels that the node must have, and terms of affinity, of which it must meet one."""
     without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(avoid)}] if avoid else []
-    paid = [[]] if pool.capacity in (None, Capacity.SCAVENGED) else expressions(CapacityType(pool.capacity.value))
-    wanted = ([*kind, *how, *without] for kind, how in itertools.product(_hardware(shape) or [[]], paid))
-    terms = [{"matchExpressions": each} for each in wanted if each]
+    kinds = [_hardware(labels, shape) for labels in spoken_labels(shape.accelerator, signs, asked)] or [[]]
+    cloud = only_cloud(signs, asked)
+    paid = [[]] if pool.capacity in (None, Capacity.SCAVENGED) else expressions(CapacityType(pool.capacity.value), cloud)
+    wanted = [[*kind, *how, *without] for kind, how in itertools.product(kinds, paid)]
+    selector: dict[str, str] = {}
+    if len(wanted) == 1:  # Autopilot and node auto-provisioning of GKE take no alternatives, and make nodes for plain selectors
+        own = template.get("nodeSelector") or {}
+        plain = {each["key"]: each["values"][0] for each in wanted[0] if _is_plain(each)}
+        # What the template selects otherwise stays an expression: both must hold, and kube-scheduler says that no node has both.
+        other = {key for key, value in plain.items() if own.get(key, value) != value}
+        wanted = [[each for each in wanted[0] if each["key"] not in plain or each["key"] in other]]
+        selector = {key: value for key, value in plain.items() if key not in own}
+    return selector, [{"matchExpressions": each} for each in wanted if each]
+
+
+def _is_plain(expression: Obj) -> bool:
+    """Whether it says that a label has one value."""
+    return expression["operator"] == "In" and len(expression["values"]) == 1
+
+
+def _with_neighbours(affinity: Mapping[str, Any], terms: Sequence[Obj], pool: Pool, shape: Shape, gang: str) -> Obj:
     found = _with_terms(affinity, terms) if terms else dict(affinity)
     together, apart = _neighbours(pool, shape, gang)
     for key, more in (("podAffinity", together), ("podAntiAffinity", apart)):
@@ -87,19 +118,16 @@ def _delegated(affinity: Mapping[str, Any], pool: Pool, shape: Shape, gang: str,
     return found
 
 
-def _hardware(shape: Shape) -> list[list[Obj]]:
-    """Alternatives: the labels of the kind in each dialect that nodes may speak."""
-    found = []
-    for labels in CATALOGUE[shape.accelerator].labels:
-        wanted = {labels.key: list(labels.values)}
-        if labels.qualifier:
-            wanted[labels.dialect.qualifier] = [labels.qualifier]
-        if shape.topology and labels.dialect.topology:
-            wanted[labels.dialect.topology] = [shape.topology]
-        if shape.topology and labels.dialect.count:
-            wanted[labels.dialect.count] = [str(shape.chips_per_host)]
-        found.append([{"key": key, "operator": "In", "values": values} for key, values in wanted.items()])
-    return found
+def _hardware(labels: NodeLabels, shape: Shape) -> list[Obj]:
+    """The labels of the shape's nodes in one dialect."""
+    wanted = {labels.key: list(labels.values)}
+    if labels.qualifier:
+        wanted[labels.dialect.qualifier] = [labels.qualifier]
+    if shape.topology and labels.dialect.topology:
+        wanted[labels.dialect.topology] = [shape.topology]
+    if shape.topology and labels.dialect.count:
+        wanted[labels.dialect.count] = [str(shape.chips_per_host)]
+    return [{"key": key, "operator": "In", "values": values} for key, values in wanted.items()]
 
 
 def _neighbours(pool: Pool, shape: Shape, gang: str) -> tuple[list[Obj], list[Obj]]:

@@ -151,6 +151,8 @@ def learner_pods(
             "containers": [learner if each is template_base.learner else each for each in template_base.containers],
             "volumes": volumes,
         }
+        if place.selector:
+            spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **place.selector}
         if place.patient and template_base.preempts:
             spec = {key: value for key, value in spec.items() if key not in _PRIORITY}
         if place.gates:

@@ -6,10 +6,11 @@ See docs/decisions/0233-grantors-as-adapters.md.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
+from diloco_operator.accelerators.labels import LabelDialect
 from diloco_operator.api.reasons import PlacedReason, PoolReason, UnitReason
 from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.kube.client import Obj, Resource
@@ -71,6 +72,8 @@ class PodPlace(NamedTuple):
     affinity: Obj
     annotations: Mapping[str, str]
     labels: Mapping[str, str] = {}
+    selector: Mapping[str, str] = {}
+    """Labels of its node, beside those that the template selects."""
     gates: Sequence[Obj] = ()
     """Scheduling gates."""
     patient: bool = False
@@ -158,6 +161,10 @@ class Grantor(ABC):
     def tolerations(self, pool: Pool) -> list[Obj]:
         """Of the taints by which it keeps the nodes that it made for a pool."""
         return []
+
+    def dialects(self, pool: Pool) -> Collection[LabelDialect]:
+        """In which the nodes that it makes for a pool have their labels; none: as the nodes of the cluster."""
+        return ()
 
     # --- what must be created -----------------------------------------------------------------------------------------
     def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:

@@ -5,8 +5,9 @@ See docs/decisions/0173-provisioning-requests.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from diloco_operator.accelerators.labels import GKE_GPU, GKE_TPU, LabelDialect
 from diloco_operator.api import names
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.spec import Pool, ProvisioningMode, Spec
@@ -50,6 +51,9 @@ class ProvisioningRequests(Grantor):
         if pool.provisioning.class_name != names.QUEUED_PROVISIONING:
             return []
         return [{"key": names.QUEUED_TAINT, "operator": "Equal", "value": "true", "effect": "NoSchedule"}]
+
+    def dialects(self, pool: Pool) -> Collection[LabelDialect]:
+        return (GKE_TPU, GKE_GPU) if pool.provisioning.class_name == names.QUEUED_PROVISIONING else ()
 
     def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
         """On the nodes that the request brings."""

@@ -201,13 +201,12 @@ def test_pods_of_a_tpu_slice_ask_for_one_node_pool_of_their_own() -> None:
     stage = a_stage(tpu_pool(provisioning=AUTOSCALER))
     gang = stage.pod("v5p-0", 1)["metadata"]["labels"][names.LABEL_GANG]
     assert stage.pod("v5p-0", 1, 1)["metadata"]["labels"][names.LABEL_GANG] == gang
-    assert node_terms(stage, "v5p-0") == [
-        {
-            "cloud.google.com/gke-tpu-accelerator": ["tpu-v5p-slice"],
-            "cloud.google.com/gke-tpu-topology": ["2x2x2"],
-            "cloud.google.com/gke-accelerator-count": ["4"],
-        }
-    ]
+    assert stage.pod("v5p-0", 1)["spec"]["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice",
+        "cloud.google.com/gke-tpu-topology": "2x2x2",
+        "cloud.google.com/gke-accelerator-count": "4",
+    }
+    assert "nodeAffinity" not in affinity(stage, "v5p-0")
     together = affinity(stage, "v5p-0")["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     apart = affinity(stage, "v5p-0")["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert together == [{"labelSelector": {"matchLabels": {names.LABEL_GANG: gang}}, "topologyKey": names.NODE_POOL}]
