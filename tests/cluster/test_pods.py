@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
+from builders.example_pods import EXAMPLES, FABRICS, pods_of
 from builders.jobs import JobBuilder, a_job, template
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice
 from builders.stage import Stage
@@ -38,6 +39,12 @@ def objects_of(job: JobBuilder, *nodes: dict[str, Any], namespace: str) -> list[
         obj["metadata"].pop("creationTimestamp", None)
         obj.pop("status", None)
     return found
+
+
+def without_owner(pod: dict[str, Any], namespace: str) -> dict[str, Any]:
+    """As it is created in a namespace that has no job."""
+    meta = {key: value for key, value in pod["metadata"].items() if key != "ownerReferences"}
+    return {**pod, "metadata": {**meta, "namespace": namespace}}
 
 
 def nonroot() -> dict[str, Any]:
@@ -87,6 +94,16 @@ def test_pods_of_a_kind_are_admitted_by_the_profile_that_the_catalogue_names(
     assert len(pods) == 1
     assert ("violates PodSecurity" in dry_run(control_plane, pods)) is refused
     assert (kind.access.profile == level) is not refused
+
+
+@pytest.mark.parametrize("name", FABRICS)
+def test_pods_of_the_examples_of_fabrics_are_such_that_an_api_server_takes_them(
+    control_plane: ControlPlane, restricted: str, name: str
+) -> None:
+    label = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}}
+    control_plane.request("PATCH", f"/api/v1/namespaces/{restricted}", label, content_type="application/merge-patch+json")
+    pods = [without_owner(pod, restricted) for pod in pods_of(EXAMPLES / f"{name}.yaml")]
+    assert dry_run(control_plane, pods) == ""
 
 
 def test_template_that_asks_for_more_meets_the_clusters_policy_and_not_ours(control_plane: ControlPlane, restricted: str) -> None:
