@@ -59,7 +59,8 @@ class Stalls:
 
 
 def a_world(size: Size) -> World:
-    """Slice i has the labels group-j of two jobs, so that jobs compete in a ring; a third of the slices suits every job."""
+    """Make a world in which slice i has the labels group-j of two jobs, so that jobs compete in a ring; a third of the slices suits every
+    job."""
     nodes = []
     for index in range(size.slices):
         owners = range(size.jobs) if index % 3 == 0 else (index % size.jobs, (index + 1) % size.jobs)
@@ -74,7 +75,7 @@ def add(world: World, size: Size, index: int) -> None:
 
 
 def settle(world: World, stalls: Stalls) -> None:
-    """As the operator: a job that is concerned is reconciled, and units that leave have gone some time later."""
+    """Settle as the operator does: a job that is concerned is reconciled, and units that leave have gone some time later."""
     waiting = set(world.jobs)
     while waiting:
         for name in sorted(waiting):
@@ -91,7 +92,7 @@ def settle(world: World, stalls: Stalls) -> None:
 
 
 def refresh(world: World, stalls: Stalls) -> set[str]:
-    """As the operator: a few jobs at once, many in steps, with the problems solved beside the loop."""
+    """Refresh as the operator does: a few jobs at once, many in steps, with the problems solved beside the loop."""
     concerned = stalls.note("refresh", lambda: world.allotment.refresh(AT_ONCE))
     if not world.allotment.unfinished:
         return concerned
@@ -110,7 +111,7 @@ def refresh(world: World, stalls: Stalls) -> set[str]:
 
 
 def act(world: World, name: str, stalls: Stalls) -> None:
-    """One reconcile; only what the allotment does in it is measured."""
+    """Reconcile once; only what the allotment does in it is measured."""
     update, at_once = world.allotment.update, world.allotment.refresh
     world.allotment.update = lambda request: stalls.note("register", lambda: update(request))  # type: ignore[method-assign]
     world.allotment.refresh = lambda most=AT_ONCE: stalls.note("refresh", lambda: at_once(most))  # type: ignore[method-assign]

@@ -34,7 +34,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
 
 
 def measured(directory: Path, size: Size, compression: str) -> tuple[float, float]:
-    """(bytes up, bytes down) in one outer step."""
+    """Return (bytes up, bytes down) in one outer step."""
     with LinkRig(directory, size.workload, {"compression": compression}) as rig, NarrowLink(rig.address) as link:
         interval = rig.job.training.sync_interval
         rig.start_syncer()
@@ -50,7 +50,7 @@ def measured(directory: Path, size: Size, compression: str) -> tuple[float, floa
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """One figure for each compression."""
+    """Yield one figure for each compression."""
     size = SMOKE if smoke else FULL
     parameters = (size.workload.mebibytes << 20) // 4
     for compression, bits in BITS.items():

@@ -27,7 +27,7 @@ SHAPE = Shape("tpu-v5p", "2x2x1", 4)
 
 
 def a_fleet(slices: int) -> Inventory:
-    """Half of the slices have label x, a third label y, a sixth both, and a third neither."""
+    """Make a fleet: half of the slices have label x, a third label y, a sixth both, and a third neither."""
     labels = [{"x": "1", "y": "1"}, {}, {"x": "1"}, {"y": "1"}, {"x": "1"}, {}]
     return an_inventory(*(a_tpu_node(f"tpu-{index:05d}", labels=labels[index % len(labels)]) for index in range(slices)))
 

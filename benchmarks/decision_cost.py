@@ -57,7 +57,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def round_ms(case: str, units: int, rounds: int) -> float:
-    """The median over `rounds` rounds, once the guards know the job."""
+    """Return the median over `rounds` rounds, once the guards know the job."""
     job = Decisions(case, units)
     for _ in range((ARMED_AFTER + 1) * H):
         job.round()
@@ -95,7 +95,7 @@ class Decisions:
         return self._driver.coordinator.t
 
     def round(self) -> float:
-        """Seconds of processor time that the decisions took."""
+        """Return seconds of processor time that the decisions took."""
         self._rounds += 1
         usual = self._metadata(1)
         begin = time.process_time()
@@ -108,7 +108,7 @@ class Decisions:
         return time.process_time() - begin
 
     def _metadata(self, rounds: int) -> Metadata:
-        """Of a unit whose steps take so many rounds."""
+        """Return the metadata of a unit whose steps take so many rounds."""
         steps = tuple(self._rounds // rounds - adopted // rounds for adopted in self._adopted)
         return Metadata(self._rounds // rounds, steps, tuple(100 * n for n in steps), float(rounds))
 
@@ -141,7 +141,7 @@ class Decisions:
         return effects
 
     def _decide(self) -> list[Effect]:
-        """What the engine does after each event."""
+        """Return what the engine does after each event."""
         assert not self._sessions.expire(self._now)
         effects = self._driver.take(Tick(self._now))
         self._sessions.wake_at()

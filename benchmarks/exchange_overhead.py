@@ -32,7 +32,7 @@ SMOKE = Size(Workload(mebibytes=4, step_seconds=0.05), runs=1, warm_up_steps=5, 
 
 
 def ratio(directory: Path, size: Size) -> float:
-    """Of one run."""
+    """Return the ratio of one run."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         rig.start_learner("with")
@@ -41,7 +41,7 @@ def ratio(directory: Path, size: Size) -> float:
 
 
 def figure(name: str, size: Size) -> Figure:
-    """The median of the runs."""
+    """Return the median of the runs."""
     with tempfile.TemporaryDirectory() as directory:
         ratios = [ratio(Path(directory) / str(run), size) for run in range(size.runs)]
     value = median(ratios)

@@ -32,7 +32,7 @@ class Workload:
     step_seconds: float
 
     def timeout(self, steps: int) -> float:
-        """How long processes may take to come up and take so many steps, seconds. Some import torch and transformers; a busy machine
+        """Return how long processes may take to come up and take so many steps, seconds. Some import torch and transformers; a busy machine
         moves at least 4 MiB/s to each learner."""
         return 240.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
 
@@ -41,7 +41,7 @@ class ExchangeRig:
     """One job in a directory of its own."""
 
     def __init__(self, directory: Path, workload: Workload, training: Mapping[str, Any] = MappingProxyType({})) -> None:
-        """`training`: what differs from the usual."""
+        """Prepare a run; `training`: what differs from the usual."""
         self._directory = directory
         self.workload = workload
         directory.mkdir(parents=True)
@@ -68,7 +68,7 @@ class ExchangeRig:
         return f"127.0.0.1:{self._port}"
 
     def start_syncer(self, *command: str) -> subprocess.Popen[bytes]:
-        """`command`: a program around the syncer, instead of it."""
+        """Start the syncer; `command`: a program around it, instead of it."""
         return self._start(
             "syncer",
             list(command) or ["-m", "diloco.syncer"],
@@ -86,15 +86,15 @@ class ExchangeRig:
         return self.start_program(unit, "benchmarks.fixed_step_learner", *(["--alone"] if alone else []))
 
     def start_program(self, unit: str, module: str, *arguments: str, address: str = "") -> subprocess.Popen[bytes]:
-        """A learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments. `address`: where
-        it finds the syncer, if not directly."""
+        """Return a learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments. `address`:
+        where it finds the syncer, if not directly."""
         workload = self.workload
         command = ["-m", module, str(self.times(unit))]
         command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *arguments]
         return self._start(unit, command, self._of_learner(unit, address or self.address))
 
     def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:
-        """A unit of so many torch processes, which note the steps of rank 0 in its times."""
+        """Return a unit of so many torch processes, which note the steps of rank 0 in its times."""
         self._ports_of_ranks.append(port := held_port())
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **self._of_learner(unit, self.address)}
         command = ["-m", "benchmarks.rank_learner", str(self.times(unit))]
@@ -111,17 +111,17 @@ class ExchangeRig:
         }
 
     def step_ends(self, unit: str) -> list[float]:
-        """When each of the unit's steps ended, seconds of the monotonic clock."""
+        """Return when each of the unit's steps ended, seconds of the monotonic clock."""
         return [float(fields[0]) for fields in self.noted(unit)]
 
     def noted(self, unit: str) -> list[list[str]]:
-        """What the unit's program noted, one list of fields for each step so far."""
+        """Return what the unit's program noted, one list of fields for each step so far."""
         path = self.times(unit)
         whole = path.read_text(encoding="ascii").splitlines(keepends=True) if path.exists() else []
         return [line.split() for line in whole if line.endswith("\n")]
 
     def wait_for_steps(self, units: list[str], count: int) -> None:
-        """Until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
+        """Wait until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
         timeout = self.workload.timeout(count)
         deadline = time.monotonic() + timeout
         while any(len(self.step_ends(unit)) < count for unit in units):
@@ -130,8 +130,8 @@ class ExchangeRig:
             time.sleep(0.1)
 
     def steps_until(self, units: Collection[str], end: float) -> list[list[float]]:
-        """The `step_ends` of each unit, with those of all steps that have begun before `end`: waits for the last of them, which a busy
-        machine stretches. Raises RuntimeError with the logs when it takes too long."""
+        """Return the `step_ends` of each unit, with those of all steps that have begun before `end`: waits for the last of them, which a
+        busy machine stretches. Raises RuntimeError with the logs when it takes too long."""
         timeout = self.workload.timeout(1)
         deadline = time.monotonic() + timeout
         while not all((found := self.step_ends(unit)) and found[-1] >= end for unit in units):
@@ -141,7 +141,7 @@ class ExchangeRig:
         return [self.step_ends(unit) for unit in units]
 
     def with_over_without(self, warm_up_steps: int, seconds: float) -> float:
-        """The median step of the program `with` over that of the program `without`, which run side by side, in so many seconds."""
+        """Return the median step of the program `with` over that of the program `without`, which run side by side, in so many seconds."""
         self.wait_for_steps(["with", "without"], warm_up_steps)
         start = time.monotonic()
         time.sleep(seconds)
@@ -158,15 +158,15 @@ class ExchangeRig:
         return {"training_thread": round(thread, 2), "other_threads": round(process - thread, 2)}
 
     def snapshots(self) -> list[Path]:
-        """Folders of the syncer's complete snapshots."""
+        """Return folders of the syncer's complete snapshots."""
         return sorted((self._directory / "state" / "snapshots").glob("snapshot-*"))
 
     def logs(self) -> str:
-        """The end of every process's log."""
+        """Return the end of every process's log."""
         return "\n".join(f"--- {log.name}\n{log.read_text()[-2000:]}" for log in sorted(self._directory.glob("*.log")))
 
     def times(self, unit: str) -> Path:
-        """The file in which the unit's program notes its steps."""
+        """Return the file in which the unit's program notes its steps."""
         return self._directory / f"{unit}.times"
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -191,5 +191,5 @@ class ExchangeRig:
 
 
 def durations(step_ends: list[float], start: float, end: float) -> list[float]:
-    """Of all steps that touch the time from `start` to `end`, seconds."""
+    """Return the durations of all steps that touch the time from `start` to `end`, seconds."""
     return [later - earlier for earlier, later in itertools.pairwise(step_ends) if later > start and earlier < end]

@@ -39,7 +39,7 @@ SMOKE = Size(jobs=2, failures=4)
 
 
 async def replacement_times(size: Size) -> list[float]:
-    """Seconds from each failure to the call that creates its successor."""
+    """Return seconds from each failure to the call that creates its successor."""
     api = await new_api(size.jobs * UNITS)
     failed_at: dict[str, float] = {}
     """By name of the successor."""
@@ -67,7 +67,7 @@ async def replacement_times(size: Size) -> list[float]:
 
 
 def _victims(jobs: int) -> Iterator[tuple[str, str]]:
-    """Job and unit: job by job, and in each job unit by unit."""
+    """Yield job and unit: job by job, and in each job unit by unit."""
     turn = 0
     while True:
         yield f"job-{turn % jobs}", f"{POOL}-{turn // jobs % UNITS}"
@@ -85,7 +85,7 @@ async def _fail_one(api: MemoryApi, kubelet: InstantKubelet, victim: tuple[str, 
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """p50 is the value; p99 has a limit of its own."""
+    """Yield the p50 as the value; p99 has a limit of its own."""
     size = SMOKE if smoke else FULL
     took = [1e3 * seconds for seconds in asyncio.run(replacement_times(size))]
     p50, p99 = percentile(took, 0.5), percentile(took, 0.99)

@@ -31,7 +31,7 @@ class Figure:
         return self.within and math.isfinite(self.value)
 
     def line(self, *, smoke: bool, commit: str) -> str:
-        """The JSON line. In a smoke run nothing is judged: the line says `"smoke": true` in the place of `ok`."""
+        """Return the JSON line. In a smoke run nothing is judged: the line says `"smoke": true` in the place of `ok`."""
         judgement = {"smoke": True} if smoke else {"ok": self.ok}
         fields = {
             "figure": self.name,
@@ -47,14 +47,14 @@ class Figure:
 
 
 def _number(value: object) -> object:
-    """JSON has no NaN and no infinity: they are null."""
+    """Return a number for JSON, which has no NaN and no infinity: they are null."""
     if not isinstance(value, float):
         return value
     return round(value, 6) if math.isfinite(value) else None
 
 
 def measured_commit() -> str:
-    """The commit, with `-dirty` when tracked files differ from it; "unknown" outside a git checkout."""
+    """Return the commit, with `-dirty` when tracked files differ from it; "unknown" outside a git checkout."""
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -64,7 +64,7 @@ def measured_commit() -> str:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The nearest-rank percentile: the smallest value such that at least `share` (0..1] of all are at most it."""
+    """Return the nearest-rank percentile: the smallest value such that at least `share` (0..1] of all are at most it."""
     if not values:
         return math.nan
     ordered = sorted(values)
@@ -72,5 +72,5 @@ def percentile(values: list[float], share: float) -> float:
 
 
 def rounded(values: list[float], digits: int) -> list[float]:
-    """For the details of a line."""
+    """Round values for the details of a line."""
     return [round(value, digits) for value in values]

@@ -32,24 +32,24 @@ POLL = 0.01
 
 
 def paused(pause: Path) -> Path:
-    """The file that the program makes as soon as it pauses."""
+    """Return the file that the program makes as soon as it pauses."""
     return pause.with_suffix(".paused")
 
 
 def shapes(mebibytes: int) -> dict[str, tuple[int, int]]:
-    """Of `mebibytes` of float32 parameters, in tensors of nearly equal size."""
+    """Return the shapes of `mebibytes` of float32 parameters, in tensors of nearly equal size."""
     rows, more = divmod(mebibytes * (1 << 20) // 4 // COLUMNS, TENSORS)
     return {f"w{i:02}": (rows + (i < more), COLUMNS) for i in range(TENSORS)}
 
 
 def model(mebibytes: int) -> Weights:
-    """Of normal values."""
+    """Make a model of normal values."""
     rng = np.random.default_rng(0)
     return {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes(mebibytes).items()}
 
 
 def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> Iterator[None]:
-    """One yield a step. A step ends `step_seconds` after it began, whatever was done in it. It changes one tensor, each in its turn."""
+    """Yield once a step. A step ends `step_seconds` after it began, whatever was done in it. It changes one tensor, each in its turn."""
     for _, weight in zip(batches, cycle(weights.values()), strict=False):
         deadline = time.monotonic() + step_seconds
         weight *= np.float32(0.999)
@@ -58,12 +58,12 @@ def steps(weights: Weights, batches: Iterator[object], step_seconds: float) -> I
 
 
 def processor_times() -> str:
-    """Seconds of a processor that this thread, and that its process has had so far: two fields of a line of TIMES."""
+    """Return seconds of a processor that this thread, and that its process has had so far: two fields of a line of TIMES."""
     return f"{time.thread_time():.6f} {time.process_time():.6f}"
 
 
 def arguments() -> argparse.Namespace:
-    """Those that ExchangeRig gives to the program of a learner."""
+    """Return those that ExchangeRig gives to the program of a learner."""
     parser = argparse.ArgumentParser()
     parser.add_argument("times", type=Path)
     parser.add_argument("--mebibytes", type=int, required=True)

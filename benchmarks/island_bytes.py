@@ -43,7 +43,7 @@ class _Behind:
 
 
 def measured(directory: Path, size: Size, compression: str, sharding: Sharding | None) -> int:
-    """Bytes of one exchange, there and back."""
+    """Return bytes of one exchange, there and back."""
     arrays = {f"w{i}": np.zeros((size.rows, 1024), np.float32) for i in range(4)}
     place = Place(directory, job_file(training(100_000, compression=compression)))
     with (
@@ -63,7 +63,7 @@ def measured(directory: Path, size: Size, compression: str, sharding: Sharding |
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """One figure, for the compression that is worst."""
+    """Yield one figure, for the compression that is worst."""
     size = SMOKE if smoke else FULL
     details: dict[str, dict[int, int]] = {}
     for compression in ("None", "BFloat16", "Int4"):

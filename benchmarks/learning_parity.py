@@ -96,7 +96,7 @@ class Run:
 
 
 def train_job(setting: Setting, learning_rate: float, seed: int) -> Run:
-    """The mixed job. Raises JobFailed."""
+    """Return the mixed job. Raises JobFailed."""
     began = time.monotonic()
     arguments = setting.trainer_arguments(learning_rate, seed, setting.batch)
     learners = [
@@ -114,7 +114,7 @@ def train_job(setting: Setting, learning_rate: float, seed: int) -> Run:
 
 
 def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) -> Run:
-    """The plain program, on `tokens` tokens to within one step."""
+    """Return the plain program, on `tokens` tokens to within one step."""
     began = time.monotonic()
     batch = UNITS * setting.batch
     steps = max(1, round(tokens / (batch * setting.context)))
@@ -131,7 +131,7 @@ def train_alone(setting: Setting, learning_rate: float, seed: int, tokens: int) 
 
 
 def compare(setting: Setting) -> list[tuple[Run, Run]]:
-    """(job, alone) for every seed. Each uses the rate that was best for it on `TUNING_SEED`, which does not count."""
+    """Return (job, alone) for every seed. Each uses the rate that was best for it on `TUNING_SEED`, which does not count."""
     with ThreadPoolExecutor(2) as pool:
         job_rate, alone_rate = _best_rates(setting, pool)
         counted = [(seed, train_job(setting, job_rate, seed)) for seed in range(FIRST_SEED, FIRST_SEED + setting.seeds)]
@@ -139,7 +139,7 @@ def compare(setting: Setting) -> list[tuple[Run, Run]]:
 
 
 def _best_rates(setting: Setting, pool: ThreadPoolExecutor) -> tuple[float, float]:
-    """Of the job and of the plain program. With a single rate there is nothing to choose, and nothing is trained."""
+    """Find the best rates of the job and of the plain program. With a single rate there is nothing to choose, and nothing is trained."""
     if len(setting.learning_rates) == 1:
         return setting.learning_rates[0], setting.learning_rates[0]
     jobs = [train_job(setting, rate, TUNING_SEED) for rate in setting.learning_rates]

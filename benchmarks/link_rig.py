@@ -43,19 +43,19 @@ class LinkRig(ExchangeRig):
         self._folder = directory
 
     def start_link_learner(self, unit: str, address: str) -> subprocess.Popen[bytes]:
-        """A learner that finds the syncer at `address`."""
+        """Return a learner that finds the syncer at `address`."""
         return self.start_program(unit, "benchmarks.fixed_step_learner", "--pause", str(self.pause_file(unit)), address=address)
 
     def pause_file(self, unit: str) -> Path:
-        """While it exists, the unit's program takes no step."""
+        """Return the file while which exists the unit's program takes no step."""
         return self._folder / f"{unit}.pause"
 
     def lines(self, unit: str) -> list[StepLine]:
-        """The unit's steps so far."""
+        """Return the unit's steps so far."""
         return [StepLine(float(ended), int(queued), int(written)) for ended, queued, written in self.noted(unit)]
 
     def reports(self) -> Iterator[Report]:
-        """The syncer's reports. Raises RuntimeError with the logs when they end, or too many come."""
+        """Yield the syncer's reports. Raises RuntimeError with the logs when they end, or too many come."""
         with self.certificates.channel(self.address, self.certificates.operator()) as channel:
             try:
                 yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=INTERVAL), wait_for_ready=True)
@@ -63,19 +63,20 @@ class LinkRig(ExchangeRig):
                 raise RuntimeError(f"the syncer's reports ended\n{self.logs()}") from error
 
     def report(self, reports: Iterator[Report], condition: Callable[[Report], bool], steps: int) -> Report:
-        """The first report that fulfils `condition`. Raises RuntimeError with the logs if none comes in the time of so many outer steps."""
+        """Return the first report that fulfils `condition`. Raises RuntimeError with the logs if none comes in the time of so many outer
+        steps."""
         for _ in range(int(self.workload.timeout(steps) / INTERVAL)):
             if condition(report := next(reports)):
                 return report
         raise RuntimeError(f"the syncer does not report what is waited for, at outer step {report.t}\n{self.logs()}")
 
     def payload(self) -> int:
-        """Bytes of the largest fragment in the job's coding."""
+        """Return bytes of the largest fragment in the job's coding."""
         layout = Layout(TensorSpec(name, shape) for name, shape in shapes(self.workload.mebibytes).items())
         training = self.job.training
         return max(payload_bytes(coding_for(training.compression), f.size) for f in make_fragments(layout, training.fragments))
 
 
 def unit_of(report: Report, unit: str) -> UnitReport:
-    """The report of one unit; an empty one if the syncer does not know it yet."""
+    """Return the report of one unit; an empty one if the syncer does not know it yet."""
     return next((one for one in report.units if one.unit == unit), UnitReport())

@@ -120,7 +120,7 @@ class _LocalJob:
             )
 
     def _wait_until_ready(self, deadline: float) -> None:
-        """Until every learner is about to join, so that all begin together."""
+        """Wait until every learner is about to join, so that all begin together."""
         while not all((self._folder / f"{learner.unit}.ready").exists() for learner in self._learners):
             for name, process in self._processes.items():
                 if process.poll() is not None:
@@ -130,7 +130,7 @@ class _LocalJob:
             time.sleep(_POLL)
 
     def _wait(self, deadline: float) -> None:
-        """Until every process has ended with 0; the first that does not ends the wait."""
+        """Wait until every process has ended with 0; the first that does not ends the wait."""
         waiting = dict(self._processes)
         while waiting:
             for name, process in list(waiting.items()):

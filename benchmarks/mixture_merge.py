@@ -97,13 +97,13 @@ class Corpus:
 
     @classmethod
     def read(cls) -> Corpus:
-        """Python source, which is ASCII but for a few bytes."""
+        """Return Python source, which is ASCII but for a few bytes."""
         train, held_out = split_files()
         return cls(*(text[text < 128] for text in (read_bytes(train, BYTES), read_bytes(held_out, BYTES // 10))))
 
     @staticmethod
     def windows(text: NDArray[np.uint8], count: int, rng: np.random.Generator, shifted: bool) -> torch.Tensor:
-        """int64 [count, CONTEXT + 1]. `shifted`: bytes that no other unit has, with the same meaning."""
+        """Return int64 [count, CONTEXT + 1]. `shifted`: bytes that no other unit has, with the same meaning."""
         starts = rng.integers(0, len(text) - CONTEXT - 1, count)
         return torch.from_numpy(text[starts[:, None] + np.arange(CONTEXT + 1)].astype(np.int64) + 128 * shifted)
 

@@ -45,7 +45,7 @@ class NarrowLink:
     """Leads from `address` to a target. `up` is the way to the target, `down` the way back; their rates may be changed at any time."""
 
     def __init__(self, target: str) -> None:
-        """`target`: `host:port`."""
+        """Forward to `target`: `host:port`."""
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
         self.up, self.down = Direction(), Direction()

@@ -32,14 +32,14 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
 
 
 def memory(pid: int, what: str) -> int:
-    """`VmRSS` or `VmHWM` of a process, bytes."""
+    """Return `VmRSS` or `VmHWM` of a process, bytes."""
     found = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
     assert found is not None
     return int(found[1]) << 10
 
 
 def measured(directory: Path, size: Size) -> tuple[float, int, int]:
-    """(extra memory over the size of the model, writes, fragments)."""
+    """Return (extra memory over the size of the model, writes, fragments)."""
     with LinkRig(directory, size.workload, {"compression": "None"}) as rig:
         interval = rig.job.training.sync_interval
         rig.start_syncer()
@@ -65,7 +65,7 @@ def measured(directory: Path, size: Size) -> tuple[float, int, int]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """One run."""
+    """Yield one run."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         extra, writes, fragments = measured(Path(directory) / "job", size)

@@ -27,12 +27,12 @@ GAIN_ROUNDS = 10
 
 
 def kind_of(hub: str) -> str:
-    """Without the capacity type, which makes no difference to speed."""
+    """Return the kind without the capacity type, which makes no difference to speed."""
     return hub.partition(" ")[0]
 
 
 def measured(job: FlowJob, speeds: Mapping[str, float], hubs: Mapping[str, str], draw: random.Random) -> FlowJob:
-    """The job with values as one round measures them. `speeds`: of each kind; `hubs`: of each class."""
+    """Return the job with values as one round measures them. `speeds`: of each kind; `hubs`: of each class."""
     seen = {kind: speed * draw.uniform(1 - NOISE, 1 + NOISE) for kind, speed in sorted(speeds.items())}
     mean = sum(seen.values()) / len(seen)
     values = {kind: max(2, round(MEAN * speed / mean)) for kind, speed in seen.items()}
@@ -44,12 +44,12 @@ def measured(job: FlowJob, speeds: Mapping[str, float], hubs: Mapping[str, str],
 
 
 def moves(problem: FlowProblem, plan: FlowPlan) -> int:
-    """Units that must leave their slices."""
+    """Return units that must leave their slices."""
     return sum(pool.has - sum(plan.pools[job.key, pool.name].kept.values()) for job in problem.jobs for pool in job.pools)
 
 
 def moves_by_noise(rounds: int, seed: int) -> tuple[int, int]:
-    """Units that leave in the first `SETTLING` rounds of a fleet, and in so many rounds after them. Each round is carried out."""
+    """Return units that leave in the first `SETTLING` rounds of a fleet, and in so many rounds after them. Each round is carried out."""
     draw = random.Random(seed)
     problem = a_large_problem(seed, 150, 12)
     hubs = {class_.name: class_.hub for class_ in problem.classes}
@@ -64,7 +64,7 @@ def moves_by_noise(rounds: int, seed: int) -> tuple[int, int]:
 
 
 def rounds_to_a_gain(seed: int) -> int:
-    """Rounds until a unit leaves for a free slice on which it is 30 % faster."""
+    """Return rounds until a unit leaves for a free slice on which it is 30 % faster."""
     draw = random.Random(seed)
     job = a_job("job", a_pool({"slow": 1000, "fast": 1000}, 1, {"slow/a": 1}), max=1)
     problem = a_problem({"slow/a": 1, "fast/a": 1}, job)

@@ -72,7 +72,7 @@ def figures(size: Size, seed: int) -> Iterator[Figure]:
 
 
 def _all(size: Size, keys: list[tuple[int, float, str]]) -> Iterator[Ran]:
-    """In the order of the keys, from so many processes, which do not fork from one that has threads."""
+    """Yield the runs in the order of the keys, from so many processes, which do not fork from one that has threads."""
     if size.processes == 1:
         yield from (ran(size, *key) for key in keys)
         return

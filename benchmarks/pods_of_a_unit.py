@@ -39,7 +39,7 @@ def _started(stage: Stage, hosts: int) -> Stage:
 
 
 def unit_bytes(stage: Stage) -> int:
-    """Of the JSON of the unit's objects, as they are sent."""
+    """Return the bytes of the JSON of the unit's objects, as they are sent."""
     objects = [*(stage.pods[name] for name in stage.learner_pods()), *stage.host_lists.values()]
     return sum(len(json.dumps(obj, separators=(",", ":"))) for obj in objects)
 

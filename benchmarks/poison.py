@@ -58,14 +58,14 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def absent(coding: str, first: int, size: Size) -> LockStep:
-    """The unit leaves after outer step `first`."""
+    """Let the unit leave after outer step `first`."""
     job = a_job(coding).run(first)
     job.leave(SICK)
     return job.run(size.sick)
 
 
 def sick(coding: str, first: int, size: Size, poison: Callable[[Answer], Answer]) -> LockStep:
-    """Every answer of the unit is poisoned after outer step `first`."""
+    """Poison every answer of the unit after outer step `first`."""
     job = a_job(coding).run(first)
     job.change = lambda answer: poison(answer) if answer.unit == SICK else answer
     return job.run(size.sick)
@@ -79,7 +79,7 @@ def a_job(coding: str) -> LockStep:
 
 
 def digest(job: LockStep) -> str:
-    """Of all that a snapshot would hold of the parameters."""
+    """Digest all that a snapshot would hold of the parameters."""
     found = hashlib.sha256()
     shard = job.core.shard
     for array in (*shard.values, *shard.momentum, *(x for x in shard.residual if x is not None)):

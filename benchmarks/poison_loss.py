@@ -78,24 +78,24 @@ class Leased(LockStep):
         list(self._work.lease(session, MOST_SAMPLES))
 
     def done(self, unit: str) -> Marks:
-        """What the unit has truly trained."""
+        """Return what the unit has truly trained."""
         session, before = self._sessions[unit]
         trainee = self.trainees[unit]
         steps = trainee.trainer.step - before
         return Marks(session.holder, BATCH * steps, trainee.tokens * steps, steps)
 
     def base(self, answer: Answer) -> Values:
-        """The value that the unit has adopted last, of the fragment of its answer."""
+        """Return the value that the unit has adopted last, of the fragment of its answer."""
         return self.trainees[answer.unit].held[answer.offer.fragment]
 
     def loss(self) -> float:
-        """Of the job's parameters, on samples that no unit trains."""
+        """Return the loss of the job's parameters, on samples that no unit trains."""
         values = [(fragment, self.core.value(fragment.index)) for fragment in self.core.fragments]
         theta = {name: x for fragment, value in values for name, x in unpack(fragment, value).items()}
         return Regression.loss_and_gradients(theta, *Regression.batch(HELD_OUT, 0, 4096))[0]
 
     def _push(self, unit: str, push: Push) -> Refusal | None:
-        """As the syncer's exchange does it."""
+        """Push as the syncer's exchange does."""
         offer, now = push.offer, float(self.now)
         if refusal := self.core.admit(unit, offer, now):
             return refusal
@@ -120,7 +120,7 @@ type Fault = Callable[[Leased, Answer], Answer]
 
 
 def scaled(factor: float) -> Fault:
-    """Of the outer gradient."""
+    """Scale the outer gradient."""
 
     def fault(job: Leased, answer: Answer) -> Answer:
         base = job.base(answer)
@@ -130,14 +130,14 @@ def scaled(factor: float) -> Fault:
 
 
 def noise(job: Leased, answer: Answer) -> Answer:
-    """A direction by chance, as far as the unit went."""
+    """Return a direction by chance, as far as the unit went."""
     base = job.base(answer)
     chance = np.random.default_rng(answer.offer.t).standard_normal(base.size).astype(np.float32)
     return replace(answer, values=base + chance * (np.linalg.norm(answer.values - base) / np.linalg.norm(chance)))
 
 
 def counted(tokens: int = 1, samples: int = 1, steps: bool = True) -> Fault:
-    """So many times the tokens, in so many times the samples; without steps in a single one."""
+    """Count so many times the tokens, in so many times the samples; without steps in a single one."""
 
     def fault(job: Leased, answer: Answer) -> Answer:
         offer, marks = answer.offer, answer.offer.marks
@@ -185,14 +185,14 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def a_job(seed: int, size: Size) -> Leased:
-    """All units are right so far."""
+    """Make a job of which all units are right so far."""
     job = Leased(a_training(), trainees([Uneven(replica, seed) for replica in range(UNITS)]))
     job.change = lambda answer: replace(answer, offer=replace(answer.offer, marks=job.done(answer.unit)))
     return job.run(INTERVAL * size.right)
 
 
 def wrong(job: Leased, fault: Fault) -> Leased:
-    """From now on one of the units is."""
+    """Make one of the units wrong from now on."""
     right = job.change
 
     def change(answer: Answer) -> Answer:
@@ -204,6 +204,6 @@ def wrong(job: Leased, fault: Fault) -> Leased:
 
 
 def loss(job: Leased, size: Size) -> float:
-    """What the job has come to once it has run on."""
+    """Return what the job has come to once it has run on."""
     job.run(INTERVAL * (size.wrong - size.judged))
     return fmean(job.run(INTERVAL).loss() for _ in range(size.judged))

@@ -40,7 +40,7 @@ SMOKE = Size(_WORKLOAD, 2, ((1, signal.SIGKILL),), warm_up_steps=5, window=1.0)
 
 
 def seconds_and_gap(directory: Path, size: Size, rank: int, number: int) -> tuple[float, float]:
-    """Of one run."""
+    """Measure one run."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         ranks = rig.start_ranks("u-0", size.ranks)
@@ -62,7 +62,7 @@ def seconds_and_gap(directory: Path, size: Size, rank: int, number: int) -> tupl
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """The slowest end of the runs, and the median of the gaps."""
+    """Yield the slowest end of the runs, and the median of the gaps."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         runs = [seconds_and_gap(Path(directory) / str(run), size, *fault) for run, fault in enumerate(size.faults)]

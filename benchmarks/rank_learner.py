@@ -30,7 +30,7 @@ class Replicated(nn.Module):
 
 
 def steps(module: nn.Module, batches: Iterator[object], step_seconds: float) -> Iterator[None]:
-    """One yield a step: all ranks wait for each other, and a step lasts `step_seconds` after that, whatever was done in it."""
+    """Yield once a step: all ranks wait for each other, and a step lasts `step_seconds` after that, whatever was done in it."""
     meeting = torch.zeros(1)
     parameters = list(module.parameters())
     for number, _ in enumerate(batches):

@@ -44,7 +44,7 @@ def ratio(directory: Path, size: Size) -> tuple[float, dict[str, dict[str, float
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """The median of the runs."""
+    """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         measured = [ratio(Path(directory) / str(run), size) for run in range(size.runs)]

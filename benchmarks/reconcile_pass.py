@@ -46,7 +46,7 @@ SMOKE = Size(small=16, large=64, repeats=2, pairs=2)
 
 
 def training_job(units: int) -> tuple[ObservedState, datetime.datetime]:
-    """What a pass observes of a job all of whose units contribute and have just reported, and when."""
+    """Return what a pass observes of a job all of whose units contribute and have just reported, and when."""
     job = a_job("bench").with_learners(units // 2, units)
     for index in range(POOLS):
         job.with_pool(f"pool{index}", max=units // POOLS)
@@ -66,7 +66,7 @@ def _seconds(call: Callable[[], object], repeat: int) -> float:
 
 
 def _instructions(call: Callable[[], object]) -> int:
-    """Bytecode instructions of one call."""
+    """Return bytecode instructions of one call."""
     monitoring, count = sys.monitoring, itertools.count()
     monitoring.use_tool_id(monitoring.PROFILER_ID, "instructions")
     try:

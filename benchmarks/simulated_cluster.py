@@ -31,7 +31,7 @@ type JobKey = tuple[str, str]
 
 
 def job(name: str) -> Obj:
-    """16 units on slices of one host; a failed unit is started again without a delay."""
+    """Return 16 units on slices of one host; a failed unit is started again without a delay."""
     return (
         JobBuilder(name)
         .in_namespace(NAMESPACE)
@@ -44,12 +44,12 @@ def job(name: str) -> Obj:
 
 
 def node(name: str, pool: str = "", topology: str = "2x2") -> Obj:
-    """A host of four v6e chips. `pool`: the slice that it is part of; "": a slice of its own."""
+    """Return a host of four v6e chips. `pool`: the slice that it is part of; "": a slice of its own."""
     return a_tpu_node(name, kind="tpu-v6e-slice", topology=topology, chips=4, pool=pool or name, resources=HOST)
 
 
 async def new_api(nodes: int) -> MemoryApi:
-    """An API server that knows DiLoCoJobs and has `nodes` slices."""
+    """Return an API server that knows DiLoCoJobs and has `nodes` slices."""
     api = await an_api(time.time)
     for index in range(nodes):
         made = node(f"v6e-{index}")
@@ -85,7 +85,7 @@ class InstantKubelet:
             self._todo.put_nowait(("start", new.value))
 
     async def work(self) -> None:
-        """Until cancelled."""
+        """Work until cancelled."""
         while True:
             what, pod = await self._todo.get()
             meta = pod["metadata"]
@@ -158,7 +158,7 @@ class ObservedApi:
 async def operating(
     api: MemoryApi, *, kubelet: bool, on_create: Callable[[str, float], None] = lambda name, at: None
 ) -> AsyncIterator[InstantKubelet]:
-    """The operator at work on `api`, with or without a kubelet. It is up: it knows all nodes, and there is no job yet."""
+    """Run the operator at work on `api`, with or without a kubelet. It is up: it knows all nodes, and there is no job yet."""
     telemetry = SimulatedTelemetry()
     instant = InstantKubelet(api, telemetry.changed)
     telemetry.kubelet = instant

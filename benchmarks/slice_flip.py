@@ -32,7 +32,7 @@ SMOKE = Size("4x4x4", 16, 3)
 
 
 def flip(inventory: Inventory, shape: Shape, down: list[NodeView], up: list[NodeView]) -> float:
-    """Seconds."""
+    """Return seconds."""
     begun = time.perf_counter()
     for nodes in (down, up):
         for node in nodes:

@@ -90,7 +90,7 @@ class TurningApi:
         return made
 
     async def pod_of(self, namespace: str, job: str) -> float:
-        """When the job's first pod was made, on `time.perf_counter`'s clock."""
+        """Return when the job's first pod was made, on `time.perf_counter`'s clock."""
         async with asyncio.timeout(WITHIN):
             while (namespace, job) not in self.first_pod:
                 self.changed.clear()

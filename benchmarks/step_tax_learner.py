@@ -24,7 +24,7 @@ type Note = Callable[[float, float], None]
 
 
 def shape(mebibytes: int) -> tuple[int, int]:
-    """Of each of the tensors that together are `mebibytes` of float32."""
+    """Return the shape of each of the tensors that together are `mebibytes` of float32."""
     return mebibytes * (1 << 20) // 4 // TENSORS // COLUMNS, COLUMNS
 
 

@@ -36,7 +36,7 @@ SMOKE = Size(pods=100, per_node=10)
 
 
 def a_pod(index: int, size: Size) -> Obj:
-    """As a Deployment makes it."""
+    """Make a pod as a Deployment does."""
     return {
         "metadata": {
             "namespace": f"team-{index % 20}",
@@ -79,7 +79,7 @@ class _Server:
 
 
 async def kept(size: Size) -> int:
-    """Bytes."""
+    """Return bytes."""
     inventory = Inventory(signals())
     caches = Caches(cast("Client", _Server(size)), rng=lambda: 0.0)
     OtherPods(caches, inventory, lambda: None, lambda _: None)

@@ -35,7 +35,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), runs=1, warm_up_steps=5, 
 
 
 def worst_ratio(directory: Path, size: Size) -> float:
-    """Of one run: the ratio of the survivor that was delayed most."""
+    """Measure one run: the ratio of the survivor that was delayed most."""
     with ExchangeRig(directory, size.workload) as rig:
         rig.start_syncer()
         victim = rig.start_learner(VICTIM)
@@ -53,7 +53,7 @@ def worst_ratio(directory: Path, size: Size) -> float:
 
 
 def figure(name: str, size: Size) -> Figure:
-    """The median of the runs."""
+    """Return the median of the runs."""
     with tempfile.TemporaryDirectory() as directory:
         ratios = [worst_ratio(Path(directory) / str(run), size) for run in range(size.runs)]
     value = median(ratios)

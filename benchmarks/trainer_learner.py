@@ -48,7 +48,7 @@ class Clock(TrainerCallback):  # type: ignore[misc]  # transformers has no types
 
 
 def llama(mebibytes: int) -> LlamaForCausalLM:
-    """Of about so many MiB of float32."""
+    """Make a model of about so many MiB of float32."""
     torch.manual_seed(0)
     width, layers = 128, max(1, round((mebibytes * (1 << 18) - 2 * VOCABULARY * 128) / 200_000))
     sizes = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": layers, "num_attention_heads": 4}

@@ -44,7 +44,7 @@ SMOKE = Size(jobs=3, runs=1)
 
 
 async def make_all(jobs: int) -> float:
-    """Seconds until every learner pod of so many jobs is created."""
+    """Return seconds until every learner pod of so many jobs is created."""
     api = await new_api(jobs * UNITS)
     wanted = jobs * UNITS
     made: set[str] = set()
@@ -69,7 +69,7 @@ async def make_all(jobs: int) -> float:
 
 
 def make_certificates(jobs: int) -> float:
-    """Seconds for the certificates of so many jobs: an authority, the syncer's and one for each unit, made and read back."""
+    """Return seconds for the certificates of so many jobs: an authority, the syncer's and one for each unit, made and read back."""
     issuer = Issuer(time.time, OperatorConfig().certificate_lifetime)
     begun = time.perf_counter()
     for index in range(jobs):
@@ -95,7 +95,7 @@ def _secret(name: str) -> Obj:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """The median of the runs."""
+    """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
     rates, shares = [], []
     for _ in range(size.runs):

@@ -75,7 +75,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
 
 
 def _largest_error(seed: int, size: Size) -> float:
-    """Of one run on virtual time, in percent."""
+    """Measure one run on virtual time, in percent."""
     # One place for each learner in every tensor: it pushes the syncer's value, changed by 1 at its own place.
     layout = a_layout(FRAGMENTS, len(LEARNERS))
     core = a_seeded_core(a_job(sync_interval=FRAGMENTS, fragments=FRAGMENTS, overlap_steps=2, grace=Grace()), layout)

@@ -39,7 +39,7 @@ class AnsweringJob:
     """Answers each push with a broadcast of the same fragment."""
 
     def __init__(self, n: int) -> None:
-        """`n`: values of the fragment."""
+        """Hold a fragment of `n` values."""
         self._value = np.zeros(n, np.float32)
 
     def connect(self) -> Peer:
@@ -62,10 +62,10 @@ class AnsweringJob:
             self._broadcast(peer, 0)
 
     def received(self, peer: Peer, message: FromLearner | DataChunk) -> None:
-        """Nothing is reported."""
+        """Do nothing with what was received."""
 
     def sent(self, peer: Peer, chunk: DataChunk) -> None:
-        """Nothing is reported."""
+        """Do nothing with what was sent."""
 
     def report(self) -> Report:
         return Report()
@@ -81,7 +81,7 @@ class AnsweringJob:
 
 
 def bare(messages: int, size: int) -> grpc.GenericRpcHandler:
-    """A stream of bytes that no one looks at."""
+    """Return a stream of bytes that no one looks at."""
     answer = bytes(size)
 
     async def exchange(requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:

@@ -36,7 +36,7 @@ LINKED = {
 
 
 def reference() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page, as Markdown."""
     parts = [
         f"# DiLoCoJob, `{names.API_VERSION}`",
         *map(paragraph, INTRODUCTION.split("\n\n")),
@@ -54,7 +54,7 @@ def reference() -> str:
 
 
 def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
-    """One section for every object of the schema, outer ones first."""
+    """Yield one section for every object of the schema, outer ones first."""
     required = schema.get("required", [])
     # Only the operator writes status, so its fields need no defaults here.
     status = place.startswith("status")
@@ -78,7 +78,7 @@ def _objects(schema: dict[str, Any], place: str) -> Iterator[str]:
 
 
 def _rules(schema: dict[str, Any]) -> Iterator[str]:
-    """Messages of the rules that stand at an object or directly at its fields."""
+    """Yield messages of the rules that stand at an object or directly at its fields."""
     for rule in schema.get("x-kubernetes-validations", []):
         yield rule["message"]
     for child in schema["properties"].values():
@@ -214,7 +214,7 @@ def _constants(title: str, module: ModuleType, prefixes: tuple[str, ...]) -> str
 
 
 def _documented(module: ModuleType) -> Iterator[tuple[str, str, str]]:
-    """Name, value and the text below it of every commented string constant of a module."""
+    """Yield name, value and the text below it of every commented string constant of a module."""
     for name, text in _texts(ast.parse(inspect.getsource(module)).body):
         value = getattr(module, name)
         if isinstance(value, str):
@@ -222,7 +222,7 @@ def _documented(module: ModuleType) -> Iterator[tuple[str, str, str]]:
 
 
 def _with_values(text: str, constants: Mapping[str, object]) -> str:
-    """`text` with names of constants, which a reader of the page does not know, replaced by their values."""
+    """Return `text` with names of constants, which a reader of the page does not know, replaced by their values."""
 
     def value(found: re.Match[str]) -> str:
         constant = constants.get(found[1])
@@ -238,7 +238,7 @@ def _documented_members(enumeration: type) -> Iterator[tuple[str, str]]:
 
 
 def _members(enumeration: type) -> Iterator[tuple[str, str]]:
-    """Value and the text below it of every commented member of a string enumeration."""
+    """Yield value and the text below it of every commented member of a string enumeration."""
     for name, text in _documented_members(enumeration):
         yield str(getattr(enumeration, name)), text
 

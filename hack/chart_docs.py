@@ -44,7 +44,7 @@ SHAPES: dict[object, dict[str, Any]] = {
 
 
 def config_fields() -> dict[str, dict[str, Any]]:
-    """The properties of `config`."""
+    """Return the properties of `config`."""
     found = {}
     for owner, module, wanted in ((OperatorConfig, config_module, None), (RunConfig, run_module, RUN_FIELDS)):
         types, texts = get_type_hints(owner), docstrings(module, owner.__name__)
@@ -59,7 +59,7 @@ def config_fields() -> dict[str, dict[str, Any]]:
 
 
 def docstrings(module: ModuleType, owner: str) -> dict[str, str]:
-    """The strings below a class's attributes; an attribute without one whose default is a constant of the module has that one's."""
+    """Return the strings below a class's attributes; an attribute without one whose default is a constant of the module has that one's."""
 
     def texts(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, str]]:
         for statement, following in zip(body, [*body[1:], None], strict=True):
@@ -109,7 +109,7 @@ def tables(schema: dict[str, Any], values: dict[str, Any]) -> str:
 
 
 def config_defaults() -> dict[str, str]:
-    """Default of each field of `config`, as one would write it."""
+    """Return default of each field of `config`, as one would write it."""
     found = {}
     for owner in (OperatorConfig, RunConfig):
         types = get_type_hints(owner)

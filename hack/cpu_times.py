@@ -19,7 +19,7 @@ _seconds: defaultdict[str, float] = defaultdict(float)
 
 
 def cpu_seconds() -> float:
-    """Of this process, and of its children that have ended."""
+    """Return the CPU seconds of this process, and of its children that have ended."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -19,7 +19,7 @@ def rows() -> list[list[str]]:
 
 
 def written(page: str) -> str:
-    """The page with the table as it must be."""
+    """Return the page with the table as it must be."""
     head, begin, rest = page.partition(BEGIN)
     _, end, tail = rest.partition(END)
     if not begin or not end:

@@ -11,17 +11,17 @@ PADDED = 56
 
 
 def paragraph(text: str) -> str:
-    """Wrapped at 120 characters."""
+    """Return wrapped at 120 characters."""
     return _fill(outside_code(text)) + "\n"
 
 
 def bullet(text: str) -> str:
-    """One item of a list, wrapped at 120 characters."""
+    """Return one item of a list, wrapped at 120 characters."""
     return _fill(outside_code(text), initial_indent="- ", subsequent_indent="  ") + "\n"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Every column but the last is padded to the width of its longest cell, as far as that is no longer than `PADDED`."""
+    """Write a table; every column but the last is padded to the width of its longest cell, as far as that is no longer than `PADDED`."""
     cells = [[cell(each) for each in row] for row in rows]
     columns = range(len(header) - 1)
     widths = [max(length for row in [header, *cells] if (length := len(row[index])) <= PADDED) for index in columns]
@@ -34,12 +34,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def cell(text: str) -> str:
-    """One line, with what would end the cell or begin a tag escaped."""
+    """Return one line, with what would end the cell or begin a tag escaped."""
     return outside_code(text).replace("|", "\\|")
 
 
 def outside_code(text: str) -> str:
-    """One line. A `<` that would begin a tag is escaped, except in code spans: there Markdown shows it as it is."""
+    """Return one line. A `<` that would begin a tag is escaped, except in code spans: there Markdown shows it as it is."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
     return "".join(part if part.startswith("`") else re.sub(r"<(?=[A-Za-z/!?])", "&lt;", part) for part in parts)
 

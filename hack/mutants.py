@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _copy_checkout(target: Path) -> None:
-    """What git tracks or would track. Without bytecode: Python could take it for that of a mutant with the same size and second."""
+    """Copy what git tracks or would track. Without bytecode: Python could take it for that of a mutant with the same size and second."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -95,7 +95,8 @@ def _copy_checkout(target: Path) -> None:
 
 # --- the sample -------------------------------------------------------------------------------------------------------
 def _draw(packages: Sequence[str], seed: int, count: int) -> list[tuple[str, MutationSpec]]:
-    """`count` places, each with one of its mutants: a comparison has ten mutants and would else be drawn ten times as often as `not`."""
+    """Return `count` places, each with one of its mutants: a comparison has ten mutants and would else be drawn ten times as often as
+    `not`."""
     mutants: dict[Place, list[tuple[str, MutationSpec]]] = defaultdict(list)
     for package in packages:
         for mutation in _mutations(sorted(Path(package).rglob("*.py"))):
@@ -117,7 +118,7 @@ def _mutations(modules: Sequence[Path]) -> Iterator[MutationSpec]:
 
 
 def _spans_of_types(source: str) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Annotations and type aliases: nothing evaluates them when a test runs, so no test can notice a change of them."""
+    """Return annotations and type aliases: nothing evaluates them when a test runs, so no test can notice a change of them."""
     nodes = list(ast.walk(ast.parse(source)))
     types = [child for node in nodes for child in (getattr(node, "annotation", None), getattr(node, "returns", None))]
     types += [node for node in nodes if isinstance(node, ast.TypeAlias)]
@@ -142,7 +143,7 @@ def _enter_copy() -> None:
 
 
 def _time_limit(package: str) -> float:
-    """Raises `SystemExit` when the tests fail without a mutant: every mutant would seem killed."""
+    """Raise `SystemExit` when the tests fail without a mutant: every mutant would seem killed."""
     _enter_copy()
     began = time.monotonic()
     done = subprocess.run(shlex.split(_test_command(package)), check=False, capture_output=True, text=True)
@@ -152,7 +153,7 @@ def _time_limit(package: str) -> float:
 
 
 def _judge(mutants: Sequence[tuple[str, MutationSpec]], limits: dict[str, float], copies: Sequence[Path]) -> Iterator[Verdict]:
-    """Each process works in a copy of its own, and takes every n-th mutant."""
+    """Judge in processes, each of which works in a copy of its own, and takes every n-th mutant."""
     with contextlib.ExitStack() as stack:
         pending = []
         for index, copy in enumerate(copies):

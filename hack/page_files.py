@@ -12,5 +12,5 @@ _FILE = re.compile(r"^<!-- file: (\S+) -->\n```[a-z]+\n(.*?)^```$", re.MULTILINE
 
 
 def of(page: Path) -> dict[str, str]:
-    """Text by path, in the order of the page."""
+    """Return text by path, in the order of the page."""
     return dict(_FILE.findall(page.read_text()))

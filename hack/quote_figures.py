@@ -40,7 +40,7 @@ class Unquotable(Exception):
 
 
 def pages() -> list[Path]:
-    """Every page that quotes figures."""
+    """Return every page that quotes figures."""
     return [ROOT / "README.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 
 

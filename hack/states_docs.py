@@ -41,7 +41,7 @@ GROUPS: Mapping[str, frozenset[State]] = {
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page, as Markdown."""
     parts = ["# States of a unit", *map(paragraph, INTRODUCTION.split("\n\n")), _diagram(), "## States", _states(), *_groups()]
     parts += ["## What follows from a reason", paragraph(CONSEQUENCES), _consequences()]
     parts += ["## Events", paragraph(EVENTS), _events()]
@@ -49,12 +49,12 @@ def page() -> str:
 
 
 def name_of(state: State) -> str:
-    """How documents write a state: `Waiting for slice`."""
+    """Return how documents write a state: `Waiting for slice`."""
     return state.name.replace("_", " ").capitalize()
 
 
 def _shown(state: State) -> str:
-    """The node of the diagram that a state is in."""
+    """Return the node of the diagram that a state is in."""
     return "Attempt" if state in ATTEMPT else state.row.shown[0].value
 
 

@@ -32,7 +32,7 @@ SMOKE = Size(units=4, failures=2)
 
 
 async def one_failure(bench: Rig, watch: PodWatch, victim: Obj, units: int) -> float:
-    """Seconds until the unit was made again. Raises RuntimeError when any other pod was touched."""
+    """Return seconds until the unit was made again. Raises RuntimeError when any other pod was touched."""
     namespace = victim["metadata"]["namespace"]
     unit = victim["metadata"]["labels"][names.LABEL_UNIT]
     everything = await bench.pods(namespace)
@@ -71,7 +71,7 @@ async def replacement_times(size: Size) -> list[float]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """The longest of all is the value."""
+    """Yield the figure; its value is the longest of all."""
     size = SMOKE if smoke else FULL
     took = asyncio.run(replacement_times(size))
     value = max(took)

@@ -43,7 +43,7 @@ SMOKE = Size(units=8, runs=1, pause=0.1)
 
 
 async def operator_seconds(bench: Rig, namespace: str, units: int) -> float:
-    """From the POST of the first job until the last of its pods was seen."""
+    """Measure from the POST of the first job until the last of its pods was seen."""
     async with watching(bench.client, namespace) as watch:
         begun = time.perf_counter()
         for index in range(JOBS):
@@ -53,7 +53,7 @@ async def operator_seconds(bench: Rig, namespace: str, units: int) -> float:
 
 
 async def until_all_train(bench: Rig, namespace: str, units: int) -> None:
-    """Pods run, a syncer reports that all contribute, and so does the status of the jobs."""
+    """Wait until pods run, a syncer reports that all contribute, and so does the status of the jobs."""
     await bench.mark(await bench.pods(namespace), running)
     async with AsyncExitStack() as syncers:
         for index in range(JOBS):
@@ -67,7 +67,7 @@ async def until_all_train(bench: Rig, namespace: str, units: int) -> None:
 
 
 async def compare(size: Size) -> tuple[list[tuple[float, float]], list[float]]:
-    """(operator's seconds, bare client's seconds) of each run, and the operator's writes per unit of each."""
+    """Return (operator's seconds, bare client's seconds) of each run, and the operator's writes per unit of each."""
     found, writes = [], []
     pods_wanted = JOBS * size.units
     async with rig() as bench:
@@ -93,7 +93,7 @@ async def compare(size: Size) -> tuple[list[tuple[float, float]], list[float]]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Medians of the runs."""
+    """Yield medians of the runs."""
     size = SMOKE if smoke else FULL
     found, writes = asyncio.run(compare(size))
     units = JOBS * size.units

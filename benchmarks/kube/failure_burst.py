@@ -53,7 +53,7 @@ class FailureBurst:
 
 @asynccontextmanager
 async def failure_burst(bench: Rig, namespace: str, *, reported: bool = False) -> AsyncIterator[asyncio.Task[FailureBurst]]:
-    """Every learner pod of the namespace that has not failed fails at once; the task ends when all have successors. `reported`: through the
+    """Fail every learner pod of the namespace that has not failed at once; the task ends when all have successors. `reported`: through the
     API server instead, as kubelets report it, as fast as it goes."""
     way = "" if reported else bench.plane.etcd_url
     process = await asyncio.create_subprocess_exec(
@@ -80,8 +80,8 @@ async def failure_burst(bench: Rig, namespace: str, *, reported: bool = False) -
 
 
 def failures(pods: list[Obj]) -> bytes:
-    """The requests that mark these pods Failed in etcd. Each is a revision of its own: watches go on from revisions, and would miss what
-    shares one. An API server reads JSON there as well as what it writes itself."""
+    """Return the requests that mark these pods Failed in etcd. Each is a revision of its own: watches go on from revisions, and would miss
+    what shares one. An API server reads JSON there as well as what it writes itself."""
     requests = []
     for pod in pods:
         meta = {key: value for key, value in pod["metadata"].items() if key != "resourceVersion"}
@@ -97,7 +97,7 @@ def _base64(text: str) -> str:
 
 
 def send(etcd: str, requests: bytes, count: int) -> None:
-    """One behind the other on one connection, without waiting for answers in between."""
+    """Send requests one behind the other on one connection, without waiting for answers in between."""
     host, _, port = etcd.removeprefix("http://").partition("/")[0].partition(":")
     with socket.create_connection((host, int(port)), timeout=240) as connection:
         sending = threading.Thread(target=connection.sendall, args=(requests,))

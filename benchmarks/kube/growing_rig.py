@@ -32,7 +32,7 @@ class InstantKubelet:
         self._due: asyncio.Queue[Obj] = asyncio.Queue()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pods.run())
             for _ in range(8):
@@ -68,7 +68,7 @@ class GrowingRig(Rig):
         self.autoscaler = autoscaler
 
     async def until(self, holds: Callable[[], bool], what: str, *, within: float = 120.0) -> None:
-        """Looks at the API server as often as it answers."""
+        """Look at the API server as often as it answers."""
         try:
             async with asyncio.timeout(within):
                 while not await asyncio.to_thread(holds):  # noqa: ASYNC110 -- what is waited for is in another process
@@ -77,14 +77,14 @@ class GrowingRig(Rig):
             raise RuntimeError(f"{what}: not within {within:.0f} s\n{self.autoscaler.process.said[-3000:]}") from None
 
     def runs(self, namespace: str) -> int:
-        """Learner pods, or copies of them, that run."""
+        """Return learner pods, or copies of them, that run."""
         query = f"labelSelector={names.LABEL_COMPONENT}%3D{names.COMPONENT_LEARNER}&fieldSelector=status.phase%3DRunning"
         return len(self.plane.request("GET", f"/api/v1/namespaces/{namespace}/pods?{query}")["items"])
 
 
 @asynccontextmanager
 async def growing_rig(machines: Sequence[Machine], *, volumes: int) -> AsyncIterator[GrowingRig]:
-    """The node for syncers, `volumes` for them, and no other node. Gone with everything in it at the end."""
+    """Yield the node for syncers, `volumes` for them, and no other node. Gone with everything in it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="diloco-bench-"))
     try:
         with start(folder / "plane") as plane, karpenter(plane, folder / "karpenter", machines) as autoscaler:

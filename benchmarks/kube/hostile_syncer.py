@@ -25,7 +25,7 @@ REFUSED = 40
 
 
 def report() -> bytes:
-    """A valid one."""
+    """Return a valid one."""
     units = [
         diloco_pb2.UnitReport(
             unit=f"v6e-{number}",

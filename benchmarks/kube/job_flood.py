@@ -21,7 +21,7 @@ from benchmarks.kube.rig import side_by_side
 
 
 def waiting_job(namespace: str, number: int) -> Obj:
-    """A job for hardware that is not there."""
+    """Return a job for hardware that is not there."""
     made = JobBuilder(f"flood-{number}").in_namespace(namespace).with_learners(1, 1)
     return made.with_pool("v5p", accelerator="tpu-v5p", topology="2x2x1", max=1).build()
 

@@ -60,7 +60,7 @@ class _Admitted:
             self._changed.set()
 
     async def until(self, count: int) -> float:
-        """When the last of so many was admitted."""
+        """Return when the last of so many was admitted."""
         async with asyncio.timeout(_WITHIN):
             while len(self.at) < count:
                 self._changed.clear()
@@ -93,7 +93,7 @@ def _queue(queues: Kueue, namespace: str) -> None:
 
 
 async def _operator_seconds(bench: Rig, namespace: str, units: int) -> tuple[float, list[Obj]]:
-    """From the POST of the job until its last unit was admitted; and its pods."""
+    """Measure from the POST of the job until its last unit was admitted; return its pods as well."""
     wanted = job("queued", namespace, units)
     wanted["spec"] |= {"queueName": QUEUE}
     wanted["spec"]["learners"]["min"] = units  # or those beyond the minimum would wait until it has its nodes
@@ -107,7 +107,8 @@ async def _operator_seconds(bench: Rig, namespace: str, units: int) -> tuple[flo
 
 
 async def _bare_seconds(bench: Rig, namespace: str, pods: list[Obj]) -> float:
-    """The same of copies of the pods, from the moment when the first of them was seen: the client is a process that takes time to start."""
+    """Return the same of copies of the pods, from the moment when the first of them was seen: the client is a process that takes time to
+    start."""
     async with _watching(bench.client, namespace) as admitted:
         await asyncio.to_thread(bare_seconds, bench.plane, pods, namespace)
         ended = await admitted.until(len(pods))
@@ -116,7 +117,7 @@ async def _bare_seconds(bench: Rig, namespace: str, pods: list[Obj]) -> float:
 
 
 async def compare(size: Size) -> list[tuple[float, float]]:
-    """(operator's seconds, bare client's seconds) of each run."""
+    """Return (operator's seconds, bare client's seconds) of each run."""
     provide_programs(("kueue",))
     found: list[tuple[float, float]] = []
     async with rig() as bench:
@@ -141,7 +142,7 @@ async def compare(size: Size) -> list[tuple[float, float]]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """The median of the runs."""
+    """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
     found = asyncio.run(compare(size))
     ratios = [theirs / ours for ours, theirs in found]

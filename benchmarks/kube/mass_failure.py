@@ -32,7 +32,7 @@ SMOKE = Size(units=8, runs=1, reported_runs=1)
 
 
 async def one_run(bench: Rig, run: int, units: int, *, reported: bool) -> tuple[FailureBurst, float]:
-    """What happened, and the bare client's seconds."""
+    """Return what happened, and the bare client's seconds."""
     namespace = await bench.namespace(f"failing-{run}")
     async with watching(bench.client, namespace) as watch:
         await bench.client.create(names.DILOCO_JOBS, job("mass", namespace, units))
@@ -59,7 +59,7 @@ async def all_runs(size: Size) -> list[tuple[FailureBurst, float]]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """The median of the runs' ratios."""
+    """Yield the median of the runs' ratios."""
     size = SMOKE if smoke else FULL
     measured = asyncio.run(all_runs(size))
     found, reported = measured[: size.runs], measured[size.runs :]

@@ -35,7 +35,7 @@ SMOKE = Size(jobs=1, units=8, quiet=0.5)
 
 
 async def at_rest(operator: OperatorReplica, quiet: float) -> float:
-    """MiB, once the operator has written nothing for so many seconds."""
+    """Return MiB, once the operator has written nothing for so many seconds."""
     checks, unchanged, writes = 3, 0, -1
     while unchanged < checks:
         await asyncio.sleep(quiet / checks)
@@ -46,7 +46,7 @@ async def at_rest(operator: OperatorReplica, quiet: float) -> float:
 
 
 async def resident(size: Size) -> tuple[float, float, float]:
-    """(base, with the pods it found, with the pods it made), MiB."""
+    """Return (base, with the pods it found, with the pods it made), MiB."""
     async with rig() as bench:
         await bench.add_slices(size.jobs * size.units)
         with bench.operator() as operator:

@@ -85,7 +85,7 @@ class Neighbour:
 
 
 async def replacements(size: Size) -> tuple[list[Wait], list[Wait], list[FailureBurst]]:
-    """The quiet job's replacements without and with a burst of failures of the other job, and the bursts."""
+    """Return the quiet job's replacements without and with a burst of failures of the other job, and the bursts."""
     async with rig() as bench:
         await bench.add_slices(size.noisy_units + size.quiet_units)
         for namespace in ("noisy", "quiet"):

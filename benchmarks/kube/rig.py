@@ -56,13 +56,13 @@ class Rig:
         self._operators = 0
 
     async def namespace(self, name: str) -> str:
-        """A namespace in which pods may be made."""
+        """Return a namespace in which pods may be made."""
         await self.client.create(names.NAMESPACES, {"metadata": {"name": name}})
         await self.client.create(SERVICE_ACCOUNTS, {"metadata": {"name": "default", "namespace": name}})
         return name
 
     async def add_slices(self, count: int, *, hosts: int = 1, prefix: str = POOL) -> None:
-        """Slices of v6e hosts with four chips each, every slice a node pool of its own."""
+        """Add slices of v6e hosts with four chips each, every slice a node pool of its own."""
         slices = [f"{prefix}-{index}" for index in range(count)]
         nodes = [node(f"{each}-{host}", each, TOPOLOGIES[hosts]) for each in slices for host in range(hosts)]
         await side_by_side([partial(self.client.create, names.NODES, made) for made in nodes])
@@ -80,13 +80,13 @@ class Rig:
         return found.items
 
     async def mark(self, pods: Iterable[Obj], status: Callable[[Obj], Obj]) -> None:
-        """What a kubelet would report of each pod, all as fast as possible."""
+        """Report of each pod what a kubelet would, all as fast as possible."""
         await mark(self.client, pods, status)
 
     @contextmanager
     def operator(self, config: Obj | None = None, *, lead: Sequence[str] = ()) -> Iterator[OperatorReplica]:
-        """`diloco-operator run`, ready. Ends as a pod does: by SIGTERM. `config`: fields of its configuration. `lead`: options for which it
-        takes a lease; none: it needs none."""
+        """Yield `diloco-operator run`, ready. Ends as a pod does: by SIGTERM. `config`: fields of its configuration. `lead`: options for
+        which it takes a lease; none: it needs none."""
         self._operators += 1
         name = f"operator-{self._operators}"
         options = list(lead) or ["--no-leader-elect"]
@@ -115,7 +115,7 @@ class PodWatch:
         self._changed = asyncio.Event()
 
     async def follow(self, ready: asyncio.Event) -> None:
-        """Until cancelled."""
+        """Follow until cancelled."""
         version = (await self._client.list(names.PODS, self._namespace)).resource_version
         ready.set()
         while True:
@@ -166,7 +166,7 @@ async def watching(client: Client, namespace: str) -> AsyncIterator[PodWatch]:
 
 @asynccontextmanager
 async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
-    """A control plane that knows DiLoCoJobs; gone with everything in it at the end."""
+    """Yield a control plane that knows DiLoCoJobs; gone with everything in it at the end."""
     folder = Path(tempfile.mkdtemp(prefix="diloco-bench-"))
     try:
         # New nodes get the taint not-ready, which a controller takes away; none runs here.
@@ -182,13 +182,14 @@ async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
 
 
 def storage_class() -> Obj:
-    """The cluster's default: no unit starts while its syncer can get no volume. Nothing provisions volumes; the syncers' pods never run."""
+    """Return the cluster's default: no unit starts while its syncer can get no volume. Nothing provisions volumes; the syncers' pods never
+    run."""
     meta = {"name": "standard", "annotations": {names.DEFAULT_CLASS: "true"}}
     return {"metadata": meta, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
 
 
 async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]) -> None:
-    """What a kubelet would report of each pod, all as fast as possible."""
+    """Report of each pod what a kubelet would, all as fast as possible."""
     await side_by_side(
         [
             partial(
@@ -206,7 +207,7 @@ async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]
 
 
 async def side_by_side(sends: Sequence[Callable[[], Any]]) -> None:
-    """All of them, `CONCURRENCY` at once."""
+    """Send all of them, `CONCURRENCY` at once."""
     left = iter(sends)
 
     async def work() -> None:
@@ -219,8 +220,8 @@ async def side_by_side(sends: Sequence[Callable[[], Any]]) -> None:
 
 
 def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
-    """`units` units. A failed unit starts again without a delay. Its failures are soon forgotten: if the status kept every failure of a
-    benchmark, the last measurement would be of a larger job than the first. No scheduler runs, so none may be waited for in vain."""
+    """Return `units` units. A failed unit starts again without a delay. Its failures are soon forgotten: if the status kept every failure
+    of a benchmark, the last measurement would be of a larger job than the first. No scheduler runs, so none may be waited for in vain."""
     made = (
         JobBuilder(name)
         .in_namespace(namespace)
@@ -235,17 +236,17 @@ def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
 
 
 def running(pod: Obj) -> Obj:
-    """Status of a pod whose container runs."""
+    """Return status of a pod whose container runs."""
     return running_status(pod, pod["metadata"]["creationTimestamp"])
 
 
 def failed(pod: Obj) -> Obj:
-    """Status of a pod whose container ended with status 1."""
+    """Return status of a pod whose container ended with status 1."""
     return ended_status(pod, 1, pod["metadata"]["creationTimestamp"])
 
 
 def bare_seconds(plane: ControlPlane, pods: list[Obj], namespace: str) -> float:
-    """How long a client that does nothing else, a process of its own, needs to POST copies of `pods` into `namespace`."""
+    """Return how long a client that does nothing else, a process of its own, needs to POST copies of `pods` into `namespace`."""
     bodies = [bare_copy(pod, namespace) for pod in pods]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(bodies, file)
@@ -263,7 +264,7 @@ def bare_seconds(plane: ControlPlane, pods: list[Obj], namespace: str) -> float:
 
 
 def bare_copy(pod: Obj, namespace: str) -> Obj:
-    """What was POSTed when `pod` was made."""
+    """Return what was POSTed when `pod` was made."""
     meta = pod["metadata"]
     kept = {key: meta[key] for key in ("name", "labels", "annotations", "ownerReferences") if key in meta}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**kept, "namespace": namespace}, "spec": pod["spec"]}

@@ -59,7 +59,7 @@ class Run:
 
 
 def a_job(name: str, namespace: str, units: int) -> Obj:
-    """One host of eight GPUs for each unit."""
+    """Return one host of eight GPUs for each unit."""
     where = template(nodeSelector={"karpenter.sh/nodepool": OURS})
     pool = {"hosts": 1, "accelerator": "nvidia-h100-80gb", "acceleratorsPerHost": 8, "min": units, "max": units, "template": where}
     return (
@@ -73,7 +73,7 @@ def a_job(name: str, namespace: str, units: int) -> Obj:
 
 
 async def seconds_to_train(bench: GrowingRig, namespace: str, name: str, units: int, address: str) -> float:
-    """From the POST of the job."""
+    """Measure from the POST of the job."""
     path = f"/apis/{names.API_VERSION}/namespaces/{namespace}/dilocojobs/{name}"
 
     def trains() -> bool:
@@ -142,14 +142,15 @@ async def seconds_to_zero(bench: GrowingRig, pool: str, begun: float) -> float:
 
 
 def elsewhere(pod: Obj) -> Obj:
-    """On machines of the other node pool, and without an owner, which is in another namespace: the garbage collector would delete it."""
+    """Put the pod on machines of the other node pool, and without an owner, which is in another namespace: the garbage collector would
+    delete it."""
     meta = {key: value for key, value in pod["metadata"].items() if key != "ownerReferences"}
     spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
     return {**pod, "metadata": meta, "spec": {**spec, "nodeSelector": {"karpenter.sh/nodepool": BARE}}}
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """Medians of the runs."""
+    """Yield medians of the runs."""
     size = SMOKE if smoke else FULL
     runs = asyncio.run(compare(size))
     growths = [run.growth for run in runs]

@@ -32,7 +32,7 @@ def scrape(host: str, port: int, tls: ssl.SSLContext | None) -> None:
 
 
 def keep_silent(host: str, port: int) -> None:
-    """Comes again where it is sent away, after a second."""
+    """Come again where it is sent away, after a second."""
     while True:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=HOUR) as connection:
             connection.sendall(b"GET /metrics HTTP/1.1\r\n")

@@ -38,7 +38,7 @@ class _AllContribute(SyncerServicer):  # type: ignore[misc]  # generated without
 
 @asynccontextmanager
 async def simulated_syncer(bench: Rig, namespace: str, job: str, address: str) -> AsyncIterator[None]:
-    """The job's syncer runs, on `address` (of 127.0.0.0/8), and all its learners contribute."""
+    """Let the job's syncer run, on `address` (of 127.0.0.0/8), with all its learners contributing."""
     pods = await bench.pods(namespace)
     labels = [pod["metadata"]["labels"] for pod in pods]
     attempts = {each[names.LABEL_UNIT]: int(each[names.LABEL_ATTEMPT]) for each in labels if each[names.LABEL_JOB] == job}

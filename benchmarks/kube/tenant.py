@@ -19,7 +19,7 @@ _BEFORE_OTHERS = 500
 
 
 async def tenant(bench: Rig, namespace: str) -> Path:
-    """A kubeconfig of the namespace's default ServiceAccount. It has one share of the API server's seats, and borrows none."""
+    """Return a kubeconfig of the namespace's default ServiceAccount. It has one share of the API server's seats, and borrows none."""
     name = f"tenant-{namespace}"
     account = {"name": "default", "namespace": namespace}
     create = bench.client.create

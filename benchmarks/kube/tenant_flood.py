@@ -103,7 +103,7 @@ class Flood:
 
 
 async def jobs_made(kubeconfig: Path, count: int) -> float:
-    """Seconds that the tenant needs for so many jobs that wait for hardware."""
+    """Return seconds that the tenant needs for so many jobs that wait for hardware."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "benchmarks.kube.job_flood", str(kubeconfig), CROWD, str(count)),
         cwd=ROOT,
@@ -118,7 +118,7 @@ async def jobs_made(kubeconfig: Path, count: int) -> float:
 
 @asynccontextmanager
 async def processes(*arguments: str) -> AsyncIterator[None]:
-    """`python -m …`, from its first line of output until the context ends."""
+    """Yield `python -m …`, from its first line of output until the context ends."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", *arguments, cwd=ROOT, stdout=asyncio.subprocess.PIPE, preexec_fn=die_with_parent
     )
@@ -136,7 +136,7 @@ async def processes(*arguments: str) -> AsyncIterator[None]:
 
 
 async def hostile_jobs(bench: Rig, folder: Path, first: int, last: int) -> None:
-    """Jobs of these numbers, whose learners run; their syncers' certificates are in folders by their address."""
+    """Make jobs of these numbers, whose learners run; their syncers' certificates are in folders by their address."""
     for number in range(first, last):
         namespace = await bench.namespace(f"hostile-{number}")
         async with watching(bench.client, namespace) as watch:
@@ -151,7 +151,7 @@ async def hostile_jobs(bench: Rig, folder: Path, first: int, last: int) -> None:
 
 
 async def syncers_run(bench: Rig, first: int, last: int) -> None:
-    """The pods of these jobs' syncers run, and their addresses are those of the hostile ones."""
+    """Let the pods of these jobs' syncers run, with the addresses of the hostile ones."""
     for number in range(first, last):
         pod = await bench.client.get(names.PODS, f"hostile-{number}", names.syncer_pod_name("flood"))
         ip = address(number)

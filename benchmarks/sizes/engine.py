@@ -38,7 +38,7 @@ class Path:
     """The arrays of a job and what its learners have sent."""
 
     def __init__(self, side: int, training: Training) -> None:
-        """Each tensor has `side` times `side` values."""
+        """Make tensors of `side` times `side` values each."""
         layout = Layout(TensorSpec(f"w{i}", (side, side)) for i in range(TENSORS * FRAGMENTS))
         self.shard = Shard(make_fragments(layout, FRAGMENTS), training)
         self.size = self.shard.fragments[0].size
@@ -50,7 +50,7 @@ class Path:
         self.messages = [to_wire(chunk) for chunk in split(header, encode(self.shard.coding, values))]
 
     def arrive(self, p: int, t: int) -> Decoded:
-        """One contribution as its bytes come out of TLS, to its outer gradient and norms."""
+        """Return one contribution as its bytes come out of TLS, to its outer gradient and norms."""
         assembler = Assembler(lambda chunk: payload_bytes(Coding(chunk.coding), self.size), self.shard.memory.take)
         for message in self.messages:
             transfer = assembler.add(_chunk(message))
@@ -67,7 +67,7 @@ class Path:
         return Close(t, p, self.shard.versions[p], units, tuple(float(m + 1) for m in range(LEARNERS)))
 
     def rate(self, exchanges: int) -> float:
-        """GiB of float32 a second over so many exchanges, with one that warms up before."""
+        """Return GiB of float32 a second over so many exchanges, with one that warms up before."""
         merging: tuple[Close, Future[Update | None]] | None = None
         start = time.perf_counter()
         with ThreadPoolExecutor(CORES) as threads:

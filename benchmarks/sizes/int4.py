@@ -16,7 +16,7 @@ UNIT = "GiB of float32 a second and core"
 
 
 def rates(run: Callable[[], object], gibibytes: float, runs: int) -> list[float]:
-    """GiB/s of each run, after one that does not count."""
+    """Return GiB/s of each run, after one that does not count."""
     found = []
     for _ in range(runs + 1):
         start = time.perf_counter()

@@ -205,7 +205,7 @@ class LightLearner:
 
 @contextlib.asynccontextmanager
 async def light_learners(rig: ExchangeRig, count: int) -> AsyncIterator[list[LightLearner]]:
-    """`count` learners that have all parameters. The first one seeds the job, then the others join at once. At the end all leave."""
+    """Yield `count` learners that have all parameters. The first one seeds the job, then the others join at once. At the end all leave."""
     layout = Layout(TensorSpec(name, shape) for name, shape in shapes(rig.workload.mebibytes).items())
     payloads = Payloads(make_fragments(layout, rig.job.training.fragments), coding_for(rig.job.training.compression))
     learners = [LightLearner(rig, f"light-{index}", layout, payloads) for index in range(count)]

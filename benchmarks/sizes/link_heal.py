@@ -39,7 +39,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), rounds=1)
 
 
 def rounds_behind(rig: LinkRig, reports: Iterator[Report], rounds: int) -> float:
-    """From now on, how many rounds until the staleness is normal for good; infinity: not within `rounds`."""
+    """Count from now on how many rounds pass until the staleness is normal for good; infinity: not within `rounds`."""
     interval = rig.job.training.sync_interval
     began = next(reports).t
     seen: list[tuple[int, int, int]] = []
@@ -58,7 +58,7 @@ def rounds_behind(rig: LinkRig, reports: Iterator[Report], rounds: int) -> float
 
 
 def measured(directory: Path, size: Size) -> tuple[float, float]:
-    """Rounds until the staleness is normal: (after joining, after the outage)."""
+    """Return rounds until the staleness is normal: (after joining, after the outage)."""
     with LinkRig(directory, size.workload, {"compression": "Int4"}) as rig, NarrowLink(rig.address) as link:
         rig.start_syncer()
         for unit in FREE:
@@ -77,7 +77,7 @@ def measured(directory: Path, size: Size) -> tuple[float, float]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """One run."""
+    """Yield one run."""
     size = SMOKE if smoke else FULL
     with tempfile.TemporaryDirectory() as directory:
         joined, outage = measured(Path(directory) / "job", size)

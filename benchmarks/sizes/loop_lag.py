@@ -34,7 +34,7 @@ SMOKE = Size(Workload(mebibytes=4, step_seconds=0.05), learners=2)
 
 
 async def joins(rig: ExchangeRig, size: Size) -> tuple[float, float]:
-    """(when the first learner began to join, when the last one had joined), seconds of CLOCK_MONOTONIC."""
+    """Return (when the first learner began to join, when the last one had joined), seconds of CLOCK_MONOTONIC."""
     began = time.monotonic()
     async with light_learners(rig, size.learners):
         return began, time.monotonic()
@@ -50,7 +50,7 @@ class Tick:
 
 
 def ticks_of_joins(size: Size) -> list[Tick]:
-    """Every tick during the joins."""
+    """Return every tick during the joins."""
     with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload) as rig:
         found = Path(directory) / "lags"
         rig.start_syncer("-m", "benchmarks.sizes.watched_syncer", str(found))

@@ -42,7 +42,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.02), runs=1, cycles=1)
 
 
 def boundaries(directory: Path, size: Size, arguments: tuple[str, ...]) -> list[float]:
-    """Seconds inside each `step()` of one run."""
+    """Return seconds inside each `step()` of one run."""
     steps = CYCLE * (1 + size.cycles)
     with ExchangeRig(directory, size.workload, {"fragments": 2}) as rig:
         rig.start_syncer()

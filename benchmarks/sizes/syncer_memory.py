@@ -43,7 +43,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), learners=2, every_steps=5
 
 
 def must_hold(workload: Workload, training: Training, learners: int) -> int:
-    """Bytes."""
+    """Return bytes."""
     layout = Layout(TensorSpec(name, shape) for name, shape in shapes(workload.mebibytes).items())
     fragments = make_fragments(layout, training.fragments)
     copies = 3 if training.compression == "Int4" else 2
@@ -51,14 +51,14 @@ def must_hold(workload: Workload, training: Training, learners: int) -> int:
 
 
 def peak(pid: int) -> int:
-    """The largest resident set of a process so far, bytes."""
+    """Return the largest resident set of a process so far, bytes."""
     found = re.search(r"^VmHWM:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(encoding="ascii"), re.MULTILINE)
     assert found is not None
     return int(found[1]) << 10
 
 
 async def peak_while_training(rig: ExchangeRig, size: Size) -> tuple[int, int]:
-    """(peak when all learners have joined, peak when the snapshots are written), bytes."""
+    """Return (peak when all learners have joined, peak when the snapshots are written), bytes."""
     syncer = rig.start_syncer()
     async with light_learners(rig, size.learners):
         joined = peak(syncer.pid)
@@ -71,7 +71,7 @@ async def peak_while_training(rig: ExchangeRig, size: Size) -> tuple[int, int]:
 
 
 def peaks(size: Size, compression: str) -> tuple[int, int, int]:
-    """(peak when all learners have joined, peak when the snapshots are written, what the syncer must hold), bytes."""
+    """Return (peak when all learners have joined, peak when the snapshots are written, what the syncer must hold), bytes."""
     training = {"compression": compression, "checkpoint": {"every_steps": size.every_steps, "keep": 1}}
     with tempfile.TemporaryDirectory() as directory, ExchangeRig(Path(directory) / "job", size.workload, training) as rig:
         joined, trained = asyncio.run(peak_while_training(rig, size))
@@ -79,7 +79,7 @@ def peaks(size: Size, compression: str) -> tuple[int, int, int]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """The larger ratio of both codings."""
+    """Yield the larger ratio of both codings."""
     size = SMOKE if smoke else FULL
     ratios, details = [], {}
     for compression in ("BFloat16", "Int4"):

@@ -39,7 +39,7 @@ SMOKE = Size(Workload(mebibytes=1, step_seconds=0.05), warm_up=6, steps=12)
 
 
 def measured(directory: Path, size: Size, push_steps: float) -> tuple[float, int, int]:
-    """(share of the merges, largest number of queued pushes, tau)."""
+    """Return (share of the merges, largest number of queued pushes, tau)."""
     with LinkRig(directory, size.workload, TRAINING) as rig, NarrowLink(rig.address) as link:
         rig.start_syncer()
         for unit in FREE:
@@ -58,7 +58,7 @@ def measured(directory: Path, size: Size, push_steps: float) -> tuple[float, int
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    """One figure for each length of a push."""
+    """Yield one figure for each length of a push."""
     size = SMOKE if smoke else FULL
     for push_steps, limit in LIMITS.items():
         with tempfile.TemporaryDirectory() as directory:

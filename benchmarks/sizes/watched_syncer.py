@@ -19,12 +19,12 @@ TICK = 0.005
 
 
 def waited() -> float:
-    """Seconds in which this thread could have run and had no core."""
+    """Return seconds in which this thread could have run and had no core."""
     return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
 
 
 async def watch(path: Path) -> None:
-    """Until cancelled."""
+    """Watch until cancelled."""
     due = time.monotonic()
     with path.open("w", encoding="ascii", buffering=1) as lags:
         before = waited()

@@ -63,7 +63,7 @@ class Learner:
         self._t = 0
 
     def exchange(self) -> float:
-        """Seconds from a push to the arrival of the broadcast after it."""
+        """Return seconds from a push to the arrival of the broadcast after it."""
         self._t += 1
         staged = self._store.stage(["w"])
         start = time.perf_counter()
@@ -95,7 +95,7 @@ class BareStream:
         self._call = opened(iter(self._out.get, None))
 
     def exchange(self) -> float:
-        """Seconds from the first message to the last answer."""
+        """Return seconds from the first message to the last answer."""
         start = time.perf_counter()
         for _ in range(self._messages):
             self._out.put(self._data)
@@ -110,7 +110,7 @@ class BareStream:
 
 @contextmanager
 def ends(directory: Path, mebibytes: int) -> Iterator[tuple[Learner, BareStream]]:
-    """A learner and a bare stream, both connected to a process with the syncer's end."""
+    """Yield a learner and a bare stream, both connected to a process with the syncer's end."""
     certificates = JobCertificates(directory, JOB)
     port = held_port()
     address = f"127.0.0.1:{port}"

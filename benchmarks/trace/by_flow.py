@@ -27,17 +27,17 @@ type Knowledge = Callable[[Present], Mapping[str, int]]
 
 
 def measured(present: Present) -> dict[str, int]:
-    """From the throughput of kinds on which a unit of the job has trained."""
+    """Value kinds from the throughput of those on which a unit of the job has trained."""
     return _values(present, present.measured)
 
 
 def known(present: Present) -> dict[str, int]:
-    """As if a unit of the job had trained on all kinds."""
+    """Value kinds as if a unit of the job had trained on all."""
     return _values(present, frozenset(present.job.speeds))
 
 
 def equal(present: Present) -> dict[str, int]:
-    """Nothing is known: all kinds are alike."""
+    """Value all kinds alike: nothing is known."""
     return dict.fromkeys(present.job.speeds, MEAN)
 
 
@@ -55,21 +55,21 @@ def by_flow(scene: Scene, knowledge: Knowledge) -> Orders:
 
 
 def without_the_rear(scene: Scene) -> Scene:
-    """The scene without jobs that cannot start yet, which would only cost time. Every job takes every kind, so the first that does not fit
-    withholds all that is left; and before it no more jobs start than there are slices that no minimum holds."""
+    """Return the scene without jobs that cannot start yet, which would only cost time. Every job takes every kind, so the first that does
+    not fit withholds all that is left; and before it no more jobs start than there are slices that no minimum holds."""
     loose = sum(scene.free.values()) + sum(max(0, present.units - present.job.min) for present in scene.jobs if present.admitted)
     rear = {present.job.key for present in [each for each in scene.jobs if not each.admitted][loose + 1 :]}
     return Scene(scene.free, tuple(present for present in scene.jobs if present.job.key not in rear))
 
 
 def problem_of(scene: Scene, knowledge: Knowledge) -> FlowProblem:
-    """Each kind is a class."""
+    """State the problem with a class for each kind."""
     jobs = tuple(_job_of(present, knowledge(present)) for present in scene.jobs)
     return FlowProblem(tuple(FlowClass(kind, kind, room) for kind, room in sorted(scene.rooms.items())), jobs)
 
 
 def _job_of(present: Present, values: Mapping[str, int]) -> FlowJob:
-    """A pool for each kind; a job prefers those of more value."""
+    """Return a pool for each kind; a job prefers those of more value."""
     job, pools = present.job, []
     for kind, value in sorted(values.items(), key=lambda item: (-item[1], item[0])):
         units = present.held.get(kind, 0)

@@ -31,7 +31,7 @@ COLOURS = {
 
 
 def lines_of(text: str) -> list[Line]:
-    """The figures of the trace among the lines. Raises ValueError if there are none."""
+    """Return the figures of the trace among the lines. Raises ValueError if there are none."""
     found = [json.loads(line) for line in text.splitlines() if line.startswith('{"figure": "placement-trace-')]
     if not found:
         raise ValueError("no line of placement-trace: give the file that `python -m benchmarks placement-trace` has printed")

@@ -78,7 +78,7 @@ class Slice:
 
 
 def fleet(slices: int) -> list[Slice]:
-    """So many slices: of each kind its share, by largest remainders; every fourth of a kind is a spot slice."""
+    """Make so many slices: of each kind its share, by largest remainders; every fourth of a kind is a spot slice."""
     shares = [slices * kind.share / sum(kind.share for kind in KINDS) for kind in KINDS]
     counts = [math.floor(share) for share in shares]
     for index in sorted(range(len(KINDS)), key=lambda index: counts[index] - shares[index])[: slices - sum(counts)]:
@@ -103,12 +103,12 @@ class Outage:
 
 
 def available(slices: Sequence[Slice]) -> float:
-    """Slices that are there in the mean."""
+    """Return slices that are there in the mean."""
     return sum(SPOT_ON / (SPOT_ON + SPOT_OFF) if each.spot else 1.0 for each in slices)
 
 
 def outages(slices: Sequence[Slice], until: float, random_: random.Random) -> list[Outage]:
-    """Times at which slices are not there. A failure during an absence is none."""
+    """Return times at which slices are not there. A failure during an absence is none."""
     found = []
     for index, each in enumerate(slices):
         lasts, away = (SPOT_ON, SPOT_OFF) if each.spot else (math.inf, 0.0)
@@ -181,7 +181,8 @@ class TraceJob:
 
 
 def jobs(slices: Sequence[Slice], load: float, seconds: float, random_: random.Random) -> list[TraceJob]:
-    """Jobs whose run times and sizes are, together, `load` times the slices that are there in this time. The last one is cut to fit."""
+    """Return jobs whose run times and sizes are, together, `load` times the slices that are there in this time. The last one is cut to
+    fit."""
     drawn = list(_run_times(load * available(slices) * seconds, random_))
     gaps = [random_.gammavariate(1 / GAP_CV**2, 1.0) for _ in range(len(drawn) + 1)]
     scale, now = seconds / sum(gaps), 0.0

@@ -28,7 +28,7 @@ class Outcome:
 
     @classmethod
     def of(cls, week: Week, ran: Ran, rivals: float) -> Outcome:
-        """`rivals`: jobs that are there at a time; one number for all rules, so that all are held to the same times."""
+        """Sum up a week; `rivals`: jobs that are there at a time; one number for all rules, so that all are held to the same times."""
         completions, decisions = list(ran.completions.values()), [1000 * seconds for seconds in ran.decisions]
         share = available(week.slices) / max(1.0, rivals)
         fairness = [ran.completions[job.key] / isolated(job, share) for job in week.jobs]
@@ -46,11 +46,12 @@ class Outcome:
 
 
 def isolated(job: TraceJob, share: float) -> float:
-    """Seconds that the job would take alone on so many slices of mean speed. Finish-time fairness divides by it (Themis, NSDI 2020)."""
+    """Return seconds that the job would take alone on so many slices of mean speed. Finish-time fairness divides by it (Themis, NSDI
+    2020)."""
     return START + job.run_time * job.size / min(share, job.max)
 
 
 def over_seeds(values: list[float]) -> dict[str, float]:
-    """Of ratios: the geometric mean, the least and the largest."""
+    """Sum up ratios: the geometric mean, the least and the largest."""
     mean = math.exp(fmean(map(math.log, values)))
     return {"mean": round(mean, 4), "least": round(min(values), 4), "largest": round(max(values), 4)}

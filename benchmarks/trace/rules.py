@@ -28,7 +28,7 @@ def by_speed(job: TraceJob) -> Sequence[str]:
 
 
 def first_fit(scene: Scene, order: Order) -> Orders:
-    """Minima may take the slices of units beyond the minimum of another job, if nothing is free."""
+    """Let minima take the slices of units beyond the minimum of another job, if nothing is free."""
     book = _Book(scene, order)
     for present in scene.jobs:
         if present.admitted:
@@ -73,7 +73,7 @@ class _Book:
         return not any(self._free.values()) and all(self.units[each.job.key] <= each.job.min for each in self._givers)
 
     def add(self, present: Present, *, displace: bool) -> bool:
-        """One more unit, on a free slice or else on that of a unit beyond a minimum. False: there is none."""
+        """Add one more unit, on a free slice or else on that of a unit beyond a minimum. False: there is none."""
         tried = self._order(present.job)
         kind = next((kind for kind in tried if self._free.get(kind)), None)
         if kind is None and displace:
@@ -123,8 +123,8 @@ class _Book:
 
 
 def gangs(scene: Scene) -> Orders:
-    """A job runs with as many units as its size, all of one kind, the first in its user's order that has as many free slices; or not at
-    all. If it loses one, all leave, and it waits again, at its old place. A later job may start where an earlier one does not fit."""
+    """Run a job with as many units as its size, all of one kind, the first in its user's order that has as many free slices; or not at all.
+    If it loses one, all leave, and it waits again, at its old place. A later job may start where an earlier one does not fit."""
     free = dict(scene.free)
     leave: Taken = {}
     take: Taken = {}

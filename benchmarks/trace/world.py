@@ -39,7 +39,7 @@ class Week:
 
     @classmethod
     def of(cls, slices: int, load: float, seconds: float, seed: int) -> Week:
-        """Outages do not depend on the load."""
+        """Make a week whose outages do not depend on the load."""
         found = fleet(slices)
         away = outages(found, LONGEST * seconds, random.Random(f"outages {seed}"))
         return cls(tuple(found), tuple(away), tuple(jobs(found, load, seconds, random.Random(f"jobs {seed}"))), seconds)
@@ -189,7 +189,7 @@ class _World:
 
     # --- decisions ----------------------------------------------------------------------------------------------------------------
     def _change(self) -> None:
-        """A decision follows, together with what else happens until then."""
+        """Note a change: a decision follows, together with what else happens until then."""
         if not self._deciding:
             self._deciding = True
             self._time.at(self._decided + GAP, self._decide)
@@ -221,7 +221,7 @@ class _World:
         return Present(run.job, held, settling, run.admitted, frozenset(run.measured))
 
     def _leave(self, orders: Orders) -> None:
-        """The youngest units leave, none of which starts."""
+        """Let the youngest units leave, none of which starts."""
         left: dict[str, int] = {}
         for (key, kind), units in sorted(orders.leave.items()):
             run = self._runs[key]
@@ -238,7 +238,7 @@ class _World:
             self._change()
 
     def _take(self, orders: Orders) -> None:
-        """Raises ValueError where there is no free slice: a rule must not give one twice."""
+        """Raise ValueError where there is no free slice: a rule must not give one twice."""
         for (key, kind), units in sorted(orders.take.items()):
             run = self._runs[key]
             free = [index for index, each in enumerate(self._week.slices) if each.kind == kind and self._free(index)]

@@ -47,8 +47,9 @@ class Create:
     """Its content was made for this plan alone. If the job already has an object of this name, the job must be reconciled again."""
 
     def may_have_made(self, there: Obj, job_uid: str) -> bool:
-        """Whether an earlier write of this plan for the job can have made `there`, which has the name. A pod that requests no accelerators
-        in the place of one that does was made by other means: in its name a unit would have accelerators that no quota counts."""
+        """Return whether an earlier write of this plan for the job can have made `there`, which has the name. A pod that requests no
+        accelerators in the place of one that does was made by other means: in its name a unit would have accelerators that no quota
+        counts."""
         if not any(owner.get("uid") == job_uid for owner in there["metadata"].get("ownerReferences", ())):
             return False
         return self.resource != PODS or takes_accelerators(fields(there, "spec")) or not takes_accelerators(fields(self.obj, "spec"))
@@ -134,7 +135,7 @@ class Event:
 
     @classmethod
     def of(cls, reason: ConditionReason | EventReason, message: str) -> Event:
-        """Its type is the severity of the reason."""
+        """Make an Event; its type is the severity of the reason."""
         return cls(reason.severity.value, reason.value, message)
 
     @classmethod

@@ -100,7 +100,7 @@ _PATH_LIMIT = 253
 
 
 def snapshot_path(text: str) -> str:
-    """A path within the syncer's volume, as a syncer writes it; "" for anything else: people and commands use it."""
+    """Return a path within the syncer's volume, as a syncer writes it; "" for anything else: people and commands use it."""
     return text if len(text) <= _PATH_LIMIT and _PATH.fullmatch(text) else ""
 
 

@@ -98,8 +98,9 @@ _BYTES_OF_UNIT = 1 << 10
 
 
 def most_units_of(spec: Spec | None) -> int:
-    """Units that the job's syncer may report: as many as its pools can have, and not fewer than any job of one pool. A syncer reports every
-    unit that it has ever seen, so a job that was scaled down reports more units than its spec has now. Not more than a status can list."""
+    """Return units that the job's syncer may report: as many as its pools can have, and not fewer than any job of one pool. A syncer
+    reports every unit that it has ever seen, so a job that was scaled down reports more units than its spec has now. Not more than a status
+    can list."""
     if spec is None:
         return MAX_LEARNERS
     return min(max(sum(min(pool.learners.max, spec.learners.max) for pool in spec.pools), MAX_LEARNERS), 2 * MAX_LEARNERS)
@@ -113,19 +114,19 @@ class Telemetry(Protocol):
         ...
 
     def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
-        """The job's syncer is at `endpoint` from now on; None: it does not run. Idempotent: called at every reconcile."""
+        """Follow the job's syncer at `endpoint` from now on; None: it does not run. Idempotent: called at every reconcile."""
         ...
 
     def forget(self, key: JobKey) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         ...
 
     def latest(self, key: JobKey) -> Report | None:
-        """The last report of the job's syncer, however old; None: none since this operator started."""
+        """Return the last report of the job's syncer, however old; None: none since this operator started."""
         ...
 
     def fault(self, key: JobKey) -> ReportFault | None:
-        """What is wrong with the reports of the job's syncer; None once it sends one that can be read."""
+        """Return what is wrong with the reports of the job's syncer; None once it sends one that can be read."""
         ...
 
     async def close(self) -> None:
@@ -134,8 +135,8 @@ class Telemetry(Protocol):
 
 
 def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
-    """A separate channel to each syncer, with a new certificate. The operator has its own back-off for reconnects, and a proxy from the
-    environment must not be used."""
+    """Return a separate channel to each syncer, with a new certificate. The operator has its own back-off for reconnects, and a proxy from
+    the environment must not be used."""
     issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
     pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
     roots = (endpoint.roots or endpoint.authority.root.pem).encode()
@@ -166,7 +167,7 @@ class SyncerWatcher:
         channel: ChannelFactory = open_channel,
         on_report: Callable[[JobKey, Report], None] | None = None,
     ) -> None:
-        """`on_report` gets every report, with all entries; None: the syncers send none."""
+        """Prepare; `on_report` gets every report, with all entries; None: the syncers send none."""
         self._now = now
         self._rng = rng
         self._timeouts = timeouts or TelemetryTimeouts()
@@ -342,7 +343,7 @@ class ReportReader:
         self._large = ThreadPoolExecutor(1, "large-report")
 
     async def read(self, raw: bytes, most_units: int, received_at: float, pod_uid: str = "") -> Report:
-        """The report in `raw`, of a job of at most so many units. Raises `UnreadableReport`."""
+        """Return the report in `raw`, of a job of at most so many units. Raises `UnreadableReport`."""
         loop = asyncio.get_running_loop()
         if len(raw) <= SMALL_REPORT:
             return (await loop.run_in_executor(self._small, _read, raw, most_units, received_at, pod_uid)).result()
@@ -383,7 +384,7 @@ def _read(raw: bytes, most_units: int, received_at: float, pod_uid: str) -> _Rea
 
 
 def matters(report: Report) -> object:
-    """The part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
+    """Return the part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
     units = tuple(
         (u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause, u.holds_parameters)
         for u in report.units.values()
@@ -401,7 +402,7 @@ _PHASES = {
 
 
 def report_of(wire: diloco_pb2.Report, received_at: float, pod_uid: str = "", most_units: int = MAX_LEARNERS) -> Report:
-    """A report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. Raises
+    """Return a report of the syncer in this pod, from the wire, as plain data, bounded: the syncer's image may be any program's. Raises
     `UnreadableReport`."""
     _check_count(len(wire.units), most_units, "units")
     _check_count(max(len(wire.losses), len(wire.held_out_losses)), _MOST_POINTS_READ, "points of a loss history")
@@ -459,7 +460,7 @@ def _count(value: int) -> int:
 
 
 def _figure(value: float) -> float:
-    """Speeds, shares and durations: 0 for what is none."""
+    """Return speeds, shares and durations: 0 for what is none."""
     return value if 0 <= value < math.inf else 0.0
 
 
@@ -468,7 +469,7 @@ def _loss(value: float) -> float | None:
 
 
 def _curve(wire: Iterable[diloco_pb2.LossPoint], most: int) -> tuple[LossPoint, ...]:
-    """The points that a curve can have, in ascending order; of more than `most`, every n-th and the last."""
+    """Return the points that a curve can have, in ascending order; of more than `most`, every n-th and the last."""
     found: list[LossPoint] = []
     for point in wire:
         if 0 <= point.t <= MOST_COUNT and math.isfinite(point.loss) and (not found or point.t > found[-1].step):
@@ -489,7 +490,7 @@ def _entries(wire: Iterable[diloco_pb2.Entry], most_units: int) -> tuple[Entry, 
 
 
 def _what_happened(wire: diloco_pb2.Entry, most_units: int) -> LocalStep | Merge | None:
-    """None: a newer syncer says something that this operator does not know."""
+    """Read an entry; None: a newer syncer says something that this operator does not know."""
     match wire.WhichOneof("what"):
         case "step":
             step = wire.step

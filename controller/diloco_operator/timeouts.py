@@ -18,7 +18,7 @@ type Named = tuple[str, float]
 
 
 def check_order(subject: str, *ascending: Named) -> None:
-    """Raises ValueError that names the first two time-outs of which the earlier is not shorter than the later."""
+    """Raise ValueError that names the first two time-outs of which the earlier is not shorter than the later."""
     for (name, seconds), (next_name, next_seconds) in itertools.pairwise(ascending):
         if not seconds < next_seconds:
             raise ValueError(f"{subject}: {name} ({seconds:g} s) must be shorter than {next_name} ({next_seconds:g} s)")
@@ -237,7 +237,7 @@ class ExportTimeouts:
 
 
 def check_together(requests: RequestTimeouts, *, expectation: float, stop: float) -> None:
-    """Raises ValueError where time-outs of different classes do not fit. `expectation` and `stop` are as in `ReconcileTimeouts`."""
+    """Raise ValueError where time-outs of different classes do not fit. `expectation` and `stop` are as in `ReconcileTimeouts`."""
     for (name, seconds), (limit, most) in (
         (("the time-out of a write", requests.write), ("that of an expectation", expectation)),
         (("the time-out of an Event", requests.event), ("the time to stop", stop)),

@@ -20,12 +20,12 @@ class InUse(Exception):
 
 
 def key(*parts: object) -> str:
-    """A short name for what is made from these parts."""
+    """Return a short name for what is made from these parts."""
     return hashlib.sha256("\0".join(str(part) for part in parts).encode()).hexdigest()[:12]
 
 
 def tree_key(*paths: Path) -> str:
-    """A short name for the content of files and folders; what Python compiled is left out."""
+    """Return a short name for the content of files and folders; what Python compiled is left out."""
     digest = hashlib.sha256()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -36,7 +36,7 @@ def tree_key(*paths: Path) -> str:
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`, made by `make` in a folder beside it that takes its name when it is whole: a half-made one is never taken for it."""
+    """Return `folder`, made by `make` in a folder beside it that takes its name when it is whole: a half-made one is never taken for it."""
     if not folder.exists():
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -48,7 +48,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def held() -> Iterator[int]:
-    """The cache is ours until the end of the block, and of every process that inherited the file descriptor. Raises `InUse`."""
+    """Hold the cache until the end of the block, and for every process that inherited the file descriptor. Raises `InUse`."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / ".lock").open("w") as lock:
         try:

@@ -45,7 +45,7 @@ class Dockerfile:
 
 
 def parse(text: str) -> Dockerfile:
-    """Instructions with their continuation lines joined; comments left out."""
+    """Return instructions with their continuation lines joined; comments left out."""
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     found = Dockerfile({}, [])
     for instruction in re.split(r"(?<!\\)\n", "\n".join(lines)):
@@ -63,7 +63,7 @@ def parse(text: str) -> Dockerfile:
 
 # --- building ---------------------------------------------------------------------------------------------------------
 def build(name: str, text: str, context: Path, bases: Mapping[str, Image]) -> Image:
-    """The image that a Dockerfile of one stage makes of the files in `context`, under this name; `bases` by what FROM calls them.
+    """Return the image that a Dockerfile of one stage makes of the files in `context`, under this name; `bases` by what FROM calls them.
 
     Raises `ImageError` for what this does not build: other instructions, several stages, variables, patterns that match nothing, copied
     folders, removal of files of the base.
@@ -105,7 +105,7 @@ def _slug(image: Image, index: int) -> str:
 
 
 def _key(image: Image, step: str, *more: str) -> str:
-    """Of what a step makes: all that is below it, and how it runs."""
+    """Return the key of what a step makes: all that is below it, and how it runs."""
     return cache.key(*(layer.digest for layer in image.layers), image.environment, image.user, image.working_directory, step, *more)
 
 
@@ -171,7 +171,7 @@ class _Files:
                 shutil.copy2(path, copy)
 
     def run(self, image: Image, command: str) -> None:
-        """What the command writes is in `written` then, until the next one. Raises `ImageError`."""
+        """Run a command; what it writes is in `written` then, until the next one. Raises `ImageError`."""
         for layer in image.layers[len(self._unpacked) :]:
             oci.run(["tar", "-C", self._below, "-xpf", layer.file])
             self._unpacked.append(layer)

@@ -80,7 +80,8 @@ class Images:
 
 
 def provide() -> Images:
-    """All of them, out of the cache where nothing changed, and noted for `provided`. Raises `oci.ImageError` or `packages.PackageError`."""
+    """Return all of them, out of the cache where nothing changed, and noted for `provided`. Raises `oci.ImageError` or
+    `packages.PackageError`."""
     system, project = _system(), _project_key()
     syncer = _environment("syncer", project)
 
@@ -103,7 +104,7 @@ def provide() -> Images:
 
 
 def provided() -> Images:
-    """What `provide` made last: for the sandbox, where nothing can be fetched. Raises `oci.ImageError`."""
+    """Return what `provide` made last: for the sandbox, where nothing can be fetched. Raises `oci.ImageError`."""
     if not _NOTE.exists():
         raise oci.ImageError("no images were made for real nodes yet: PYTHONPATH=hack python -m nodes prepare")
     noted: Images = pickle.loads(_NOTE.read_bytes())
@@ -142,7 +143,7 @@ def _make_system(folder: Path) -> None:
 
 
 def _mirror(codename: str) -> str:
-    """Where apt takes the distribution itself from, on this machine. Raises `oci.ImageError`."""
+    """Return where apt takes the distribution itself from, on this machine. Raises `oci.ImageError`."""
     listed = oci.run(["apt-get", "indextargets", "--format", "$(ORIGIN) $(CODENAME) $(SITE)", "Created-By: Packages"]).splitlines()
     found = [line.split()[-1] for line in listed if line.startswith(f"Debian {codename} ")]
     if not found:
@@ -151,7 +152,7 @@ def _mirror(codename: str) -> str:
 
 
 def _add_python(root: Path) -> None:
-    """The interpreter that runs this, with its library, at the places where the Dockerfiles have theirs."""
+    """Add the interpreter that runs this, with its library, at the places where the Dockerfiles have theirs."""
     library = Path(sysconfig.get_path("stdlib"))
     target = root / f"usr/local/lib/{PYTHON}"
     left_out = {library / name for name in _LEFT_OUT} | set(library.glob("config-*"))
@@ -175,7 +176,7 @@ def _add_python(root: Path) -> None:
 
 # --- environments -----------------------------------------------------------------------------------------------------
 def _environment(component: str, project: str) -> tuple[Layer, Layer]:
-    """What others wrote, and what is the project's own: layers that change seldom and always."""
+    """Return what others wrote, and what is the project's own: layers that change seldom and always."""
     with contextlib.ExitStack() as installation:
         roots: list[Path] = []
 
@@ -192,7 +193,7 @@ def _environment(component: str, project: str) -> tuple[Layer, Layer]:
 
 
 def _torch_packages() -> Path:
-    """What torch needs, and nothing of this project, which the image has."""
+    """Return what torch needs, and nothing of this project, which the image has."""
 
     def make(folder: Path) -> None:
         _install("torch", folder)
@@ -204,7 +205,7 @@ def _torch_packages() -> Path:
 
 
 def _install(component: str, folder: Path) -> None:
-    """The component's environment into an empty folder, by the script that the Dockerfiles run."""
+    """Install the component's environment into an empty folder, by the script that the Dockerfiles run."""
     print(f"installing the environment of the image {component}", file=sys.stderr)
     script, python = cache.ROOT / "hack/images/install.sh", Path(sys.executable).resolve()
     oci.run([script, component, PREFIX, "--root", folder, "--python", python, "--image-python", IMAGE_PYTHON])
@@ -222,7 +223,7 @@ def _project_key() -> str:
 
 
 def _own_files(root: Path) -> list[str]:
-    """Paths of the project's own packages and commands in an environment, relative to the root."""
+    """Return paths of the project's own packages and commands in an environment, relative to the root."""
     patterns = (f"{SITE_PACKAGES}/diloco*", f"{PREFIX.lstrip('/')}/bin/*diloco*")
     return sorted(str(path.relative_to(root)) for pattern in patterns for path in root.glob(pattern))
 
@@ -261,7 +262,7 @@ def _wheels(project: str) -> list[Path]:
 
 
 def _plain_python(system: Layer) -> Image:
-    """In place of Docker Hub's image of that name: the system with `python` and pip."""
+    """Make the system with `python` and pip, in place of Docker Hub's image of that name."""
     [pip] = Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl")
     recipe = f"""\
 FROM system

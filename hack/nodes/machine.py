@@ -21,7 +21,7 @@ FREE_GIGABYTES = 15
 
 
 def why_not() -> list[str]:
-    """What is missing for real nodes, each as a sentence; nothing when they can run."""
+    """Return what is missing for real nodes, each as a sentence; nothing when they can run."""
     return list(_missing())
 
 
@@ -68,7 +68,7 @@ def _existing(path: Path) -> Path:
 
 
 def release() -> dict[str, str]:
-    """/etc/os-release."""
+    """Return /etc/os-release."""
     lines = Path("/etc/os-release").read_text().splitlines() if Path("/etc/os-release").exists() else []
     return {name: value.strip('"') for name, _, value in (line.partition("=") for line in lines)}
 
@@ -84,7 +84,7 @@ class Hierarchy:
 
 
 def hierarchies() -> list[Hierarchy]:
-    """Those of this process' mount namespace, each once."""
+    """Return those of this process' mount namespace, each once."""
     found: dict[str, Hierarchy] = {}
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")

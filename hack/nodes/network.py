@@ -35,7 +35,7 @@ def hold_address(address: str) -> None:
 
 
 def start_dns(coredns: Path, kubeconfig: Path, folder: Path) -> None:
-    """A name server for Services and pods, at `DNS_ADDRESS`. It ends with the sandbox."""
+    """Start a name server for Services and pods, at `DNS_ADDRESS`. It ends with the sandbox."""
     hold_address(DNS_ADDRESS)
     folder.mkdir(parents=True)
     (folder / "Corefile").write_text(_COREFILE.format(address=DNS_ADDRESS, kubeconfig=kubeconfig))
@@ -44,7 +44,7 @@ def start_dns(coredns: Path, kubeconfig: Path, folder: Path) -> None:
 
 
 def start_forwarder(address: str, port: int, target_port: int) -> None:
-    """A connection to `address:port` reaches 127.0.0.1:`target_port`. It ends with the sandbox."""
+    """Forward connections to `address:port` to 127.0.0.1:`target_port`. It ends with the sandbox."""
     hold_address(address)
     command = [sys.executable, "-m", "nodes.network", address, str(port), str(target_port)]
     environment = {**os.environ, "PYTHONPATH": str(cache.ROOT / "hack")}

@@ -50,7 +50,7 @@ class Node:
         labels: Mapping[str, str] | None = None,
         taints: Sequence[Mapping[str, str]] = (),
     ) -> None:
-        """`index` makes its network, 10.244.<index>.0/24; `folder` holds its logs and state; `dns`: address of its name server."""
+        """Make node `index`, whose network is 10.244.<index>.0/24; `folder` holds its logs and state; `dns`: address of its name server."""
         self.name = name
         self.address = f"10.244.{index}.1"
         self._network = f"10.244.{index}.0/24"
@@ -81,7 +81,7 @@ class Node:
         self.start_kubelet()
 
     def start_kubelet(self) -> None:
-        """It registers the node if the API server does not know it. Does not wait for Ready."""
+        """Start the kubelet, which registers the node if the API server does not know it. Does not wait for Ready."""
         arguments = [
             f"--config={self._folder / 'kubelet.json'}",
             f"--kubeconfig={self._kubeconfig}",
@@ -94,7 +94,7 @@ class Node:
         self._kubelet_process.start([self._kubelet_program, *arguments], os.environ)
 
     def kill_kubelet(self) -> None:
-        """SIGKILL: the kubelet ends without a word, and the containers run on."""
+        """Kill the kubelet with SIGKILL: it ends without a word, and the containers run on."""
         self._kubelet_process.kill()
 
     def _start_containerd(self, *, pods: bool) -> None:
@@ -106,7 +106,7 @@ class Node:
 
     # --- images ---
     def _fill_store(self, images: Iterable[Image]) -> None:
-        """Pods of an earlier run out of the store, and the images in: while nothing else uses it."""
+        """Put pods of an earlier run out of the store, and the images in: while nothing else uses it."""
         for left in _LEFT_BEHIND:
             shutil.rmtree(self._store / left, ignore_errors=True)
         self._start_containerd(pods=False)
@@ -147,7 +147,7 @@ class Node:
 
     # --- containers ---
     def processes(self, pod: str, container: str) -> list[int]:
-        """Process ids of a running container, its first process first. Empty when it does not run."""
+        """Return process ids of a running container, its first process first. Empty when it does not run."""
         wanted = {"io.kubernetes.pod.name": pod, "io.kubernetes.container.name": container}
         tasks = {line.split()[0]: line.split()[1:] for line in self._ctr("tasks", "list").stdout.splitlines()[1:]}
         for identity in self._ctr("containers", "list", "--quiet").stdout.split():
@@ -232,7 +232,7 @@ disabled_plugins = {json.dumps(disabled)}
         }
 
     def last_lines(self) -> str:
-        """The end of its logs, for a message."""
+        """Return the end of its logs, for a message."""
         return f"{self._containerd.last_lines()}\n{self._kubelet_process.last_lines()}"
 
 
@@ -262,7 +262,7 @@ class _Program:
         self._process = None
 
     def wait_for(self, holds: Callable[[], bool], what: str) -> None:
-        """Until `holds`. Raises `NodeError` when the program ends meanwhile, or after `START_SECONDS`."""
+        """Wait until `holds`. Raises `NodeError` when the program ends meanwhile, or after `START_SECONDS`."""
         end = time.monotonic() + START_SECONDS
         while not holds():
             if self._process is None or self._process.poll() is not None or time.monotonic() > end:

@@ -75,7 +75,7 @@ class Image:
         return _named(self.manifest())[0]
 
     def write(self, target: IO[bytes], held: Collection[str]) -> None:
-        """The image as an archive, less the layers whose digests the reader holds already."""
+        """Write the image as an archive, less the layers whose digests the reader holds already."""
         manifest = self.manifest()
         described = {**_descriptor("manifest.v1+json", *_named(manifest)), "annotations": {"io.containerd.image.name": self.name}}
         index = json.dumps({**_typed("index.v1+json"), "manifests": [described]}).encode()
@@ -113,21 +113,22 @@ def _blob(digest: str) -> str:
 
 # --- layers -----------------------------------------------------------------------------------------------------------
 def layer(name: str, key: str, make: Callable[[Path], None]) -> Layer:
-    """The layer of this name and key out of the cache; else `make` packs it into a folder (`pack`), and older ones of the name go."""
+    """Return the layer of this name and key out of the cache; else `make` packs it into a folder (`pack`), and older ones of the name
+    go."""
     forget("layers", name, keep=key)
     folder = cache.made_once(cache.FOLDER / "layers" / f"{name}-{key}", make)
     return Layer(folder / "layer.tar", (folder / "digest").read_text())
 
 
 def forget(kind: str, name: str, *, keep: str) -> None:
-    """Older ones of that name, which no run will ask for again."""
+    """Remove older ones of that name, which no run will ask for again."""
     for folder in (cache.FOLDER / kind).glob(f"{name}-*"):
         if folder.name != f"{name}-{keep}" and len(folder.name) == len(f"{name}-{keep}"):
             shutil.rmtree(folder)
 
 
 def pack(root: Path, folder: Path, *, leave_out: Sequence[str] = (), only: Sequence[str] = (".",)) -> None:
-    """layer.tar and its digest into `folder`, of the files below `root`, as root's."""
+    """Pack the files below `root`, as root's, into layer.tar with its digest in `folder`."""
     if not only:
         raise ImageError(f"nothing of this project was installed into {root}")
     file = folder / "layer.tar"
@@ -138,7 +139,7 @@ def pack(root: Path, folder: Path, *, leave_out: Sequence[str] = (), only: Seque
 
 
 def run(command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
-    """What the command prints. Raises `ImageError` with the end of its output unless it ends with status 0."""
+    """Return what the command prints. Raises `ImageError` with the end of its output unless it ends with status 0."""
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ImageError(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")

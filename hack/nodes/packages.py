@@ -17,7 +17,7 @@ class PackageError(Exception):
 
 
 def provide() -> Path:
-    """A folder that looks like the root of a system on which `PACKAGES` are installed. Raises `PackageError`."""
+    """Return a folder that looks like the root of a system on which `PACKAGES` are installed. Raises `PackageError`."""
     codename = machine.release()["VERSION_CODENAME"]
     return cache.made_once(cache.FOLDER / f"packages-{codename}-{cache.key(*PACKAGES)}", _make)
 
@@ -45,5 +45,5 @@ def _apt(arguments: list[str], folder: Path) -> None:
 
 
 def search_path(packages: Path) -> str:
-    """PATH with the programs of the packages in front: containerd finds its shims there, debootstrap what it needs."""
+    """Return PATH with the programs of the packages in front: containerd finds its shims there, debootstrap what it needs."""
     return f"{packages / 'usr/bin'}:{packages / 'usr/sbin'}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"

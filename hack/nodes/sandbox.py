@@ -111,7 +111,7 @@ def _exit_status(status: int) -> int:
 
 # --- what the command finds ------------------------------------------------------------------------------------------
 def _furnish(scratch: Path) -> None:
-    """Mounts and the loopback device of the new namespaces."""
+    """Make mounts and the loopback device of the new namespaces."""
     hierarchies = machine.hierarchies()
     _mount("--make-rprivate", "/")
     _mount("-t", "proc", "proc", "/proc")
@@ -144,7 +144,7 @@ def _groups(name: str) -> list[Path]:
 
 
 def _enter(groups: Sequence[Path]) -> None:
-    """This process into cgroups of its own, one a hierarchy: they become the root of what the sandbox sees."""
+    """Move this process into cgroups of its own, one a hierarchy: they become the root of what the sandbox sees."""
     for group in groups:
         group.mkdir()
         for inherited in ("cpuset.cpus", "cpuset.mems"):  # empty at first, and then no process may enter
@@ -156,7 +156,7 @@ def _enter(groups: Sequence[Path]) -> None:
 
 
 def _leave(groups: Sequence[Path]) -> None:
-    """This process out of them again, as a group with a member cannot be removed."""
+    """Move this process out of them again, as a group with a member cannot be removed."""
     for group in groups:
         if group.exists():
             (group.parent / "cgroup.procs").write_text(str(os.getpid()))
@@ -176,7 +176,7 @@ def _reap(scratch: Path, groups: Sequence[Path]) -> None:
 
 
 def _remove_group(group: Path) -> OSError | None:
-    """Why it could not be removed; None when it is not there any more."""
+    """Return why it could not be removed; None when it is not there any more."""
     for folder, _, _ in os.walk(group, topdown=False):
         try:
             Path(folder).rmdir()

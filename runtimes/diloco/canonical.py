@@ -50,12 +50,13 @@ class Part:
     axes: tuple[int, ...] | None
 
     def to_canonical(self, value: NDArray[np.generic]) -> NDArray[np.float32]:
-        """A new C-contiguous float32 array in canonical shape from the parameter's value, or from its layer's slice. Never a view."""
+        """Return a new C-contiguous float32 array in canonical shape from the parameter's value, or from its layer's slice. Never a
+        view."""
         turned = value if self.axes is None else np.transpose(value, self.axes)
         return np.array(turned, dtype=np.float32, order="C")
 
     def to_native(self, value: NDArray[np.float32]) -> NDArray[np.float32]:
-        """A view of a canonical value with the axes as the framework has them. Raises ValueError for another shape than `spec`'s."""
+        """Return a view of a canonical value with the axes as the framework has them. Raises ValueError for another shape than `spec`'s."""
         if value.shape != tuple(self.spec.shape):
             raise ValueError(f"tensor {self.spec.name!r} has shape {tuple(self.spec.shape)}, got {value.shape}")
         return value if self.axes is None else np.transpose(value, np.argsort(self.axes))
@@ -67,7 +68,7 @@ def lay_out(
     is_embedding: Callable[[str], bool],
     stacks: Callable[[str], int] | None = None,
 ) -> dict[str, Part]:
-    """The canonical tensors of a model, by canonical name, sorted.
+    """Return the canonical tensors of a model, by canonical name, sorted.
 
     `shapes`: the framework's parameters. `canonical`: for some of them, their canonical form or only name; the others keep their own
     name. `is_embedding` decides by the framework's name where `Canonical.embedding` is None, and `stacks` where `Canonical.stack_axes` is;

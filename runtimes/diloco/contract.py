@@ -147,7 +147,7 @@ TLS_IDENTITY_FILE = "identity.pem"
 
 # --- identities: the URI in a certificate -----------------------------------------------------------------------------
 def learner_identity(job_uid: str, unit: str, attempt: int) -> str:
-    """Of one attempt of a learner unit. It may join as this attempt only."""
+    """Name one attempt of a learner unit. It may join as this attempt only."""
     return f"diloco://{job_uid}/learner/{unit}/{attempt}"
 
 
@@ -157,27 +157,27 @@ def learner_host_name(job: str, namespace: str, unit: str, attempt: int) -> str:
 
 
 def syncer_identity(job_uid: str) -> str:
-    """Of the job's syncer, as a server."""
+    """Name the job's syncer, as a server."""
     return f"diloco://{job_uid}/syncer"
 
 
 def operator_identity(job_uid: str) -> str:
-    """Of the operator as a client of the job's syncer: it may watch."""
+    """Name the operator as a client of the job's syncer: it may watch."""
     return f"diloco://{job_uid}/operator"
 
 
 def remote_snapshots(uri: str, namespace: str, job: str, uid: str) -> str:
-    """The folder below `spec.training.checkpoint.uri` with the copies of this job's snapshots."""
+    """Return the folder below `spec.training.checkpoint.uri` with the copies of this job's snapshots."""
     return f"{uri.rstrip('/')}/{namespace}-{job}-{uid}"
 
 
 def syncer_pod_name(job: str) -> str:
-    """Name of the syncer's pod, which is also its host name in the job's headless Service."""
+    """Name the syncer's pod, which is also its host name in the job's headless Service."""
     return f"{job}-syncer"
 
 
 def syncer_host_name(job: str, namespace: str) -> str:
-    """The name in the syncer's certificate. Clients demand it at any address that they connect to."""
+    """Return the name in the syncer's certificate. Clients demand it at any address that they connect to."""
     return f"{syncer_pod_name(job)}.{job}.{namespace}.svc"
 
 
@@ -226,7 +226,7 @@ _LAST_WORDS = re.compile(r"diloco: exit (\d{1,3})(?:, rank (\d{1,6}))?: (.*)", r
 
 
 def parse_last_words(line: str) -> LastWords | None:
-    """None: the line is something else."""
+    """Parse last words; None: the line is something else."""
     found = _LAST_WORDS.fullmatch(line)
     return LastWords(int(found[1]), None if found[2] is None else int(found[2]), found[3]) if found is not None else None
 

@@ -16,7 +16,7 @@ class ContractError(ValueError):
 
 
 def read_job_file(environment: Mapping[str, str]) -> contract.JobFile:
-    """The mounted job file. Raises ContractError with the path of each wrong field."""
+    """Return the mounted job file. Raises ContractError with the path of each wrong field."""
     path = required(environment, contract.ENV_JOB_FILE)
     try:
         return contract.JobFile.model_validate_json(Path(path).read_bytes())
@@ -28,7 +28,8 @@ def read_job_file(environment: Mapping[str, str]) -> contract.JobFile:
 
 
 def tls_files(environment: Mapping[str, str]) -> TlsFiles:
-    """Where this process finds its certificate. Missing or wrong files there are no ContractError: the operator may still renew them.
+    """Return where this process finds its certificate. Missing or wrong files there are no ContractError: the operator may still renew
+    them.
 
     Raises ContractError if the variable is not set.
     """
@@ -36,7 +37,7 @@ def tls_files(environment: Mapping[str, str]) -> TlsFiles:
 
 
 def required(environment: Mapping[str, str], name: str) -> str:
-    """The variable's value. Raises ContractError if it is unset or empty."""
+    """Return the variable's value. Raises ContractError if it is unset or empty."""
     value = environment.get(name, "")
     if not value:
         raise ContractError(f"environment variable {name} is not set: this program is started by the operator in a pod of a DiLoCoJob")
@@ -44,7 +45,7 @@ def required(environment: Mapping[str, str], name: str) -> str:
 
 
 def integer(environment: Mapping[str, str], name: str, default: int | None, least: int) -> int:
-    """The variable as an integer of at least `least`; None as `default` makes it required. Raises ContractError."""
+    """Return the variable as an integer of at least `least`; None as `default` makes it required. Raises ContractError."""
     text = environment.get(name, "") if default is not None else required(environment, name)
     if not text:
         assert default is not None

@@ -13,7 +13,7 @@ _TORCHRUN_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+)")
 
 
 def error_line(output: str) -> str:
-    """The last line that says something; of a message of several lines the first. "" if there is none."""
+    """Return the last line that says something; of a message of several lines the first. "" if there is none."""
     lines = [_RANK.sub("", line).rstrip() for line in output.splitlines()]
     if summary := _torchrun(lines):
         return summary
@@ -22,7 +22,7 @@ def error_line(output: str) -> str:
 
 
 def _torchrun(lines: list[str]) -> str:
-    """What torchrun's summary, a table, says of the rank that failed first. Its log has the error."""
+    """Return what torchrun's summary, a table, says of the rank that failed first. Its log has the error."""
     start = next((index for index, line in enumerate(lines) if line.startswith("Root Cause (first observed failure)")), None)
     if start is None:
         return ""

@@ -49,7 +49,7 @@ def leave_last_words(environment: Mapping[str, str], status: int, message: str) 
 
 
 def has_last_words(environment: Mapping[str, str]) -> bool:
-    """Whether a process of this pod has left the cause of its end."""
+    """Return whether a process of this pod has left the cause of its end."""
     path = _path(environment)
     try:
         text = path.read_text() if path is not None else ""
@@ -59,7 +59,7 @@ def has_last_words(environment: Mapping[str, str]) -> bool:
 
 
 def report_exceptions(environment: Mapping[str, str] | None = None) -> None:
-    """From now on, an exception that ends this process is its last words. Processes forked from it are not concerned."""
+    """Let an exception that ends this process be its last words, from now on. Processes forked from it are not concerned."""
     environment = os.environ if environment is None else environment
     if _path(environment) is None or isinstance(sys.excepthook, _Hook):
         return
@@ -67,7 +67,7 @@ def report_exceptions(environment: Mapping[str, str] | None = None) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """`ValueError: bad batch`, in one line."""
+    """Return `ValueError: bad batch`, in one line."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
 
 
@@ -84,13 +84,13 @@ class _Hook:
 
 
 def _path(environment: Mapping[str, str]) -> Path | None:
-    """The syncer's message is its result, and none of these."""
+    """Return where last words go: the syncer's message is its result, and none of these."""
     path = environment.get(contract.ENV_TERMINATION_LOG)
     return Path(path) if path and environment.get(contract.ENV_UNIT) else None
 
 
 def _rank(environment: Mapping[str, str]) -> int | None:
-    """As torch's launchers and ours name it; None: the unit has one process, or its ranks are named otherwise."""
+    """Read the rank as torch's launchers and ours name it; None: the unit has one process, or its ranks are named otherwise."""
     rank, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     return int(rank) if rank.isdecimal() and size != "1" else None
 

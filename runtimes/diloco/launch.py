@@ -70,7 +70,7 @@ class Ended:
 
 
 def rank_environments(environment: Mapping[str, str], processes: int, free_ports: tuple[int, int] = (0, 0)) -> list[dict[str, str]]:
-    """The environment of each rank of this host.
+    """Return the environment of each rank of this host.
 
     `free_ports`: where the ranks of a unit of one host meet, for torch and for JAX. Raises ContractError if the unit has several hosts and
     the pod does not say where they meet.
@@ -104,7 +104,7 @@ def rank_environments(environment: Mapping[str, str], processes: int, free_ports
 
 
 def cause_of(ends: Sequence[Ended]) -> Ended | None:
-    """The end, in the order of time, that is the cause of the others; None: all ended with status 0."""
+    """Return the end, in the order of time, that is the cause of the others; None: all ended with status 0."""
     failed = [end for end in ends if end.returncode != 0 and not end.killed_here]
     by_itself = [end for end in failed if end.returncode != Exit.RANK_LOST]
     return next(iter(by_itself or failed), None)
@@ -133,12 +133,12 @@ class Ranks:
             thread.start()
 
     def signal(self, number: int) -> None:
-        """To every rank that runs."""
+        """Signal every rank that runs."""
         for process in self._processes:
             process.send_signal(number)
 
     def wait(self) -> list[Ended]:
-        """All ends, in the order of time. After the first failure, what does not end within `FAILURE_GRACE` is killed."""
+        """Return all ends, in the order of time. After the first failure, what does not end within `FAILURE_GRACE` is killed."""
         ends: list[Ended] = []
         kill_at: float | None = None
         while len(ends) < len(self._processes):
@@ -165,7 +165,7 @@ class Ranks:
 
 
 def _print_lines(rank: int, pipe: BinaryIO, tail: collections.deque[str]) -> None:
-    """To our own output, each with its rank: lines of several ranks never mix."""
+    """Print lines to our own output, each with its rank: lines of several ranks never mix."""
     prefix = f"[{rank}] ".encode()
     for line in pipe:
         tail.append(line.decode(errors="replace").rstrip())
@@ -197,7 +197,7 @@ def launch(command: Sequence[str], environment: Mapping[str, str], processes: in
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command. A single process takes its place, so that nothing stands between it and the kubelet."""
+    """Return the command. A single process takes its place, so that nothing stands between it and the kubelet."""
     options = _parser().parse_args(argv)
     environment = dict(os.environ)
     raise_locked_memory()
@@ -253,7 +253,7 @@ def _count(text: str) -> int:
 
 
 def _free_ports() -> tuple[int, int]:
-    """Two, which another program may take until they are used: then the attempt fails, and the next one has others."""
+    """Return two, which another program may take until they are used: then the attempt fails, and the next one has others."""
     with socket.socket() as first, socket.socket() as second:
         first.bind(("127.0.0.1", 0))
         second.bind(("127.0.0.1", 0))

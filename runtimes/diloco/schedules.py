@@ -50,13 +50,13 @@ class Schedule:
             raise ValueError(f"tail must be above 0 and at most 1, a share of the job, not {self.tail}")
 
     def share(self, local_step: int, progress: float) -> float:
-        """Of local step `local_step` (from 1) of this process, when `progress` (0..1) of the job is done. In 0..1."""
+        """Return the share of local step `local_step` (from 1) of this process, when `progress` (0..1) of the job is done. In 0..1."""
         warm = min(1.0, local_step / self.warmup) if self.warmup else 1.0
         done = min(1.0, max(0.0, progress))
         return warm * (self.final + (1.0 - self.final) * _DECAYS[self.decay](done, self.tail))
 
     def next_share(self, clock: Clock) -> float:
-        """Of the step that the session's program takes next."""
+        """Return the share of the step that the session's program takes next."""
         return self.share(clock.step_count + 1, clock.progress)
 
 

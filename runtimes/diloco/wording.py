@@ -4,15 +4,15 @@ from __future__ import annotations
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """`1 unit`, `2 units`, `0 units`. `many`: the words for any count but 1, if they are not those for 1 and an s."""
+    """Return `1 unit`, `2 units`, `0 units`. `many`: the words for any count but 1, if they are not those for 1 and an s."""
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def loss_text(loss: float, digits: int = 4) -> str:
-    """`2.310`, `0.004120`, `4.100e-05`: so many significant digits, as small losses are told from 0."""
+    """Return `2.310`, `0.004120`, `4.100e-05`: so many significant digits, as small losses are told from 0."""
     return f"{loss:#.{digits}g}".removesuffix(".")
 
 
 def one_line(text: str, most: int) -> str:
-    """What a stranger said, in one printable line of at most so many characters."""
+    """Return what a stranger said, in one printable line of at most so many characters."""
     return "".join(character if character.isprintable() else " " for character in text[:most]).strip()

@@ -27,7 +27,7 @@ CATALOGUE: Mapping[str, Accelerator] = MappingProxyType(_kinds)
 
 
 def of_family(*families: Family) -> tuple[str, ...]:
-    """Names of the built-in kinds of these families."""
+    """Return names of the built-in kinds of these families."""
     return tuple(accelerator.name for accelerator in ROWS if accelerator.family in families)
 
 
@@ -35,7 +35,7 @@ type _Index = dict[str, dict[str, list[tuple[Accelerator, NodeLabels]]]]
 
 
 def _index(kinds: Iterable[Accelerator]) -> _Index:
-    """Label key -> value -> rows, in the order in which the dialects decide. Labels that only a catalogue file has come first: the
+    """Map label key -> value -> rows, in the order in which the dialects decide. Labels that only a catalogue file has come first: the
     cluster's administrator knows its nodes best."""
     found: _Index = {}
     entries = [(accelerator, labels) for accelerator in kinds for labels in accelerator.labels]
@@ -71,7 +71,7 @@ def extend(rows: Sequence[Accelerator], incidental: Iterable[str] = ()) -> None:
 
 
 def identify(labels: Mapping[str, str]) -> tuple[Accelerator, NodeLabels] | None:
-    """The accelerator of a node with these labels, and the entry of its row that says so; None when no row matches."""
+    """Return the accelerator of a node with these labels, and the entry of its row that says so; None when no row matches."""
     for key, by_value in _by_label.items():
         for accelerator, entry in by_value.get(labels.get(key, ""), ()):
             if entry.matches(labels):
@@ -80,12 +80,12 @@ def identify(labels: Mapping[str, str]) -> tuple[Accelerator, NodeLabels] | None
 
 
 def has_accelerator_label(labels: Mapping[str, str]) -> bool:
-    """Whether a node with these labels has accelerators, be they in the catalogue or not."""
+    """Return whether a node with these labels has accelerators, be they in the catalogue or not."""
     return any(key in labels for key in ACCELERATOR_LABELS)
 
 
 def is_incidental(resource: str) -> bool:
-    """Whether an extended resource says nothing of what a node is for: units that do not request it may run there."""
+    """Return whether an extended resource says nothing of what a node is for: units that do not request it may run there."""
     return covers(_incidental, resource)
 
 
@@ -118,7 +118,7 @@ def unit_shape(
     hosts: int | None = None,
     accelerators_per_host: int | None = None,
 ) -> UnitShape:
-    """Hosts and accelerators of a unit, from the fields of a pool. Raises ValueError where the CRD's rules do not hold.
+    """Return hosts and accelerators of a unit, from the fields of a pool. Raises ValueError where the CRD's rules do not hold.
 
     TPU: hosts = chips of the topology / chips per host. Other families: hosts as given, 1 by default.
     """

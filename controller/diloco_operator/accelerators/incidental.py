@@ -36,10 +36,10 @@ BUILT_IN_INCIDENTAL = (
 
 
 def patterns(resources: Iterable[IncidentalResource]) -> dict[str, None]:
-    """What `covers` looks names up in."""
+    """Return what `covers` looks names up in."""
     return dict.fromkeys(each.pattern for each in resources)
 
 
 def covers(known: dict[str, None], name: str) -> bool:
-    """Whether the resource `name` is one of these patterns, or of the domain of one."""
+    """Return whether the resource `name` is one of these patterns, or of the domain of one."""
     return name in known or name.partition("/")[0] + WHOLE_DOMAIN in known

@@ -31,7 +31,7 @@ class LabelDialect:
     """Domain of the labels by which the same nodes say how they are paid for; "": of several."""
 
     def of(self, *values: str, key: str = "", qualifier: str = "") -> NodeLabels:
-        """The labels of a row in this dialect: `key` has one of `values`, and the label `qualifier` has the value given here."""
+        """Return the labels of a row in this dialect: `key` has one of `values`, and the label `qualifier` has the value given here."""
         return NodeLabels(self, key or self.key, values, qualifier)
 
 
@@ -46,15 +46,15 @@ class NodeLabels:
     """Value of the dialect's `qualifier` label; "" where `key` alone decides."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels has the accelerator."""
+        """Return whether a node with these labels has the accelerator."""
         return labels.get(self.key) in self.values and (not self.qualifier or labels.get(self.dialect.qualifier) == self.qualifier)
 
     def selector(self, topology: str) -> dict[str, str]:
-        """A node selector for slices of this topology."""
+        """Return a node selector for slices of this topology."""
         return {self.key: self.values[0], self.dialect.topology: topology}
 
     def on_node(self, *, topology: str = "", per_host: int = 0) -> dict[str, str]:
-        """Labels of a node, as the dialect sets them."""
+        """Return labels of a node, as the dialect sets them."""
         labels = {self.key: self.values[0]}
         if self.qualifier:
             labels[self.dialect.qualifier] = self.qualifier
@@ -65,12 +65,12 @@ class NodeLabels:
         return labels
 
     def count_of(self, labels: Mapping[str, str]) -> int:
-        """Accelerators of the host, by its labels; 0 where the dialect has no label for that."""
+        """Return accelerators of the host, by its labels; 0 where the dialect has no label for that."""
         text = labels.get(self.dialect.count, "") if self.dialect.count else ""
         return int(text) if text.isdecimal() else 0
 
     def topology_of(self, labels: Mapping[str, str]) -> str:
-        """Topology of the slice, by its labels; "" where the dialect has no label for that."""
+        """Return topology of the slice, by its labels; "" where the dialect has no label for that."""
         return labels.get(self.dialect.topology, "") if self.dialect.topology else ""
 
 
@@ -173,8 +173,8 @@ https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery
 
 
 def part_of_accelerator(product: str) -> str:
-    """What a product is that is no whole accelerator, by the name that NVIDIA's feature discovery gives it; "" for any other.
-    See https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
+    """Return what a product is that is no whole accelerator, by the name that NVIDIA's feature discovery gives it; "" for any other. See
+    https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md."""
     if "-MIG-" in product:
         return "parts of GPUs (MIG)"
     if product.endswith("-SHARED"):

@@ -85,14 +85,14 @@ class Accelerator:
         return max((len(parse_topology(topology)) for topology in self.host_options), default=0)
 
     def node_selector(self, topology: str) -> dict[str, str]:
-        """Node labels that a pod of a TPU slice selects, as GKE asks for. {} for other families."""
+        """Return node labels that a pod of a TPU slice selects, as GKE asks for. {} for other families."""
         return next((each.selector(topology) for each in self.labels if each.dialect.topology), {})
 
 
 def tpu_3d(
     name: str, label: str, *, peak: float, memory: float, pod: tuple[int, int, int], max_chips: int, sources: tuple[str, ...]
 ) -> Accelerator:
-    """A TPU whose slices are 3-D tori of hosts with 4 chips."""
+    """Return a TPU whose slices are 3-D tori of hosts with 4 chips."""
     return Accelerator(
         name,
         Family.TPU,
@@ -111,7 +111,7 @@ def tpu_3d(
 
 
 def tpu_2d(name: str, label: str, *, peak: float, memory: float, sources: tuple[str, ...]) -> Accelerator:
-    """A TPU whose slices are 2-D meshes of hosts with 1, 4 or 8 chips."""
+    """Return a TPU whose slices are 2-D meshes of hosts with 1, 4 or 8 chips."""
     return Accelerator(
         name,
         Family.TPU,
@@ -139,7 +139,7 @@ def host_accelerator(
     taints: tuple[str, ...] = (),
     access: Access = UNPRIVILEGED,
 ) -> Accelerator:
-    """An accelerator of single hosts. The taint named like the resource is always tolerated: clusters use it by convention
+    """Return an accelerator of single hosts. The taint named like the resource is always tolerated: clusters use it by convention
     (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#extendedresourcetoleration)."""
     return Accelerator(
         name,

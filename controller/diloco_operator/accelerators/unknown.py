@@ -27,8 +27,8 @@ class UnknownAccelerator(NamedTuple):
 
 
 def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> UnknownAccelerator | None:
-    """Of a node that `identify` does not know. `devices`: the resources that it offers, without incidental ones. None: nothing says that it
-    has accelerators."""
+    """Find the accelerators of a node that `identify` does not know. `devices`: the resources that it offers, without incidental ones.
+    None: nothing says that it has accelerators."""
     vendors = _vendors()
     offered = [name for name in devices if _domain(name) in vendors]
     labelled = [key for key in ACCELERATOR_LABELS if key in labels]
@@ -51,19 +51,20 @@ def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> Un
 
 
 def _vendors() -> dict[str, str]:
-    """Domain of resources -> the resource of the catalogue: `nvidia.com/mig-1g.10gb` is of the vendor whose GPUs the catalogue has."""
+    """Return domain of resources -> the resource of the catalogue: `nvidia.com/mig-1g.10gb` is of the vendor whose GPUs the catalogue
+    has."""
     return {_domain(kind.resource): kind.resource for kind in CATALOGUE.values() if kind.resource}
 
 
 def _telling_label(labels: Mapping[str, str], labelled: Sequence[str]) -> str:
-    """The label that says most of the accelerators: one of a product, else the type of the machine, else one of a vendor; "": there is
-    none."""
+    """Return the label that says most of the accelerators: one of a product, else the type of the machine, else one of a vendor; "": there
+    is none."""
     product = next((key for key in labelled if key not in VENDOR_LABELS), "")
     return product or (INSTANCE_TYPE.key if INSTANCE_TYPE.key in labels else next(iter(labelled), ""))
 
 
 def _discovery(resource: str) -> LabelDialect | None:
-    """The program that labels nodes with accelerators of this resource."""
+    """Return the program that labels nodes with accelerators of this resource."""
     rows = (kind for kind in CATALOGUE.values() if kind.resource == resource and kind.family is Family.HOST)
     return next((each.dialect for kind in rows for each in kind.labels if each.dialect.discovers and each.dialect.key), None)
 

@@ -59,7 +59,7 @@ class Allotment:
         return self._request(job) is not None
 
     def update(self, request: AllotmentRequest) -> None:
-        """What the job has and wants from now on. While `in_steps` runs, this and other changes wait for its end."""
+        """Replace what the job has and wants from now on. While `in_steps` runs, this and other changes wait for its end."""
         self._forget_revocations(request)
         if self._deferred is None:
             self._update(request)
@@ -67,7 +67,7 @@ class Allotment:
             self._deferred[request.job] = request
 
     def remove(self, job: str) -> None:
-        """The job is gone. What its last pods have is free when they have ended."""
+        """Forget a job that is gone. What its last pods have is free when they have ended."""
         if self._deferred is None:
             self._remove(job)
         else:
@@ -97,9 +97,9 @@ class Allotment:
         return bool(self._large) or self._deferred is not None
 
     def in_steps(self) -> Steps[set[str]]:
-        """What `refresh` does, in short steps. The caller answers the problems, wherever it likes. Between steps it may do other things and
-        call any other method of this object. What changes meanwhile counts from the end on: the result is right for the state at the
-        beginning, and until then the last one stands."""
+        """Return what `refresh` does, in short steps. The caller answers the problems, wherever it likes. Between steps it may do other
+        things and call any other method of this object. What changes meanwhile counts from the end on: the result is right for the state at
+        the beginning, and until then the last one stands."""
         self._take_changes()
         self._deferred, self._large = {}, 0
         concerned: set[str] = set()
@@ -125,11 +125,11 @@ class Allotment:
 
     # --- what it says --------------------------------------------------------------------------------------------------------
     def of(self, job: str) -> Allotted:
-        """What the job gets and gives, as of the last refresh."""
+        """Return what the job gets and gives, as of the last refresh."""
         return self._results.get(job, NOTHING)
 
     def spares(self, job: str) -> dict[str, list[str]]:
-        """Pool -> the names of the free slices that are kept for it beside its units, once these have what they want."""
+        """Return pool -> the names of the free slices that are kept for it beside its units, once these have what they want."""
         request, granted = self._request(job), self.of(job).granted
         found: dict[str, list[str]] = {}
         for pool in request.pools if request is not None else ():
@@ -140,7 +140,8 @@ class Allotment:
         return found
 
     def view(self, job: str) -> AllottedFleet:
-        """The fleet as this job may use it. Slices that the job's request names already, but that it has not reserved yet, are its own."""
+        """Return the fleet as this job may use it. Slices that the job's request names already, but that it has not reserved yet, are its
+        own."""
         granted = dict(self.of(job).granted)
         request = self._request(job)
         for pool in request.pools if request is not None else ():
@@ -152,7 +153,7 @@ class Allotment:
 
     # --- the parts -------------------------------------------------------------------------------------------------------------
     def _request(self, job: str) -> AllotmentRequest | None:
-        """The last one, whether it counts already or not."""
+        """Return the last one, whether it counts already or not."""
         return self._deferred[job] if self._deferred is not None and job in self._deferred else self._requests.get(job)
 
     def _update(self, request: AllotmentRequest) -> None:
@@ -190,7 +191,7 @@ class Allotment:
             self._kept.pop(node, None)
 
     def _forget_revocations(self, request: AllotmentRequest) -> None:
-        """A unit must leave what it had when it was revoked, and nothing that it got since."""
+        """Forget what a unit got since it was revoked: it must leave what it had then, and nothing else."""
         allotted = self.of(request.job)
         if not allotted.revoked:
             return
@@ -199,7 +200,7 @@ class Allotment:
         self._results[request.job] = replace(allotted, revoked=left)
 
     def _own_parts(self, job: str, pool: PoolDemand) -> list[Slice]:
-        """Parts of hosts of the job's units that it has not reserved yet."""
+        """Return parts of hosts of the job's units that it has not reserved yet."""
         found = []
         for unit in pool.units:
             if not any(self._fleet.has_reserved(job, node, unit.name) for node in unit.nodes):
@@ -249,7 +250,7 @@ class Allotment:
         return self._classes.put(location, slice_, free=free and not held, leaving=not free and not held)
 
     def _component(self, mask: int) -> int:
-        """All requirements that are connected with these: through slices that meet both, or through a job that has both."""
+        """Return all requirements that are connected with these: through slices that meet both, or through a job that has both."""
         masks = self._classes.masks() | self._waiting.masks() | {self._masks[job] for job in self._active}
         grown = True
         while grown:
@@ -262,7 +263,7 @@ class Allotment:
         return mask
 
     def _allot(self, component: int) -> Steps[set[str]]:
-        """In steps. The results change in the last one."""
+        """Allot in steps. The results change in the last one."""
         had = {job for job in self._results if self._masks.get(job, 0) & component or not (job in self._active or job in self._waiting)}
         jobs = self._competing(component)
         self._waiting.note(component, *self._most_units(component))
@@ -288,12 +289,12 @@ class Allotment:
         return concerned
 
     def _competing(self, component: int) -> list[str]:
-        """The jobs that can get or give slices with these requirements, and one more of each line at least."""
+        """Return the jobs that can get or give slices with these requirements, and one more of each line at least."""
         jobs = [job for job in self._active if self._masks[job] & component]
         return [*jobs, *self._waiting.first(component, *self._most_units(component))]
 
     def _most_units(self, component: int) -> tuple[int, int]:
-        """How many units find room at most: where slices are free or will be, and where units of others may have to leave."""
+        """Return how many units find room at most: where slices are free or will be, and where units of others may have to leave."""
         free = sum(class_.most_units for class_ in self._classes if class_.mask & component)
         free += sum(host.accelerators_left for host in self._shared.within(component))
         return free, sum(most_units(self._requests[job]) for job in self._active if self._masks[job] & component)

@@ -43,7 +43,7 @@ class SliceClass:
         return index < len(self.free) and self.free[index] == location
 
     def note(self, location: Location, *, free: bool, leaving: bool) -> None:
-        """Who has the slice."""
+        """Note who has the slice."""
         index = bisect.bisect_left(self.free, location[1], key=_KEY)
         if index < len(self.free) and self.free[index] == location:
             if not free:
@@ -70,7 +70,7 @@ class SliceClasses:
 
     # --- requirements --------------------------------------------------------------------------------------------------
     def use(self, requirements: SliceRequirements) -> None:
-        """One more pool has these requirements."""
+        """Count one more pool with these requirements."""
         self._uses[requirements] = self._uses.get(requirements, 0) + 1
         if requirements in self._ids:
             return
@@ -87,7 +87,7 @@ class SliceClasses:
                     self._move(location, class_.mask | 1 << number, {**class_.domains, **({number: domain} if domain is not None else {})})
 
     def drop(self, requirements: SliceRequirements) -> int:
-        """One pool less has these requirements. Returns the bits of others that slices meet too that met these."""
+        """Count one pool less with these requirements. Returns the bits of others that slices meet too that met these."""
         number = self._ids[requirements]
         concerned = 0
         for class_ in self._fitting[number]:
@@ -104,12 +104,12 @@ class SliceClasses:
         return concerned & ~(1 << number)
 
     def number(self, requirements: SliceRequirements) -> int:
-        """The number of requirements that are in use; `1 << number` is its bit in masks."""
+        """Return the number of requirements that are in use; `1 << number` is its bit in masks."""
         return self._ids[requirements]
 
     # --- slices --------------------------------------------------------------------------------------------------------
     def put(self, location: Location, slice_: Slice, *, free: bool, leaving: bool) -> int:
-        """A usable slice is new, or changed. Returns the masks of its classes before and after."""
+        """Put a usable slice that is new, or changed. Returns the masks of its classes before and after."""
         old = self._class_of.get(location)
         before, class_ = 0, old
         if old is None or old.members[location] != slice_:
@@ -126,7 +126,7 @@ class SliceClasses:
         return before | class_.mask
 
     def _test(self, slice_: Slice) -> tuple[int, dict[int, Hashable]]:
-        """The bits of the requirements that the slice meets, and its domains."""
+        """Return the bits of the requirements that the slice meets, and its domains."""
         mask, domains = 0, {}
         for number, requirements in self._requirements.items():
             if requirements.suits(slice_):
@@ -136,7 +136,7 @@ class SliceClasses:
         return mask, domains
 
     def remove(self, location: Location) -> int:
-        """The slice is gone or unusable. Returns the mask of its class."""
+        """Remove a slice that is gone or unusable. Returns the mask of its class."""
         class_ = self._class_of.pop(location, None)
         if class_ is None:
             return 0
@@ -149,20 +149,20 @@ class SliceClasses:
         return class_.mask
 
     def class_at(self, location: Location) -> SliceClass | None:
-        """Of the usable slice or part that is there."""
+        """Return the class of the usable slice or part that is there."""
         return self._class_of.get(location)
 
     def located(self, locations: Iterable[Location]) -> list[Located]:
-        """The usable ones of these slices."""
+        """Return the usable ones of these slices."""
         found = ((self.class_at(location), location) for location in locations)
         return [(class_, location) for class_, location in found if class_ is not None]
 
     def requirements(self, number: int) -> SliceRequirements:
-        """Those that have this number."""
+        """Return those that have this number."""
         return self._requirements[number]
 
     def masks(self) -> set[int]:
-        """Of all classes."""
+        """Return the masks of all classes."""
         return {class_.mask for class_ in self._classes.values()}
 
     def __iter__(self) -> Iterator[SliceClass]:
@@ -191,7 +191,7 @@ def _key(kind: SliceKind, mask: int, domains: dict[int, Hashable]) -> _Key:
 
 
 def _domain(requirements: SliceRequirements, slice_: Slice) -> Hashable:
-    """None: the unit has one slice."""
+    """Return the domain that slices of one unit share; None: the unit has one slice."""
     return requirements.domain(slice_) if requirements.shape.slots > 1 else None
 
 

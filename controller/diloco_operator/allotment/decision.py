@@ -74,9 +74,9 @@ class _Decision:
         """See `stocks.Barred`."""
 
     def _telling_apart(self) -> int:
-        """The bits of the requirements that tell slices apart: with which units look for some now. Where units of several slices do, also
-        those of units that may be asked to leave, because they will look for others: hosts that make a group beside them must still make
-        one without them, or the group would come and go."""
+        """Return the bits of the requirements that tell slices apart: with which units look for some now. Where units of several slices do,
+        also those of units that may be asked to leave, because they will look for others: hosts that make a group beside them must still
+        make one without them, or the group would come and go."""
         now = later = 0
         groups = False
         for request in self._requests:
@@ -120,7 +120,7 @@ class _Decision:
             question, found = yield from self._ask(groups)
 
     def _ask(self, groups: Sequence[Group]) -> Steps[tuple[Question, Answer]]:
-        """What the flow says, with these groups as stocks of their own."""
+        """Return what the flow says, with these groups as stocks of their own."""
         supply = self._supply
         located = [supply.located(group) for group in groups]
         stocks = Stocks(supply.within(self._component), supply.requirements, supply.host, self._barred, self._wanted, located)

@@ -101,8 +101,8 @@ class Questions:
         return self._stocks.spread(slices)
 
     def ask(self, component: int) -> Generator[None, object, Question]:
-        """The problem of all jobs, for stocks with these requirements. In steps of about one job, between which the caller may do other
-        things that change no argument."""
+        """Yield the problem of all jobs, for stocks with these requirements. In steps of about one job, between which the caller may do
+        other things that change no argument."""
         stocks = self._stocks.finish(component)
         by_requirements: dict[int, list[Stock]] = {}
         for stock in stocks:
@@ -193,17 +193,17 @@ def new_value(question: Question, job: str, pool: FlowPool, stock: str) -> int:
 
 
 def _value(worth: int, share: int) -> int:
-    """Of a unit that counts as so much of a slice."""
+    """Return the value of a unit that counts as so much of a slice."""
     return max(2, worth * share // MEAN)
 
 
 def _base(demand: PoolDemand, stock: Stock, index: int) -> int:
-    """What a unit of this pool, the n-th of its job, is worth on slices of this kind."""
+    """Return what a unit of this pool, the n-th of its job, is worth on slices of this kind."""
     return demand.values.get(stock.kind.accelerator, MEAN) - EARLIER_POOL * min(index, POOLS)
 
 
 def _fit(stock: Stock, number: int, requirements: SliceRequirements) -> int:
-    """How well the slices fit: nothing is left of a host, or what must leave is least, and few others could use them."""
+    """Return how well the slices fit: nothing is left of a host, or what must leave is least, and few others could use them."""
     few = max(0, FEW + 1 - stock.mask.bit_count())
     if not is_divisible(stock.kind.accelerator) or requirements.shape.slots > 1:
         return few + FIT

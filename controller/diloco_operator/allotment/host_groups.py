@@ -55,7 +55,7 @@ def for_minimum(question: Question, plan: FlowPlan, job: FlowJob) -> list[Group]
 
 
 def is_better(then: FlowPlan, now: FlowPlan) -> bool:
-    """Whether more minima are met, and none of those less that were met before."""
+    """Return whether more minima are met, and none of those less that were met before."""
     if not now.admitted <= then.admitted or any(then.missing.get(job, 0) > now.missing.get(job, 0) for job in now.admitted):
         return False
     return len(then.admitted) > len(now.admitted) or sum(then.missing.values()) < sum(now.missing.values())
@@ -74,7 +74,8 @@ def _wants_groups(question: Question, job: FlowJob, waiting: dict[str, int]) -> 
 
 
 def _groups(question: Question, job: FlowJob, waiting: dict[str, int], hosts: dict[str, _Host]) -> Iterable[Group]:
-    """For each unit as many as it needs, of one domain, as near to each other as there are; of one stock the flow can give them itself."""
+    """Yield for each unit as many as it needs, of one domain, as near to each other as there are; of one stock the flow can give them
+    itself."""
     applicant = question.applicants[job.key]
     for index, (demand, number) in enumerate(zip(applicant.request.pools, applicant.numbers, strict=True)):
         slots, count = demand.requirements.shape.slots, waiting.get(str(index), 0)
@@ -90,7 +91,7 @@ def _groups(question: Question, job: FlowJob, waiting: dict[str, int], hosts: di
 
 # --- which hosts ------------------------------------------------------------------------------------------------------------------
 def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Counter[str]:
-    """Points of each stock that new units take. `minima`: only those that a minimum lacks, its pools in order."""
+    """Return points of each stock that new units take. `minima`: only those that a minimum lacks, its pools in order."""
     found: Counter[str] = Counter()
     for job in question.problem.jobs:
         lacks = job.missing if job.key in plan.admitted else 0
@@ -106,7 +107,8 @@ def _taken(question: Question, plan: FlowPlan, *, minima: bool = False) -> Count
 
 
 def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: bool) -> Iterable[_Host]:
-    """What is left of free slices, and, with `leaving`, of those that units are leaving; nothing of a stock that a minimum withholds."""
+    """Return what is left of free slices, and, with `leaving`, of those that units are leaving; nothing of a stock that a minimum
+    withholds."""
     withheld = {name for classes in plan.withheld.values() for name in classes}
     for name, stock in question.stocks.items():
         if stock.host is None and name not in withheld:
@@ -116,8 +118,8 @@ def _free(question: Question, plan: FlowPlan, taken: Counter[str], *, leaving: b
 
 
 def _surplus(question: Question, claimant: FlowJob) -> Iterable[_Host]:
-    """Hosts of units that others have beyond their minima: of each stock as many as these can give in all. Which of them leave is for the
-    flow to say."""
+    """Return hosts of units that others have beyond their minima: of each stock as many as these can give in all. Which of them leave is
+    for the flow to say."""
     for job in question.problem.jobs:
         beyond = sum(pool.has for pool in job.pools) - job.staying if job.key != claimant.key else 0
         for pool in job.pools:

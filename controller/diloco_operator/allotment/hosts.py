@@ -71,7 +71,7 @@ class SharedHosts:
         """Of these, those in parts."""
 
     def assign(self, job: str, before: Shares, now: Shares) -> set[str]:
-        """The units of a job have these parts now. Returns the nodes that this changes."""
+        """Note that the units of a job have these parts now. Returns the nodes that this changes."""
         changed = {key for key in before.keys() | now.keys() if before.get(key) != now.get(key)}
         for node, unit in changed:
             units = self._units.setdefault(node, {})

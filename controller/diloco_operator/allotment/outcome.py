@@ -73,7 +73,7 @@ class _Job:
 
 
 def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) -> Generator[None, object, Outcome]:
-    """In steps of one stock or `_UNITS` units, between which the caller may do other things that change no argument."""
+    """Carry the plan out in steps of one stock or `_UNITS` units, between which the caller may do other things that change no argument."""
     jobs = {job: _Job() for job in question.applicants}
     for job, index in sorted(checks):
         jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
@@ -110,7 +110,7 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) ->
 
 # --- who leaves, and who takes -----------------------------------------------------------------------------------------------
 def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
-    """Stock -> units that leave it: those with which their job loses least, of equal ones the last."""
+    """Return stock -> units that leave it: those with which their job loses least, of equal ones the last."""
     found: dict[str, list[_Leaver]] = {}
     for (key, name), units in question.held.items():
         count = len(units) - plan.pools[key].kept.get(name, 0)
@@ -168,7 +168,7 @@ class _OpenHosts:
         return found, rest
 
     def put(self, host: Slice | None, rest: Resources) -> None:
-        """So much is left of this host."""
+        """Note that so much is left of this host."""
         self._hosts.setdefault(rest, deque()).append(host)
 
 
@@ -224,7 +224,7 @@ class _FreeSlices:
         self._rooms: DomainRooms | None = None
 
     def next(self) -> Slice | None:
-        """None: no free one is left."""
+        """Take the next free one; None: none is left."""
         while self._ordered:
             slice_ = self._stock.slice_at(self._ordered.popleft())
             if slice_.key not in self._taken:
@@ -234,7 +234,7 @@ class _FreeSlices:
         return None
 
     def near(self, count: int) -> list[Slice]:
-        """So many that are as near to each other as there are, or fewer if no more are left."""
+        """Take so many that are as near to each other as there are, or fewer if no more are left."""
         if count > 1:
             if self._rooms is None:
                 self._rooms = DomainRooms(map(self._stock.slice_at, self._ordered), Locality.ANY)
@@ -248,7 +248,7 @@ class _FreeSlices:
 def _share_host(
     jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], leave: list[_Leaver], barred: dict[Location, set[int]]
 ) -> list[str]:
-    """One host in parts. Returns the jobs that wait for what units must leave."""
+    """Return one host in parts. Returns the jobs that wait for what units must leave."""
     host = stock.host
     assert host is not None
     gone = {(leaver.job, leaver.unit.name) for leaver in leave}
@@ -271,7 +271,7 @@ def _share_host(
 
 
 def _part(whole: Slice, taker: _Taker) -> Slice:
-    """The part of a host that a unit takes, as a slice of a smaller host."""
+    """Return the part of a host that a unit takes, as a slice of a smaller host."""
     kind = whole.kind._replace(chips_per_host=min(whole.kind.chips_per_host, taker.shape.chips_per_host))
     name = f"{taker.job}/{taker.key[1]}#{taker.serial}"
     return replace(whole, kind=kind, room=taker.demand.requirements.needs, part=name, in_part=True)

@@ -75,7 +75,7 @@ class Stock:
         return next(members[location] for members in self.members if location in members)
 
     def meets(self, number: int) -> bool:
-        """Whether a new unit may take some of it."""
+        """Return whether a new unit may take some of it."""
         return bool(self.mask >> number & 1)
 
     @property
@@ -84,7 +84,7 @@ class Stock:
         return (len(self.free) + len(self.leaving)) * self.each + self._rest() + self.held
 
     def _rest(self) -> int:
-        """Points that are left of a host in parts. Where one more unit fits although points are few, as many as it takes."""
+        """Return points that are left of a host in parts. Where one more unit fits although points are few, as many as it takes."""
         if self.host is None:
             return 0
         rest = max(0, ROOM - sum(points(needs, self.host.whole.room) for needs in self.host.units.values()))
@@ -96,7 +96,7 @@ class Stock:
     """Requirements of units that take parts -> what one needs."""
 
     def note(self, number: int, requirements: SliceRequirements) -> int:
-        """The points that a unit with these requirements takes."""
+        """Return the points that a unit with these requirements takes."""
         if number in self.sizes:
             return self.sizes[number]
         shape, size = requirements.shape, requirements.shape.slots * self.each
@@ -110,7 +110,7 @@ class Stock:
         return self.sizes[number]
 
     def _all(self) -> int:
-        """Points of the host, those of its units included."""
+        """Return points of the host, those of its units included."""
         assert self.host is not None
         held = sum(points(needs, self.host.whole.room) for needs in self.host.units.values())
         return max(ROOM, held)
@@ -122,7 +122,7 @@ class Stock:
 
 
 def points(needs: Resources, room: Resources) -> int:
-    """What a pod with these needs takes of a host with this room, of `ROOM`."""
+    """Return what a pod with these needs takes of a host with this room, of `ROOM`."""
     most = 1
     for name in ("cpu", "memory", "pods", *(name for name, _ in needs.devices)):
         wanted, has = amount_of(needs, name), amount_of(room, name)
@@ -143,8 +143,8 @@ class Stocks:
         wanted: int,
         groups: Sequence[Sequence[Located]] = (),
     ) -> None:
-        """`wanted`: the bits of the requirements that tell slices apart. `groups`: slices of several stocks that one unit may have
-        together, each a stock of its own."""
+        """Sort slices into stocks by the bits of the requirements that tell them apart, `wanted`. `groups`: slices of several stocks that
+        one unit may have together, each a stock of its own."""
         self._requirements = requirements
         self._hosts = hosts
         self._barred = barred
@@ -177,12 +177,12 @@ class Stocks:
                         stock.add(class_, (location,), leaving=kept)
 
     def at(self, class_: SliceClass, location: Location) -> Stock:
-        """The stock of this slice of the class."""
+        """Return the stock of this slice of the class."""
         return self._put(class_, location)
 
     def spread(self, slices: Sequence[Located]) -> Stock:
-        """A stock of its own for a unit whose slices are of several. A unit that can use only some of them takes the place of the whole: it
-        is not counted what it leaves to others."""
+        """Return a stock of its own for a unit whose slices are of several. A unit that can use only some of them takes the place of the
+        whole: it is not counted what it leaves to others."""
         stock = self._together(slices)
         stock.is_spread = True
         for number in _bits(self._wanted & ~stock.mask):
@@ -194,7 +194,7 @@ class Stocks:
         return stock
 
     def _together(self, slices: Sequence[Located]) -> Stock:
-        """The stock of slices that a unit can only have together; it meets what all of them meet."""
+        """Return the stock of slices that a unit can only have together; it meets what all of them meet."""
         parts = [self._put(class_, location) for class_, location in slices]
         mask = parts[0].mask
         for part in parts:
@@ -263,8 +263,8 @@ class Stocks:
                 self._put(class_, host.location)
 
     def finish(self, component: int) -> list[Stock]:
-        """All stocks, with names that do not depend on the order in which jobs came: the tightest kind first, then what fewer requirements
-        can use; those for groups last, as of equal places a minimum keeps the first."""
+        """Return all stocks, with names that do not depend on the order in which jobs came: the tightest kind first, then what fewer
+        requirements can use; those for groups last, as of equal places a minimum keeps the first."""
         ordered = sorted(self._found.values(), key=lambda stock: (stock.kind, stock.mask.bit_count(), stock.first or ("", ("", ""))))
         stocks = sorted(ordered, key=lambda stock: stock.for_group)
         hubs: dict[object, list[Stock]] = {}

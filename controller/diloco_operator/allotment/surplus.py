@@ -13,8 +13,8 @@ from diloco_operator.fleet.slices import Holder
 def with_surplus(
     holder: Holder, request: AllotmentRequest, allotted: Allotted, locate: Callable[[str], Location | None], *, resource: str = ""
 ) -> Holder:
-    """With the slices that its units leave, and those that it could lose without falling below a minimum. `request`, `allotted`: of the
-    holder. `locate`: where the slice with a node is; None: it is none of those that `holder` counts. `resource`: it counts these
+    """Add to a holder the slices that its units leave, and those that it could lose without falling below a minimum. `request`, `allotted`:
+    of the holder. `locate`: where the slice with a node is; None: it is none of those that `holder` counts. `resource`: it counts these
     devices; "": slices."""
     staying = {location for node in request.occupied if (location := locate(node)) is not None}
     spare: list[tuple[int, int, bool]] = []

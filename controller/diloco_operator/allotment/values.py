@@ -37,7 +37,7 @@ class PoolThroughput(NamedTuple):
 
 
 def exact_values(pools: Mapping[str, PoolThroughput]) -> dict[str, int]:
-    """Pool -> value in thousandths, at least one `STEP`. Of pools that have one kind and one peak the mean counts one."""
+    """Return pool -> value in thousandths, at least one `STEP`. Of pools that have one kind and one peak the mean counts one."""
     known = {name: estimate for name, pool in pools.items() if (estimate := _tokens_per_second(pool, pools.values())) is not None}
     kinds: dict[tuple[str, float], list[float]] = {}
     for name, estimate in known.items():
@@ -50,8 +50,8 @@ def exact_values(pools: Mapping[str, PoolThroughput]) -> dict[str, int]:
 
 
 def _tokens_per_second(pool: PoolThroughput, all_pools: Iterable[PoolThroughput]) -> float | None:
-    """As measured; else the peak, times what the job gets out of a TFLOP/s of this kind, or `UNTRIED` times what it gets out of others;
-    else, where nothing is measured, the peak alone. None: unknown."""
+    """Return the tokens/s as measured; else the peak, times what the job gets out of a TFLOP/s of this kind, or `UNTRIED` times what it
+    gets out of others; else, where nothing is measured, the peak alone. None: unknown."""
     if pool.measured is not None:
         return pool.measured
     measured = [(each.kind, each.measured / each.peak if each.peak else None) for each in all_pools if each.measured is not None]
@@ -70,15 +70,15 @@ def _mean(figures: Iterable[float]) -> float:
 
 
 def settled_value(exact: int, before: int) -> int:
-    """The value that counts: the one before, unless the exact one has clearly left it. So noise changes no request."""
+    """Return the value that counts: the one before, unless the exact one has clearly left it. So noise changes no request."""
     if abs(exact - before) <= max(STEP, before // 20):
         return before
     return max(STEP, STEP * round(exact / STEP))
 
 
 def leaving_cost(value: int, recovery: float | None, horizon: float, *, averaged: bool) -> int:
-    """What it costs to leave a slice, in thousandths: the share of the horizon in which nothing is trained, times the value; no less than a
-    margin for noise, no more than the value. Shares are rounded up to twentieths.
+    """Return what it costs to leave a slice, in thousandths: the share of the horizon in which nothing is trained, times the value; no less
+    than a margin for noise, no more than the value. Shares are rounded up to twentieths.
 
     `recovery`: seconds that units of the job have taken to train again; None: not known. `horizon`: seconds for which a move must pay.
     `averaged`: the throughput in this pool is a long average."""

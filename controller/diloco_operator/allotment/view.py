@@ -32,8 +32,8 @@ class AllottedFleet:
         results: Mapping[str, Allotted],
         job: str = "",
     ) -> None:
-        """`granted`: pool, by its name -> slices. `kept`: first node of a free slice -> the job that it is granted to, or for whose minimum
-        it waits. `requests`, `results`: of all jobs. `job`: for which this is the view."""
+        """Hold what the job `job` sees of the fleet. `kept`: first node of a free slice -> the job that it is granted to, or for whose
+        minimum it waits. `requests`, `results`: of all jobs. `job`: for which this is the view."""
         self._fleet = fleet
         self._granted = granted
         self._kept = kept
@@ -42,7 +42,7 @@ class AllottedFleet:
         self._job = job
 
     def over(self, fleet: Inventory) -> AllottedFleet:
-        """The same on another inventory: a copy."""
+        """Return the same on another inventory: a copy."""
         return AllottedFleet(fleet, self._granted, self._kept, self._requests, self._results, self._job)
 
     def free(self, shape: Shape, pool: str) -> Iterator[Slice]:

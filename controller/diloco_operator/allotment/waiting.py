@@ -30,11 +30,11 @@ class _Line:
     """Some of their pods need a dry run before units of others leave for them. It says yes to one job and no to another."""
 
     def looked_at(self, free: int, leaving: int) -> int | None:
-        """So many of the first; None: all."""
+        """Return how many of the first are looked at; None: all."""
         return None if self.asks and leaving else free + leaving + 1
 
     def matters(self, place: int) -> bool:
-        """Whether the next allotment may differ because of the job in this place."""
+        """Return whether the next allotment may differ because of the job in this place."""
         return self.considered is None or place < self.considered
 
 
@@ -49,7 +49,7 @@ class WaitingJobs:
         return job in self._line_of
 
     def add(self, request: AllotmentRequest, mask: int) -> bool:
-        """The job waits from now on. `mask`: the bits of its requirements. Returns whether the allotment may change."""
+        """Let the job wait from now on. `mask`: the bits of its requirements. Returns whether the allotment may change."""
         key, entry = (request.priority, request.min, request.max, request.pools), (request.created, request.job)
         line = self._lines.setdefault(key, _Line(mask, asks=not all(pool.admitted for pool in request.pools)))
         place = bisect.bisect_left(line.jobs, entry)
@@ -58,7 +58,7 @@ class WaitingJobs:
         return line.matters(place)
 
     def discard(self, job: str) -> bool:
-        """The job does not wait any more. Returns whether the allotment may change, which is so for a job that did not wait."""
+        """Let the job wait no more. Returns whether the allotment may change, which is so for a job that did not wait."""
         found = self._line_of.pop(job, None)
         if found is None:
             return True
@@ -71,24 +71,24 @@ class WaitingJobs:
         return line.matters(place)
 
     def masks(self) -> set[int]:
-        """Of all lines."""
+        """Return the masks of all lines."""
         return {line.mask for line in self._lines.values()}
 
     def first(self, component: int, free: int, leaving: int) -> Iterator[str]:
-        """The first jobs of each line with requirements of this component: one more than can get a slice. `free`, `leaving`: units that
-        find room at most where slices are free, and where units of others may have to leave."""
+        """Yield the first jobs of each line with requirements of this component: one more than can get a slice. `free`, `leaving`: units
+        that find room at most where slices are free, and where units of others may have to leave."""
         found = (line for line in self._lines.values() if line.mask & component)
         return (job for line in found for _, job in line.jobs[: line.looked_at(free, leaving)])
 
     def note(self, component: int, free: int, leaving: int) -> None:
-        """An allotment looks at these now."""
+        """Note that an allotment looks at these now."""
         for line in self._lines.values():
             if line.mask & component:
                 line.considered = line.looked_at(free, leaving)
 
 
 def only_waits(request: AllotmentRequest) -> bool:
-    """Whether the job has nothing and wants slices."""
+    """Return whether the job has nothing and wants slices."""
     if request.occupied or request.shared or not any(pool.wanted for pool in request.pools):
         return False
     return not any(pool.units or pool.moving or pool.others or pool.lasting for pool in request.pools)

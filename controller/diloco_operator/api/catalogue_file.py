@@ -112,7 +112,7 @@ class CatalogueFile(NamedTuple):
 
 
 def read_catalogue(content: object, built_in: Mapping[str, Accelerator]) -> CatalogueFile:
-    """What a file adds, of which `content` is the YAML as Python objects. Raises `BadCatalogue` with every mistake."""
+    """Return what a file adds, of which `content` is the YAML as Python objects. Raises `BadCatalogue` with every mistake."""
     try:
         file = _File.model_validate(content)
     except ValidationError as error:
@@ -146,7 +146,7 @@ def _claim(labels: NodeLabels, value: str) -> tuple[str, str, str]:
 
 
 def _wrong(row: Row, name: str) -> Iterator[tuple[str, str]]:
-    """(field, what is wrong): what types cannot say."""
+    """Yield (field, what is wrong): what types cannot say."""
     if name or row.name == CPU:
         yield "name", name or "is the kind of machines without accelerators; choose another name"
     for index, labels in enumerate(row.labels):
@@ -234,7 +234,7 @@ def _made(row: Row) -> Accelerator:
 
 
 def _node_labels(labels: Labels) -> NodeLabels:
-    """In the dialect that has this key; a key that none has is a dialect of its own."""
+    """Sort labels by the dialect that has the key; a key that none has is a dialect of its own."""
     second, value = next(iter(labels.also.items()), ("", ""))
     known = _dialect(labels.key)
     dialect = known or LabelDialect(
@@ -245,7 +245,7 @@ def _node_labels(labels: Labels) -> NodeLabels:
 
 # --- in words ----------------------------------------------------------------------------------------------------------
 def _sentence(content: object, location: tuple[int | str, ...], text: str) -> str:
-    """`accelerators[1] (acme-npu): hostSizes[0]: …`."""
+    """Return `accelerators[1] (acme-npu): hostSizes[0]: …`."""
     rows = content.get("accelerators") if isinstance(content, dict) else None
     place = ""
     for part in location:

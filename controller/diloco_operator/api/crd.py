@@ -50,7 +50,7 @@ _COLUMNS = [
 
 
 def build_crd() -> dict[str, Any]:
-    """The CRD as an object for `kubectl apply` and for `kube.memory`; the caller's own copy."""
+    """Return the CRD as an object for `kubectl apply` and for `kube.memory`; the caller's own copy."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -87,14 +87,14 @@ def build_crd() -> dict[str, Any]:
 
 
 def job_schema() -> Schema:
-    """The structural schema of a DiLoCoJob; the caller's own copy."""
+    """Return the structural schema of a DiLoCoJob; the caller's own copy."""
     schema: Schema = json.loads(_job_schema())
     return schema
 
 
 @functools.cache
 def _job_schema() -> str:
-    """As JSON, made once: pydantic takes 25 ms for it."""
+    """Return the schema as JSON, made once: pydantic takes 25 ms for it."""
     document = DiLoCoJob.model_json_schema(by_alias=True)
     schema = _Converter(document["$defs"]).convert(document, "")
     properties = schema["properties"]
@@ -107,7 +107,7 @@ def _job_schema() -> str:
 
 
 def crd_yaml() -> str:
-    """The content of crds/, byte for byte."""
+    """Return the content of crds/, byte for byte."""
     return _HEADER + yaml.dump(build_crd(), Dumper=_Dumper, sort_keys=False, width=140, allow_unicode=True)
 
 
@@ -179,7 +179,7 @@ def _default(node: Schema, result: Schema) -> None:
 
 
 def _bounds(node: Schema, result: Schema) -> None:
-    """Exclusive bounds are numbers in JSON schema and flags in Kubernetes'."""
+    """Translate exclusive bounds, which are numbers in JSON schema and flags in Kubernetes'."""
     for key, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if exclusive in node:
             result[key] = node[exclusive]
@@ -203,7 +203,7 @@ def _extensions(node: Schema, result: Schema, place: str) -> None:
 
 
 def _containers() -> Schema:
-    """The part of a PodSpec that rules read; the rest passes through to the pod, where the API server checks it."""
+    """Return the part of a PodSpec that rules read; the rest passes through to the pod, where the API server checks it."""
     return {
         "type": "array",
         "description": "Containers of the pod.",
@@ -218,13 +218,13 @@ def _containers() -> Schema:
 
 
 def unused_rules() -> list[str]:
-    """Places in `RULES` that the schema does not have: a field that was renamed would lose its rules without an error."""
+    """Return places in `RULES` that the schema does not have: a field that was renamed would lose its rules without an error."""
     return sorted(set(RULES) - places())
 
 
 @functools.cache
 def places() -> frozenset[str]:
-    """Every place of the schema, as `RULES` writes them."""
+    """Return every place of the schema, as `RULES` writes them."""
     found: set[str] = set()
 
     def walk(schema: Schema, place: str) -> None:

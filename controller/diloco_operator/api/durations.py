@@ -19,14 +19,14 @@ _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 
 @functools.lru_cache(maxsize=4096)
 def parse_duration(text: str) -> float:
-    """Seconds of a duration such as `1h30m`. Raises ValueError with the form of a duration."""
+    """Return seconds of a duration such as `1h30m`. Raises ValueError with the form of a duration."""
     if len(text) > DURATION_MAX_LENGTH or not _WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m")
     return sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text)) / 1000
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest form of a duration, to the millisecond: 5400 -> `1h30m`, 0.25 -> `250ms`, 0 -> `0s`.
+    """Return the shortest form of a duration, to the millisecond: 5400 -> `1h30m`, 0.25 -> `250ms`, 0 -> `0s`.
 
     Raises ValueError for negative and non-finite values, which no field of a job can hold.
     """

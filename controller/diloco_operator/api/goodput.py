@@ -38,7 +38,7 @@ class UnitSeconds(ApiModel):
     )
 
     def of(self, use: Use) -> float:
-        """Seconds of this use."""
+        """Return seconds of this use."""
         return float(getattr(self, field_of(use)))
 
     @property
@@ -67,10 +67,10 @@ class GoodputStatus(ApiModel):
 
 
 def field_of(use: Use) -> str:
-    """The name of the use in Python: `lost_work`."""
+    """Return the name of the use in Python: `lost_work`."""
     return use.name.lower()
 
 
 def key_of(use: Use) -> str:
-    """Its name in the API: `lostWork`."""
+    """Return its name in the API: `lostWork`."""
     return to_camel(field_of(use))

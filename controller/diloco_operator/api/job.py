@@ -46,11 +46,11 @@ class DiLoCoJob(ApiModel):
     )
 
     def pool(self, name: str) -> Pool | None:
-        """The pool of this name, if the spec has it."""
+        """Return the pool of this name, if the spec has it."""
         return next((pool for pool in self.spec.pools if pool.name == name), None)
 
     def condition(self, type: str) -> Condition | None:
-        """The condition of this type, if status has it."""
+        """Return the condition of this type, if status has it."""
         return next((condition for condition in self.status.conditions if condition.type == type), None)
 
 
@@ -63,7 +63,7 @@ class InvalidJob(ValueError):
 
 
 def load(obj: Obj) -> DiLoCoJob:
-    """The typed form of an API object, absent fields with their defaults. Raises `InvalidJob`.
+    """Return the typed form of an API object, absent fields with their defaults. Raises `InvalidJob`.
 
     Checks types only; the rules of the CRD hold for whatever an API server accepted (`kube.memory.schema.validate` checks them).
     """
@@ -76,15 +76,15 @@ def load(obj: Obj) -> DiLoCoJob:
 
 
 def dump(job: DiLoCoJob) -> Obj:
-    """The API object of a job; absent optional fields are left out. `load(dump(job)) == job`."""
+    """Return the API object of a job; absent optional fields are left out. `load(dump(job)) == job`."""
     return job.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def dump_status(status: Status) -> dict[str, Any]:
-    """What goes into `.status`; absent optional fields are left out."""
+    """Return what goes into `.status`; absent optional fields are left out."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """A pydantic location in Kubernetes' notation: spec.pools[0].name."""
+    """Return a pydantic location in Kubernetes' notation: spec.pools[0].name."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")

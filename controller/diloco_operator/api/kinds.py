@@ -13,7 +13,7 @@ from diloco_operator.kube.client import Cause
 
 
 def kind_problems(pool: Pool, where: str) -> Iterator[Cause]:
-    """What is wrong with a pool, at `where` in the job: an unknown kind, or a shape that its kind does not have."""
+    """Yield what is wrong with a pool, at `where` in the job: an unknown kind, or a shape that its kind does not have."""
     kind = CATALOGUE.get(pool.accelerator)
     try:
         shape = pool.shape

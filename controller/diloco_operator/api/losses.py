@@ -25,12 +25,12 @@ class LossPoint(NamedTuple):
 
 
 def format_losses(points: Iterable[tuple[int, float]]) -> str:
-    """`step:loss` of each point, five digits of the loss, with spaces between. No loss is beyond `_MOST`."""
+    """Return `step:loss` of each point, five digits of the loss, with spaces between. No loss is beyond `_MOST`."""
     return " ".join(f"{step}:{min(max(loss, -_MOST), _MOST):.5g}" for step, loss in points)
 
 
 def parse_losses(text: str) -> tuple[LossPoint, ...]:
-    """The points of such a text. Raises ValueError with the form that it must have."""
+    """Return the points of such a text. Raises ValueError with the form that it must have."""
     found = []
     for word in text.split(" ") if text else ():
         step, colon, loss = word.partition(":")
@@ -46,7 +46,7 @@ def parse_losses(text: str) -> tuple[LossPoint, ...]:
 
 
 def losses_field(points: int) -> tuple[PlainValidator, PlainSerializer, WithJsonSchema]:
-    """What makes `tuple[LossPoint, ...]` of at most so many points a string in the API."""
+    """Return what makes `tuple[LossPoint, ...]` of at most so many points a string in the API."""
     longest = POINT_LENGTH * points
 
     def from_api(value: object) -> tuple[LossPoint, ...]:

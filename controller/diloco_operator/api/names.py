@@ -184,31 +184,31 @@ def unit_name(pool: str, index: int) -> str:
 
 
 def unit_index(pool: str, unit: str) -> int | None:
-    """The number of a unit in its pool; None: no unit of this pool has this name."""
+    """Return the number of a unit in its pool; None: no unit of this pool has this name."""
     number = unit.removeprefix(f"{pool}-")
     well_formed = pool and number != unit and len(number) <= _UNIT_DIGITS and number.isascii() and number.isdecimal()
     return int(number) if well_formed and str(int(number)) == number else None
 
 
 def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
-    """A DNS label, for it is a host name too. Where long names meet many attempts or hosts, the job's part is shortened."""
+    """Return a DNS label, for it is a host name too. Where long names meet many attempts or hosts, the job's part is shortened."""
     return _of_unit(job, unit, f"-a{attempt}-{host}")
 
 
 def is_learner_pod_name(name: str, job: str, unit: str, attempt: int, host: int) -> bool:
-    """Whether the pod has this name, or had it from an operator before decision 0198: pods that run keep their names."""
+    """Return whether the pod has this name, or had it from an operator before decision 0198: pods that run keep their names."""
     return name in (learner_pod_name(job, unit, attempt, host), _with_ending(job, f"-{unit}-a{attempt}-{host}", MAX_DNS_LABEL))
 
 
 def provisioning_request_name(job: str, unit: str, attempt: int) -> str:
-    """The request for the nodes of an attempt, and its PodTemplate. A DNS label: autoscalers write it into labels of nodes."""
+    """Return the request for the nodes of an attempt, and its PodTemplate. A DNS label: autoscalers write it into labels of nodes."""
     return _of_unit(job, unit, f"-a{attempt}")
 
 
 def _of_unit(job: str, unit: str, ending: str, limit: int = MAX_DNS_LABEL) -> str:
-    """The name of an object of a unit. No two jobs of a namespace have the same: the pool's name is what stands before the unit's number
-    up to the next dash. One with a dash (`lm` and `v2-h100`) would read as that of another job (`lm-v2` and `h100`), so a hash of the
-    job's name comes before it."""
+    """Return the name of an object of a unit. No two jobs of a namespace have the same: the pool's name is what stands before the unit's
+    number up to the next dash. One with a dash (`lm` and `v2-h100`) would read as that of another job (`lm-v2` and `h100`), so a hash of
+    the job's name comes before it."""
     clear = unit.count("-") == 1
     return _with_ending(job, f"-{unit}{ending}", limit) if clear else _with_mark(job, f"-{unit}{ending}", limit)
 
@@ -227,14 +227,15 @@ def _job_mark(job: str) -> str:
 
 
 def pod_group_name(job: str, job_uid: str, unit: str, attempt: int) -> str:
-    """The pod group of Kueue that begins with this attempt of a unit: at most 63 characters, and another one for another job of the same
-    name, because the pods of a deleted job may be in its groups for a while."""
+    """Return the pod group of Kueue that begins with this attempt of a unit: at most 63 characters, and another one for another job of the
+    same name, because the pods of a deleted job may be in its groups for a while."""
     ending = f"-{unit}-a{attempt}-{_group_mark(job_uid)}"
     return job[: MAX_DNS_LABEL - len(ending)].rstrip("-") + ending
 
 
 def is_pod_group(name: str, job: str, job_uid: str, unit: str) -> bool:
-    """Whether `pod_group_name` makes this name for some attempt of the unit: who writes pods may write any name into their labels."""
+    """Return whether `pod_group_name` makes this name for some attempt of the unit: who writes pods may write any name into their
+    labels."""
     number = name.removesuffix(f"-{_group_mark(job_uid)}").rpartition("-a")[2]
     return number.isascii() and number.isdecimal() and name == pod_group_name(job, job_uid, unit, int(number[:_UNIT_DIGITS]))
 
@@ -249,8 +250,8 @@ _PORT_DIGITS = 6
 
 
 def host_names(job: str, unit: str, attempt: int, hosts: int) -> list[str]:
-    """What the pods of an attempt call themselves: their names in the job's Service, in the order of their index. The name of the pod, as
-    long as a list of all of them fits into one variable; a short name else."""
+    """Return what the pods of an attempt call themselves: their names in the job's Service, in the order of their index. The name of the
+    pod, as long as a list of all of them fits into one variable; a short name else."""
     last = learner_pod_name(job, unit, attempt, hosts - 1)
     if hosts * (len(last) + len(service_name(job)) + _PORT_DIGITS + 1) <= _LONGEST_LIST:
         return [learner_pod_name(job, unit, attempt, host) for host in range(hosts)]
@@ -259,12 +260,12 @@ def host_names(job: str, unit: str, attempt: int, hosts: int) -> list[str]:
 
 
 def host_list_name(job: str, unit: str, attempt: int, hosts: int) -> str:
-    """The ConfigMap with the host names of an attempt. Its name says all that its content depends on."""
+    """Return the ConfigMap with the host names of an attempt. Its name says all that its content depends on."""
     return _of_unit(job, unit, f"-a{attempt}-hosts-{hosts}", MAX_NAME)
 
 
 def lists_hosts(name: str, hosts: int) -> bool:
-    """Whether a ConfigMap with this name lists so many hosts."""
+    """Return whether a ConfigMap with this name lists so many hosts."""
     return name.endswith(f"-hosts-{hosts}")
 
 
@@ -273,7 +274,7 @@ def syncer_pod_name(job: str) -> str:
 
 
 def service_name(job: str) -> str:
-    """Headless service of the job: gives every pod a name `<pod>.<job>.<namespace>.svc`."""
+    """Return headless service of the job: gives every pod a name `<pod>.<job>.<namespace>.svc`."""
     return job
 
 
@@ -286,7 +287,7 @@ UNITS_PER_SECRET = 64
 
 
 def authority_secret_name(job: str) -> str:
-    """The job's certificate authority. No pod mounts it."""
+    """Return the job's certificate authority. No pod mounts it."""
     return f"{job}-ca"
 
 
@@ -295,20 +296,21 @@ def syncer_secret_name(job: str) -> str:
 
 
 def learner_secret_name(job: str, pool: str, unit: str) -> str:
-    """The Secret with the certificates of a unit of `pool`. What stands before the last `-learners-` is the job; a pool's name that has it
-    (`lm` and `learners-h100`) would read as that of another job (`lm-learners` and `h100`), so a hash of the job's name comes before it."""
+    """Return the Secret with the certificates of a unit of `pool`. What stands before the last `-learners-` is the job; a pool's name that
+    has it (`lm` and `learners-h100`) would read as that of another job (`lm-learners` and `h100`), so a hash of the job's name comes before
+    it."""
     index = int(unit.removeprefix(f"{pool}-"))
     own = f"{_job_mark(job)}-{pool}" if "-learners-" in f"-{pool}" else pool
     return f"{job}-learners-{own}-{index // UNITS_PER_SECRET}"
 
 
 def learner_secret_key(unit: str, attempt: int) -> str:
-    """In that Secret: private key and certificate of one attempt."""
+    """Return the key of the private key and certificate of one attempt in that Secret."""
     return f"{unit}-a{attempt}.pem"
 
 
 def holds_certificates(secret: str, job: str) -> bool:
-    """Whether a Secret's name is one that the job uses."""
+    """Return whether a Secret's name is one that the job uses."""
     return secret in (authority_secret_name(job), syncer_secret_name(job)) or secret.startswith(f"{job}-learners-")
 
 

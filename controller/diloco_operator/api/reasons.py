@@ -571,7 +571,7 @@ class ReasonRow(NamedTuple):
 
 
 def all_reasons() -> Iterator[ReasonRow]:
-    """The whole table."""
+    """Yield the whole table."""
     for condition, reasons in CONDITION_REASONS.items():
         for reason in reasons:
             yield ReasonRow(condition.value, reason.value, reason.status, reason.severity, reason.meaning)

@@ -38,7 +38,7 @@ class ValidationRule:
 
 
 def _text(value: str) -> str:
-    """A CEL string literal. None of our strings contains a quote."""
+    """Return a CEL string literal. None of our strings contains a quote."""
     return "'" + value.replace("\\", "\\\\") + "'"
 
 
@@ -58,7 +58,7 @@ _QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 
 def duration_rule(field: str) -> ValidationRule:
-    """The form of every duration."""
+    """Return the form of every duration."""
     return ValidationRule(
         f"self.matches({_DURATION})",
         f"{field} must be a duration: write numbers with a unit of ms, s, m or h, such as 30s, 10m or 1h30m",
@@ -78,7 +78,7 @@ def _topology_rule(kind: Accelerator) -> ValidationRule:
 
 
 def _chips_per_host_rules() -> list[ValidationRule]:
-    """One rule for all TPUs, and one for each topology that several host sizes can make."""
+    """Return one rule for all TPUs, and one for each topology that several host sizes can make."""
     exceptions: dict[str, tuple[int, ...]] = {}
     ambiguous: dict[str, tuple[tuple[int, ...], list[str]]] = {}
     for name in of_family(Family.TPU):
@@ -138,7 +138,7 @@ def _accelerators_per_host_rules() -> list[ValidationRule]:
 
 
 def _processes_per_host_rules() -> list[ValidationRule]:
-    """At most one process for each accelerator, and the same number of them for each process."""
+    """Return the rules for at most one process for each accelerator, and the same number of accelerators for each process."""
     sizes: dict[int, list[str]] = {}
     for name in of_family(Family.HOST):
         sizes.setdefault(BUILT_IN[name].host_sizes[-1], []).append(name)
@@ -200,7 +200,7 @@ FREE_AFTER_END = ("managedBy", "ttlSecondsAfterFinished", "retry")
 
 
 def _same(field: str) -> str:
-    """A field that is always there has its old value."""
+    """Return a field that is always there has its old value."""
     return f"self.spec.{field} == oldSelf.spec.{field}"
 
 
@@ -236,7 +236,7 @@ _HAS_MORE_TO_DO = (
 
 
 def _takes_changes(ended: str, unless: str, message: str) -> ValidationRule:
-    """A job with the condition `ended` may change only if the rest of its spec stays, or `unless` holds."""
+    """Return a job with the condition `ended` may change only if the rest of its spec stays, or `unless` holds."""
     return ValidationRule(
         f"!has(oldSelf.status) || !has(oldSelf.status.conditions) || !{_is_true(ended)} || ({unless}) || ({_AS_BEFORE})", message, ".spec"
     )

@@ -27,7 +27,7 @@ MAX_RETRY = 1_000_000
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    """Keeps the API server from writing an empty field into objects that do not use it."""
+    """Keep the API server from writing an empty field into objects that do not use it."""
     schema.pop("default", None)
 
 

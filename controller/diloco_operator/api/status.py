@@ -31,7 +31,7 @@ MOST_TOKENS_PER_SECOND = 1e12
 
 
 def _without_default(schema: dict[str, Any]) -> None:
-    """Keeps the API server from writing an empty field into objects that do not use it."""
+    """Keep the API server from writing an empty field into objects that do not use it."""
     schema.pop("default", None)
 
 

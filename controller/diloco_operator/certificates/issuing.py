@@ -24,7 +24,7 @@ _LONGEST_NAME = 64
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """A fresh key on P-256, from the operating system's randomness."""
+    """Return a fresh key on P-256, from the operating system's randomness."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -37,7 +37,7 @@ class Issuer:
         self._new_key = new_key
 
     def authority(self, job_uid: str) -> Authority:
-        """A new authority for one job."""
+        """Return a new authority for one job."""
         key = self._new_key()
         name = _name(f"diloco job {job_uid}")
         certificate = (
@@ -52,11 +52,11 @@ class Issuer:
         return Authority(root, _pem(key))
 
     def sign(self, authority: Authority, leaf: Leaf) -> str:
-        """One private key with its certificate, PEM."""
+        """Return one private key with its certificate, PEM."""
         return self.sign_all(authority, (leaf,))[leaf.key]
 
     def sign_all(self, authority: Authority, leaves: tuple[Leaf, ...]) -> dict[str, str]:
-        """Key of the Secret -> private key and certificate, PEM."""
+        """Return key of the Secret -> private key and certificate, PEM."""
         if not leaves:
             return {}
         signer = load_pem_private_key(authority.key.encode(), password=None)
@@ -71,7 +71,8 @@ class Issuer:
         return {leaf.key: self._leaf(template, signer, leaf) for leaf in leaves}
 
     def _leaf(self, template: x509.CertificateBuilder, signer: ec.EllipticCurvePrivateKey, leaf: Leaf) -> str:
-        """`template`: what all certificates of one signer share. To set it for each of them would take half as long again."""
+        """Issue a leaf from what all certificates of one signer share, `template`. To set it for each of them would take half as long
+        again."""
         key = self._new_key()
         # All may be servers: between the ranks of a unit any certificate is, as they compare the identity.
         purposes = [ExtendedKeyUsageOID.SERVER_AUTH]

@@ -54,7 +54,7 @@ class CertificateSecret:
 
 
 def project_foreign(obj: Obj) -> CertificateSecret:
-    """Of a Secret that is not the job's: its name, which is taken, and nothing of its content. Raises `MalformedField`."""
+    """Project a Secret that is not the job's: its name, which is taken, and nothing of its content. Raises `MalformedField`."""
     meta = fields(obj, "metadata")
     return CertificateSecret(
         name=needed_string(meta, "name", "metadata"),
@@ -66,7 +66,7 @@ def project_foreign(obj: Obj) -> CertificateSecret:
 
 
 def project_certificates(obj: Obj) -> CertificateSecret:
-    """From the raw Secret. Raises `MalformedField`."""
+    """Project the raw Secret. Raises `MalformedField`."""
     raw = fields(obj, "data")
     data = {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
     certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := _certificate(text)) is not None}
@@ -129,7 +129,7 @@ def _roots(text: str) -> tuple[Root, ...]:
 
 
 def root_of(text: str) -> Root | None:
-    """An authority's certificate; None if it cannot be read."""
+    """Return an authority's certificate; None if it cannot be read."""
     loaded = _load(text)
     if loaded is None:
         return None

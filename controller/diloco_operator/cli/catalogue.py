@@ -42,7 +42,7 @@ def install_catalogue(path: Path | None) -> None:
 
 
 def catalogue_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds --catalogue FILE."""
+    """Add --catalogue FILE."""
     return click.option(
         "--catalogue",
         type=click.Path(path_type=Path),

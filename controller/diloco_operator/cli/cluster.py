@@ -33,12 +33,12 @@ class Target:
     namespace: str = ""
 
     def over(self, other: Target) -> Target:
-        """These flags, and those of `other` where these are empty."""
+        """Return these flags, and those of `other` where these are empty."""
         return Target(self.kubeconfig or other.kubeconfig, self.context or other.context, self.namespace or other.namespace)
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds -n, --context and --kubeconfig, before or after the command's name. The command gets them as `target`."""
+    """Add -n, --context and --kubeconfig, before or after the command's name. The command gets them as `target`."""
 
     @click.option("-n", "--namespace", metavar="NAME", default="", help="Namespace. Default: that of the context, else `default`.")
     @click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig. Default: the current one.")
@@ -78,7 +78,7 @@ def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]
 
 
 def no_such_resource() -> CommandError:
-    """The cluster has no CRD for DiLoCoJobs."""
+    """Say that the cluster has no CRD for DiLoCoJobs."""
     return CommandError(
         f"this cluster has no {DILOCO_JOBS.plural}.{DILOCO_JOBS.group}: install the operator first (helm install), or check --context"
     )

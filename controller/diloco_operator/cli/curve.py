@@ -31,7 +31,8 @@ class Paper:
 
     @classmethod
     def of(cls, width: int, encoding: str, environment: Mapping[str, str]) -> Paper:
-        """`encoding` of the output. The locale counts too: Python writes UTF-8 in the locale C, and a terminal of that locale is ASCII."""
+        """Return `encoding` of the output. The locale counts too: Python writes UTF-8 in the locale C, and a terminal of that locale is
+        ASCII."""
         found = {key: value for key in ("LC_ALL", "LC_CTYPE", "LANG") if (value := environment.get(key))}
         if found.get("LC_CTYPE") == "C.UTF-8" and found.get("LANG", "C") in ("C", "POSIX"):
             del found["LC_CTYPE"]  # Python itself sets it in the locale C (PEP 538)
@@ -48,7 +49,7 @@ _ASCII_TERMINALS = ("dumb", "linux", "vt100", "vt102", "vt220")
 
 
 def curve_lines(progress: Progress, paper: Paper) -> list[str]:
-    """Training loss as a line, held-out loss as marks, over outer steps, as wide as `paper` within limits; [] for too few points."""
+    """Return training loss as a line, held-out loss as marks, over outer steps, as wide as `paper` within limits; [] for too few points."""
     training, held_out = progress.losses or (), progress.held_out_losses or ()
     if len(training) < FEWEST_POINTS:
         return []
@@ -78,7 +79,7 @@ def _title(training: Sequence[LossPoint], held_out: Sequence[LossPoint], style: 
 
 
 def _steps_line(steps: _Range, columns: int) -> str:
-    """First, middle and last step below their columns; the middle only where there is room."""
+    """Return first, middle and last step below their columns; the middle only where there is room."""
     first, last = f"{steps.low:.0f}", f"{steps.high:.0f}"
     line = first.ljust(columns - len(last)) + last
     middle_step = round((steps.low + steps.high) / 2)
@@ -109,12 +110,12 @@ class _Range:
         return self.low * (1 - share) + self.high * share
 
     def position(self, value: float, places: int) -> int:
-        """0 for `low`, places - 1 for `high`."""
+        """Return 0 for `low`, places - 1 for `high`."""
         return round((value / 2 - self.low / 2) / self.half * (places - 1))
 
 
 def _number(value: float, axis: _Range) -> str:
-    """With as many digits as tell two labels of the axis from each other."""
+    """Write a number with as many digits as tell two labels of the axis from each other."""
     if max(abs(axis.low), abs(axis.high)) >= 1e6 or axis.half < 1e-5:
         return f"{value:.3e}"
     return f"{value:.{max(0, 2 - math.floor(math.log10(2 * axis.half)))}f}"
@@ -133,7 +134,7 @@ class _Style:
     bottom: str
 
     def line(self, points: Sequence[LossPoint], steps: _Range, losses: _Range, columns: int) -> list[list[str]]:
-        """Rows of characters, from the top."""
+        """Return rows of characters, from the top."""
         wide, high = columns * self.across, _ROWS * self.down
         dots = [[0] * columns for _ in range(_ROWS)]
         for x, y in _polyline([(steps.position(p.step, wide), high - 1 - losses.position(p.loss, high)) for p in points]):
@@ -153,7 +154,7 @@ _ASCII = _Style(1, 2, mark="o", axis="|", tick="+", corner="+", bottom="-")
 
 
 def _polyline(corners: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The dots of straight lines from corner to corner."""
+    """Yield the dots of straight lines from corner to corner."""
     for (x0, y0), (x1, y1) in itertools.pairwise(corners):
         length = max(abs(x1 - x0), abs(y1 - y0), 1)
         for i in range(length + 1):

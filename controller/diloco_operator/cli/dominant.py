@@ -82,7 +82,7 @@ _STARTING = (UnitState.STARTING, UnitState.JOINING)
 
 
 def dominant(view: JobView) -> Dominant:
-    """The first cause that holds."""
+    """Return the first cause that holds."""
     for find in _PRECEDENCE:
         if (found := find(view)) is not None:
             return found
@@ -189,7 +189,7 @@ def _of_condition(cause: Cause, condition: Condition | None, step: str) -> Domin
 
 
 def _of_units(cause: Cause, units: Sequence[UnitStatus], step: str) -> Dominant | None:
-    """About those that have the reason of the first."""
+    """Return about those that have the reason of the first."""
     if not units:
         return None
     same = [unit.name for unit in units if unit.reason == units[0].reason]
@@ -197,7 +197,7 @@ def _of_units(cause: Cause, units: Sequence[UnitStatus], step: str) -> Dominant 
 
 
 def _of_pools(cause: Cause, view: JobView, pools: Sequence[PoolStatus]) -> Dominant | None:
-    """About the one that a person can do something about, or else the first. What was asked of a grantor is a cause of its own."""
+    """Tell about the one that a person can do something about, or else the first. What was asked of a grantor is a cause of its own."""
     if not pools:
         return None
     pool = min(pools, key=lambda each: (lack_of(each.reason) is Lack.GRANT, not each.remedies))
@@ -237,7 +237,7 @@ def _log(view: JobView, unit: UnitStatus) -> str:
 
 # --- what comes by itself -----------------------------------------------------------------------------------------------
 def upcoming(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
-    """What happens by itself at a known time, the soonest first; times that have passed are among them."""
+    """Return what happens by itself at a known time, the soonest first; times that have passed are among them."""
     found: dict[tuple[float, str], list[str]] = {}
     for unit in view.status.units:
         if unit.not_before is not None and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF):

@@ -66,7 +66,7 @@ async def drain(
 
 
 def describe(unit: UnitStatus) -> str:
-    """`Pending (NoCapacity: every slice is in use)`."""
+    """Return `Pending (NoCapacity: every slice is in use)`."""
     why = ": ".join(part for part in (unit.reason, unit.message) if part)
     return f"{unit.state} ({why})" if why else str(unit.state)
 
@@ -99,7 +99,8 @@ async def _evict(client: Client, namespace: str, pod: UnitPod, emit: Emit, retry
 async def _wait_back(
     client: Client, namespace: str, job: str, unit: str, attempt: int, emit: Emit, *, deadline: float, seconds: float
 ) -> None:
-    """Until the unit trains in a later attempt than `attempt`. Emits every state on the way. `seconds`: the total time, for messages."""
+    """Wait until the unit trains in a later attempt than `attempt`. Emits every state on the way. `seconds`: the total time, for
+    messages."""
     last = ""
 
     def back(view: JobView) -> bool:

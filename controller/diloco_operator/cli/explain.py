@@ -57,8 +57,8 @@ def explain(target: Target, job: str, output: str) -> None:
 
 
 async def explained(client: Client, namespace: str, name: str, now: Callable[[], float]) -> Explanation:
-    """What there is to say about the job. Raises `CommandError` if there is none of this name. What the user may not read is left out and
-    named in the notes."""
+    """Return what there is to say about the job. Raises `CommandError` if there is none of this name. What the user may not read is left
+    out and named in the notes."""
     obj = await find_job(client, namespace, name)
     view = JobView.of(obj)
     notes: list[str] = []
@@ -76,7 +76,7 @@ async def explained(client: Client, namespace: str, name: str, now: Callable[[],
 
 
 async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Place]:
-    """The job's place among all that wait. {}: other namespaces or priorities cannot be read, so that it is not known."""
+    """Return the job's place among all that wait. {}: other namespaces or priorities cannot be read, so that it is not known."""
     jobs = await _readable(client, DILOCO_JOBS, "", notes, "jobs of other namespaces")
     priorities = await _readable(client, PRIORITY_CLASSES, "", notes, "priority classes") if jobs is not None else None
     return places(job, jobs, priorities) if jobs is not None and priorities is not None else {}
@@ -85,7 +85,7 @@ async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Plac
 async def _readable(
     client: Client, resource: Resource, namespace: str, notes: list[str], what: str, *, selector: str = "", most: int = 0
 ) -> list[Obj] | None:
-    """All objects, or the first `most`; None, and a note, if the user may not list them."""
+    """Return all objects, or the first `most`; None, and a note, if the user may not list them."""
     try:
         return await list_all(client, resource, namespace, fields=selector, most=most)
     except Forbidden:
@@ -94,7 +94,7 @@ async def _readable(
 
 
 def pool_facts(job: Obj, nodes: Sequence[Obj], now: float) -> dict[str, PoolFacts]:
-    """What the nodes say of each pool. Pools that cannot be read count as not there: the operator's own messages name them."""
+    """Return what the nodes say of each pool. Pools that cannot be read count as not there: the operator's own messages name them."""
     inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now)
     try:
         pools = load(job).spec.pools

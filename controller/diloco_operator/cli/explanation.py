@@ -122,7 +122,8 @@ def explanation(
     line: Mapping[str, Place],
     notes: Sequence[str] = (),
 ) -> Explanation:
-    """`spec`: of the job, as the API server has it. `events`: about it. `facts` and `line` (see `places`): by pool."""
+    """Explain a job from its view and its spec, as the API server has it, and from the events about it. `events`: about it. `facts` and
+    `line` (see `places`): by pool."""
     asked = {pool["name"]: pool for pool in spec.get("pools") or ()}
     content = _content(view)
     pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
@@ -168,7 +169,7 @@ def _several(names: Sequence[str]) -> str:
 
 
 def _content(view: JobView) -> str:
-    """Why a pool that nothing is said of has no more."""
+    """Return why a pool that nothing is said of has no more."""
     if view.over:
         return "the job is over and needs no hardware"
     if view.suspend or view.state is JobState.SUSPENDED:
@@ -177,7 +178,7 @@ def _content(view: JobView) -> str:
 
 
 def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, place: Place | None, content: str) -> PoolExplained:
-    """`content`: why it has no more, if its status does not say."""
+    """Explain a pool: `content` says why it has no more, if its status does not say."""
     learners = (spec or {}).get("learners") or {}
     return PoolExplained(
         name=status.name,
@@ -215,7 +216,7 @@ def _nodes(facts: PoolFacts) -> str:
 
 
 def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list[UnitsExplained]:
-    """Those that do not train; what is the same of several is said once."""
+    """Return those that do not train; what is the same of several is said once."""
     groups: dict[tuple[Any, ...], list[UnitStatus]] = {}
     for unit in units:
         rests = unit.state is UnitState.TRAINING and not unit.reason
@@ -243,8 +244,8 @@ def _group(units: Sequence[UnitStatus], failures: Mapping[str, Failure]) -> Unit
 
 
 def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[str, Failure]:
-    """By unit: what is on its record; or what an Event tells of a later end that was no failure, such as a lost node, or of a failure of
-    which the record has no words."""
+    """Return by unit what is on its record; or what an Event tells of a later end that was no failure, such as a lost node, or of a failure
+    of which the record has no words."""
     found = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
     names = {unit.name for unit in units}
     for event in events:
@@ -262,7 +263,7 @@ def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[s
 
 
 def _recorded(unit: UnitStatus) -> Failure | None:
-    """The last failure in the record of the unit. A status without room for the words has only its time and attempt."""
+    """Return the last failure in the record of the unit. A status without room for the words has only its time and attempt."""
     attempt = unit.failed_attempt or 0
     if not attempt and not unit.failures:
         return None

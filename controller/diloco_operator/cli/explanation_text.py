@@ -16,7 +16,7 @@ _NAMED = 5
 
 
 def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
-    """`width`: columns of the terminal; 0: lines are not wrapped, for a file or another program."""
+    """Render the explanation for a terminal of `width` columns; 0: lines are not wrapped, for a file or another program."""
     lines = _wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
     lines += _rows(_dominant_rows(found, now), width)
     for pool in found.pools:
@@ -123,7 +123,7 @@ def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
 
 
 def _wrapped(text: str, label: str, width: int) -> list[str]:
-    """`label` stands before the first line; the others are indented as far."""
+    """Put `label` before the first line, and indent the others as far."""
     whole = " ".join(text.split())
     if not width:
         return [f"{label}{whole}"]

@@ -27,7 +27,7 @@ DEFAULT_OUTPUT = "model.safetensors"
 
 
 def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What every export takes: -o, --step and --dtype."""
+    """Return what every export takes: -o, --step and --dtype."""
     command = click.option(
         "--dtype", type=click.Choice(DTYPES), default="float32", show_default=True,
         help="Type of the parameters in the file. The syncer keeps float32; the others are rounded from it.",
@@ -74,7 +74,7 @@ def target_path(output: Path) -> Path:
 
 
 def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:
-    """What was written, once it is there."""
+    """Return what was written, once it is there."""
     tensors = plural(about.tensors, "tensor")
     remark = f"\nnote: {about.remark}" if about.remark else ""
     return (
@@ -85,7 +85,7 @@ def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:
 
 @contextlib.contextmanager
 def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr while the file is written, if that is a terminal."""
+    """Yield a bar on stderr while the file is written, if that is a terminal."""
     with click.progressbar(length=about.bytes, label="exporting", show_eta=False, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
         update: Callable[[int], None] = bar.update
         yield update
@@ -93,7 +93,7 @@ def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def errors_of_export() -> Iterator[None]:
-    """Errors end the command with a message. SIGTERM ends it as an exception does, so that nothing stays of a file or a pod."""
+    """End the command with a message for errors. SIGTERM ends it as an exception does, so that nothing stays of a file or a pod."""
 
     def end(_number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(_EXIT_TERMINATED)

@@ -87,7 +87,7 @@ async def export_job(client: RestClient, namespace: str, wanted: Wanted) -> str:
 
 # --- where from -------------------------------------------------------------------------------------------------------
 def _copies(job: Obj) -> str:
-    """The folder of this job below training.checkpoint.uri; "": it has none."""
+    """Return the folder of this job below training.checkpoint.uri; "": it has none."""
     training = job["spec"].get("training") or {}
     uri = str((training.get("checkpoint") or {}).get("uri") or "")
     metadata = job["metadata"]
@@ -95,7 +95,8 @@ def _copies(job: Obj) -> str:
 
 
 def _node_of(claim: Obj, pods: list[Obj]) -> str:
-    """The node on which the claim is in use; "": it is not, or other nodes may mount it too. Raises CommandError if no second pod may."""
+    """Return the node on which the claim is in use; "": it is not, or other nodes may mount it too. Raises CommandError if no second pod
+    may."""
     modes = (claim.get("spec") or {}).get("accessModes") or ()
     users = [pod for pod in pods if pod["spec"].get("nodeName")]
     if not users or "ReadWriteMany" in modes:
@@ -110,20 +111,20 @@ def _node_of(claim: Obj, pods: list[Obj]) -> str:
 
 
 def _template(job: Obj | None) -> Mapping[str, Any]:
-    """The spec of the syncer's pod template; empty: there is none."""
+    """Return the spec of the syncer's pod template; empty: there is none."""
     syncer = (job or {}).get("spec", {}).get("syncer") or {}
     found: Mapping[str, Any] = (syncer.get("template") or {}).get("spec") or {}
     return found
 
 
 def _python(template: Mapping[str, Any]) -> str:
-    """The interpreter with which the template starts the syncer."""
+    """Return the interpreter with which the template starts the syncer."""
     command = [str(word) for word in syncer_container(template).get("command") or []]
     return command[0] if command[1:3] == ["-m", "diloco.syncer"] else "python"
 
 
 async def _job_of(client: Client, namespace: str, claim: Obj) -> Obj | None:
-    """The job whose claim it is; None: it is gone, or the user may not read it."""
+    """Return the job whose claim it is; None: it is gone, or the user may not read it."""
     metadata = claim["metadata"]
     name = (metadata.get("labels") or {}).get(names.LABEL_JOB)
     owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
@@ -138,7 +139,7 @@ async def _job_of(client: Client, namespace: str, claim: Obj) -> Obj | None:
 
 
 async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) -> str:
-    """What the job's syncer runs, ran, or would run: of its pod, its template, the claim, or the operator's configuration. Raises
+    """Return what the job's syncer runs, ran, or would run: of its pod, its template, the claim, or the operator's configuration. Raises
     CommandError where none of them says it."""
     if job is not None:
         with contextlib.suppress(NotFound):
@@ -158,7 +159,7 @@ async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) ->
 
 
 async def _configured_image(client: Client) -> str:
-    """From the ConfigMap of the operator's chart; "": there is none, or the user may not read it."""
+    """Read the image from the ConfigMap of the operator's chart; "": there is none, or the user may not read it."""
     try:
         found = await client.list(names.CONFIG_MAPS, label_selector="app.kubernetes.io/name=diloco-operator")
     except Forbidden:
@@ -191,7 +192,7 @@ class _Receiver:
 
 
 async def _receive(client: RestClient, request: PodRequest, pod: str, wanted: Wanted) -> tuple[TargetFile, Announcement]:
-    """The written file, and what the pod said of it. Raises CommandError, ExportError, ApiError; then there is no file."""
+    """Return the written file, and what the pod said of it. Raises CommandError, ExportError, ApiError; then there is no file."""
     step = [] if wanted.step is None else ["--step", str(wanted.step)]
     command = [request.python, *MODULE, contract.MOUNT_STATE, "--dtype", wanted.dtype, *step]
     with TargetFile(target_path(wanted.output)) as target:

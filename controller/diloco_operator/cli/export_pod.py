@@ -47,7 +47,7 @@ class PodRequest:
 
 
 def manifest(request: PodRequest) -> Obj:
-    """The pod, under the restricted Pod Security profile as all pods of a job. Pure."""
+    """Return the pod, under the restricted Pod Security profile as all pods of a job. Pure."""
     syncer = syncer_container(request.template)
     container = main_container(
         {
@@ -91,7 +91,7 @@ def manifest(request: PodRequest) -> Obj:
 async def running_pod(
     client: Client, request: PodRequest, say: Callable[[str], None], *, start: float = EXPORT.start
 ) -> AsyncIterator[str]:
-    """The name of the pod, as soon as it runs. However this ends, the pod is deleted. Raises `CommandError` that says why it does not
+    """Yield the name of the pod, as soon as it runs. However this ends, the pod is deleted. Raises `CommandError` that says why it does not
     run, ApiError."""
     await _remove_ended(client, request.namespace, request.claim)
     created = await client.create(names.PODS, manifest(request), field_manager=names.KUBECTL_PLUGIN)
@@ -108,7 +108,7 @@ async def running_pod(
 
 
 async def _remove_ended(client: Client, namespace: str, claim: str) -> None:
-    """What commands left that could not delete their pods."""
+    """Remove what commands left that could not delete their pods."""
     selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_EXPORT}"
     for pod in (await client.list(names.PODS, namespace, label_selector=selector)).items:
         if has_ended(pod) and mounts(pod, claim):
@@ -117,7 +117,7 @@ async def _remove_ended(client: Client, namespace: str, claim: str) -> None:
 
 
 def syncer_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a pod, or of a template; empty: there is none."""
+    """Return the syncer's container of a pod, or of a template; empty: there is none."""
     containers = spec.get("containers") or ()
     return next((each for each in containers if each.get("name") == names.SYNCER_CONTAINER), _NOTHING)
 
@@ -127,7 +127,7 @@ def has_ended(pod: Obj) -> bool:
 
 
 def mounts(pod: Obj, claim: str) -> bool:
-    """Whether one of its volumes is the claim."""
+    """Return whether one of its volumes is the claim."""
     volumes = pod["spec"].get("volumes") or ()
     return any((volume.get("persistentVolumeClaim") or {}).get("claimName") == claim for volume in volumes)
 
@@ -160,7 +160,7 @@ async def _until_running(client: Client, request: PodRequest, name: str, say: Ca
 
 
 def _waits_for(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
-    """What the pod says of why it does not run yet; "": nothing."""
+    """Return what the pod says of why it does not run yet; "": nothing."""
     waiting = (container.get("state") or {}).get("waiting") or {}
     if waiting.get("message"):
         return f"{waiting.get('reason')}: {waiting['message']}"
@@ -179,7 +179,7 @@ def _ended_message(request: PodRequest, name: str, status: Mapping[str, Any], co
 
 
 def no_export(said: str) -> bool:
-    """Whether a Python says that it has no such module."""
+    """Return whether a Python says that it has no such module."""
     return "No module named" in said and "diloco" in said
 
 
@@ -192,7 +192,8 @@ def _image_hint(request: PodRequest) -> str:
 
 
 async def _last_events(client: Client, namespace: str, name: str) -> str:
-    """What the cluster reported about the pod, such as a volume that cannot be attached; "": nothing, or the user may not read it."""
+    """Return what the cluster reported about the pod, such as a volume that cannot be attached; "": nothing, or the user may not read
+    it."""
     with contextlib.suppress(ApiError):
         found = await client.list(names.EVENTS, namespace, field_selector=f"involvedObject.name={name}")
         told = [str(event.get("message") or "") for event in found.items if event.get("type") == "Warning"]

@@ -19,7 +19,7 @@ class BadFleet(Exception):
 
 
 def load_fleet(file: str | None) -> list[Obj]:
-    """The Node manifests in `file`, completed as a kubelet would. None: this machine as cpu nodes. Raises BadFleet."""
+    """Return the Node manifests in `file`, completed as a kubelet would. None: this machine as cpu nodes. Raises BadFleet."""
     if file is None:
         return [complete(node) for node in this_machine()]
     try:

@@ -19,7 +19,7 @@ _SHOWN = 10
 
 
 async def find_job(client: Client, namespace: str, name: str) -> Obj:
-    """Raises `CommandError` that names the jobs that exist."""
+    """Raise `CommandError` that names the jobs that exist."""
     try:
         return await client.get(DILOCO_JOBS, namespace, name)
     except NotFound as error:
@@ -29,7 +29,7 @@ async def find_job(client: Client, namespace: str, name: str) -> Obj:
 
 
 async def list_jobs(client: Client, namespace: str) -> list[Obj]:
-    """The jobs of a namespace, "": of all, sorted by namespace and name. Raises `CommandError` if the CRD is not installed."""
+    """Return the jobs of a namespace, "": of all, sorted by namespace and name. Raises `CommandError` if the CRD is not installed."""
     try:
         items = (await client.list(DILOCO_JOBS, namespace)).items
     except NotFound as error:
@@ -38,7 +38,7 @@ async def list_jobs(client: Client, namespace: str) -> list[Obj]:
 
 
 def unit_of(view: JobView, name: str) -> UnitStatus:
-    """Raises `CommandError` that names the job's units."""
+    """Raise `CommandError` that names the job's units."""
     for unit in view.status.units:
         if unit.name == name:
             return unit
@@ -53,7 +53,8 @@ def _listed(names: list[str]) -> str:
 
 
 async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[JobView]:
-    """The job now, and again after every change. It survives restarts of the API server. Raises `CommandError` when the job is deleted."""
+    """Yield the job now, and again after every change. It survives restarts of the API server. Raises `CommandError` when the job is
+    deleted."""
     obj = await find_job(client, namespace, name)
     yield JobView.of(obj)
     uid, version = obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
@@ -85,7 +86,7 @@ async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[Job
 
 
 async def wait_until(client: Client, namespace: str, name: str, holds: Callable[[JobView], bool], *, seconds: float) -> JobView | None:
-    """The job as soon as `holds` is true for it; None if it is not within the time. `holds` may raise to give up."""
+    """Return the job as soon as `holds` is true for it; None if it is not within the time. `holds` may raise to give up."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds), contextlib.aclosing(follow(client, namespace, name)) as views:  # type: ignore[type-var]
             async for view in views:

@@ -109,7 +109,7 @@ async def _serve(
 
 
 async def _failure(joined: SimulatedNodes) -> None:
-    """Until a background task fails. Raises its exception."""
+    """Wait until a background task fails. Raises its exception."""
     await asyncio.shield(joined.tasks.failed)
 
 

@@ -57,7 +57,7 @@ class UnitLogs(NamedTuple):
 
 
 def syncer_source(view: JobView, container: str, *, previous: bool = False) -> Source:
-    """The syncer restarts in its pod: `previous` is its run before the last restart there."""
+    """Return the syncer restarts in its pod: `previous` is its run before the last restart there."""
     name = syncer_pod_name(view.name)
     instead = f". {_PREVIOUS_RUN}" if previous else ""
     return Source(name, container or SYNCER_CONTAINER, previous=previous, instead=instead, no_pod=_why_no_syncer(view))
@@ -71,7 +71,7 @@ _COLLECTED = "It took its log along: older logs are where your cluster collects 
 
 
 def _why_no_syncer(view: JobView) -> str:
-    """Why the job has no pod of a syncer, and what to do."""
+    """Return why the job has no pod of a syncer, and what to do."""
     if view.is_suspended or view.suspend:
         return f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name}` starts a new one"
     if view.over:
@@ -82,8 +82,8 @@ def _why_no_syncer(view: JobView) -> str:
 def unit_logs(
     unit: str, record: UnitStatus | None, pods: Sequence[UnitPod], *, host: int | None, previous: bool, container: str
 ) -> UnitLogs:
-    """Of the newest attempt that has pods (`previous`: of those before the unit's newest), one source for each host. `record`: the unit in
-    status; None: it is not there. Raises `CommandError` that says what exists, and why not more."""
+    """Choose the logs of the newest attempt that has pods (`previous`: of those before the unit's newest), one source for each host.
+    `record`: the unit in status; None: it is not there. Raises `CommandError` that says what exists, and why not more."""
     attempts = sorted({pod.attempt for pod in pods})
     if not attempts:
         raise CommandError(_why_no_pods(unit, record))

@@ -45,7 +45,7 @@ class Manifest:
         return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
 
     def line(self, path: str) -> int:
-        """The line of a field, or of the nearest enclosing field in the file; 0 if not known."""
+        """Return the line of a field, or of the nearest enclosing field in the file; 0 if not known."""
         while path and path not in self.lines:
             path = path[: max(path.rfind("."), path.rfind("["), 0)]
         return self.lines.get(path, 0)
@@ -84,7 +84,7 @@ class ManifestError(Exception):
 
 
 def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)) -> list[Manifest]:
-    """Every object in the files, in order; `-` is standard input, a `kind: List` counts as its items.
+    """Return every object in the files, in order; `-` is standard input, a `kind: List` counts as its items.
 
     Raises `ManifestError` with all problems at once: unreadable files, malformed YAML, empty files, objects of other kinds than
     `kinds`, objects without a name, the same object twice. Fields are not checked here, see `validate_jobs`.
@@ -107,7 +107,7 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
 
 
 def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
-    """The jobs with the defaults of the CRD filled in. Raises `ManifestError` with every wrong field of every job.
+    """Return the jobs with the defaults of the CRD filled in. Raises `ManifestError` with every wrong field of every job.
 
     Strict, as `kubectl apply` is: a field that the CRD does not have is an error; the message suggests the nearest name.
     """
@@ -167,7 +167,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def _read(path: str, problems: list[Problem]) -> list[Manifest]:
-    """The objects of one file. Its errors are added to `problems`."""
+    """Return the objects of one file. Its errors are added to `problems`."""
     try:
         data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
         text = data.decode("utf-8")
@@ -249,7 +249,7 @@ def _noun(value: Any) -> str:
 
 
 def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
-    """Line of every field under `node`. A field that an alias repeats keeps the line of its anchor."""
+    """Find the line of every field under `node`. A field that an alias repeats keeps the line of its anchor."""
     lines.setdefault(path, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:

@@ -32,7 +32,7 @@ class BadConfiguration(Exception):
 
 
 def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
-    """The settings of the file, with defaults for the rest. None: all defaults. Raises `BadConfiguration`."""
+    """Return the settings of the file, with defaults for the rest. None: all defaults. Raises `BadConfiguration`."""
     if path is None:
         return OperatorConfig(), RunConfig()
     try:

@@ -175,7 +175,7 @@ def run(
 
 
 def _election(namespace: str, name: str, timeouts: LeaseTimeouts) -> ElectionOptions:
-    """Raises ValueError without a namespace."""
+    """Raise ValueError without a namespace."""
     from diloco_operator.operator.process import ElectionOptions
 
     if not namespace:

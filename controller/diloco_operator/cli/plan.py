@@ -103,7 +103,7 @@ def _check_usage(target: Target, files: Sequence[str], fleet: str | None) -> Non
 
 
 def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, str]:
-    """And the namespace of jobs that name none."""
+    """Return the contents and the namespace of jobs that name none."""
     if fleet:
         try:
             return of_fleet(load_fleet(fleet), now), target.namespace or "default"

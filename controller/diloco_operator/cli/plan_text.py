@@ -53,7 +53,8 @@ class Page:
 
 
 def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: int = 0) -> str:
-    """`lacking`: jobs whose minimum does not fit in the end. `width`: columns of the terminal; 0: lines are not wrapped."""
+    """Render a preview; `lacking`: jobs whose minimum does not fit in the end. `width`: columns of the terminal; 0: lines are not
+    wrapped."""
     cost = found.spares_cost
     lines = _stage(found.now, found.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
     if found.changed is not None:
@@ -73,7 +74,7 @@ def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: 
 
 
 def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Collection[tuple[str, str]], width: int) -> list[str]:
-    """The jobs of `keys`, and all that change."""
+    """Return the jobs of `keys`, and all that change."""
     change = difference(before, after)
     changed = {(each.namespace, each.job) for each in change.jobs} | {(each.namespace, each.job) for each in change.moves}
     old = {job.key: job for job in before}
@@ -105,12 +106,12 @@ def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: 
 
 
 def _spares_of(job: JobOutlook) -> list[int]:
-    """How many slices each pool keeps free."""
+    """Return how many slices each pool keeps free."""
     return [pool.spares.kept for pool in job.pools]
 
 
 def _spares(job: JobOutlook, width: int) -> Iterator[str]:
-    """`pool v6e keeps 1 of 2 spares free: v6e-b`."""
+    """Yield `pool v6e keeps 1 of 2 spares free: v6e-b`."""
     for pool in job.pools:
         spares = pool.spares
         if spares.asked and job.verdict not in (Verdict.IDLE, Verdict.REFUSED):
@@ -120,7 +121,7 @@ def _spares(job: JobOutlook, width: int) -> Iterator[str]:
 
 
 def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
-    """Which units run only if nothing is kept free; None: nothing is."""
+    """Return which units run only if nothing is kept free; None: nothing is."""
     if units is None:
         return []
     more = f" and {len(units) - _NAMED} more" if len(units) > _NAMED else ""
@@ -129,7 +130,7 @@ def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
 
 
 def _headline(job: JobOutlook, before: JobOutlook | None) -> str:
-    """`bytes-lm in namespace default: fits, 4 units (at least 2, at most 4), 1.2k tokens/s; before 3 units, 900 tokens/s`."""
+    """Return `bytes-lm in namespace default: fits, 4 units (at least 2, at most 4), 1.2k tokens/s; before 3 units, 900 tokens/s`."""
     text = f"{job.name} in namespace {job.namespace}: {_VERDICTS[job.verdict]}"
     if job.verdict in (Verdict.IDLE, Verdict.REFUSED):
         return text
@@ -165,7 +166,7 @@ def _speed(unit: UnitOutlook, job: JobOutlook) -> str:
 
 
 def _why(unit: UnitOutlook, move: UnitMove | None) -> str:
-    """`2nd choice; v5p: no free slice`."""
+    """Return `2nd choice; v5p: no free slice`."""
     reasons: dict[str, list[str]] = {}
     for each in unit.passed:
         reasons.setdefault(each.reason, []).append(each.pool)
@@ -180,7 +181,7 @@ def _ended(move: UnitMove) -> tuple[str, ...]:
 
 
 def _footnotes(jobs: Sequence[JobOutlook], width: int) -> list[str]:
-    """What speeds are that were not measured."""
+    """Return what speeds are that were not measured."""
     units = [(job, unit.speed.basis) for job in jobs for unit in job.units]
     found = []
     if any(basis is Basis.ESTIMATED for job, basis in units if job.tokens_per_second is not None):
@@ -193,7 +194,7 @@ def _footnotes(jobs: Sequence[JobOutlook], width: int) -> list[str]:
 
 
 def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
-    """What waits, by pool, and what would help."""
+    """Yield what waits, by pool, and what would help."""
     by_pool: dict[str, list[WaitingUnit]] = {}
     for unit in job.waiting:
         by_pool.setdefault(unit.pool, []).append(unit)

@@ -52,7 +52,7 @@ class Chart:
     """One chart: a title, an area with the axis of time, and what `draw` adds."""
 
     def __init__(self, job: JobHistory, title: str, height: float, top: float = 0.0, *, names_faults: bool = True) -> None:
-        """`height` of the area; `top`: where the chart begins in its SVG; `names_faults`: whether it says what the line of a fault is."""
+        """Begin a chart of `height` at `top` in its SVG; `names_faults`: whether it says what the line of a fault is."""
         self._names_faults = names_faults
         self.job = job
         self.seconds = max(job.end, 1.0)
@@ -63,25 +63,25 @@ class Chart:
         self.x = Scale(0.0, self.seconds, _LEFT, WIDTH - _RIGHT)
 
     def parts(self, draw: Draw) -> Iterator[Element]:
-        """Everything, the lowest layer first."""
+        """Yield everything, the lowest layer first."""
         yield element("text", self._title, x=_LEFT - 84, y=self.top - 26, class_="title")
         yield from self._time_axis()
         yield from draw(self)
         yield from self._marks()
 
     def y(self, low: float, high: float) -> Scale:
-        """The scale of values."""
+        """Return the scale of values."""
         return Scale(low, high, self.bottom, self.top)
 
     def value_axis(self, scale: Scale, values: Sequence[float], text: Callable[[float], str]) -> Iterator[Element]:
-        """Lines and labels at these values."""
+        """Yield lines and labels at these values."""
         for value in values:
             y = scale(value)
             yield element("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
             yield element("text", text(value), x=_LEFT - 8, y=y + 4, text_anchor="end", class_="soft")
 
     def legend(self, entries: Sequence[tuple[str, str]], x: float = 200.0) -> Iterator[Element]:
-        """(text, colour) side by side, right of the title."""
+        """Yield (text, colour) side by side, right of the title."""
         for text, colour in entries:
             yield element("rect", x=x, y=self.top - 36, width=11, height=11, rx=2, fill=colour)
             yield element("text", text, x=x + 16, y=self.top - 26, class_="soft")
@@ -110,7 +110,7 @@ class Chart:
 
 
 def chart_svg(charts: Sequence[tuple[Chart, Draw]], label: str) -> Element:
-    """One SVG with charts below each other. `label`: what it shows, for those who do not see it."""
+    """Return one SVG with charts below each other. `label`: what it shows, for those who do not see it."""
     height = max(chart.bottom for chart, _ in charts) + 30
     svg = element(
         "svg",
@@ -130,7 +130,7 @@ def chart_svg(charts: Sequence[tuple[Chart, Draw]], label: str) -> Element:
 
 
 def loss(chart: Chart) -> Iterator[Element]:
-    """Training loss as a line; the held-out loss as a mark at the end."""
+    """Yield training loss as a line; the held-out loss as a mark at the end."""
     points = [(merge.at, merge.loss) for merge in chart.job.merges if merge.loss is not None]
     if not points:
         yield element("text", "no loss on record", x=_LEFT + 8, y=chart.top + 20, class_="soft")
@@ -155,12 +155,12 @@ MOST_ROWS = 64
 
 
 def units_height(job: JobHistory) -> float:
-    """Of the area of `units`."""
+    """Return the height of the area of `units`."""
     return _ROW * max(1, min(len(job.units), MOST_ROWS)) + 4
 
 
 def units(chart: Chart) -> Iterator[Element]:
-    """A bar for each unit, in the colour of what it does."""
+    """Yield a bar for each unit, in the colour of what it does."""
     shown = _by_name(chart.job)[:MOST_ROWS]
     there = {span.phase for unit in shown for span in unit.spans if span.start < chart.seconds}
     yield from chart.legend([(phase.value, LOOKS[phase].colour) for phase in Phase if phase in there])
@@ -189,7 +189,7 @@ def _kills(chart: Chart, unit: UnitHistory, y: float) -> Iterator[Element]:
 
 
 def contributions(chart: Chart) -> Iterator[Element]:
-    """How many units each merge has contributions of: the mean as bars, of times with several merges."""
+    """Yield how many units each merge has contributions of: the mean as bars, of times with several merges."""
     most = max([len(chart.job.units), *(len(merge.units) for merge in chart.job.merges)], default=1)
     scale = chart.y(0, max(1, most))
     yield from chart.value_axis(scale, ticks(0, most, min(most, 5)), lambda value: f"{value:g}")
@@ -207,7 +207,7 @@ def contributions(chart: Chart) -> Iterator[Element]:
 
 
 def steps(chart: Chart) -> Iterator[Element]:
-    """The longest local step of each unit, of times with several, waits included."""
+    """Yield the longest local step of each unit, of times with several, waits included."""
     shown = [unit for unit in _by_name(chart.job) if unit.gaps][: len(UNIT_COLOURS)]
     lines = {unit.name: list(thinned(((gap.end, gap.seconds) for gap in unit.gaps), chart.seconds, 200, largest=True)) for unit in shown}
     high = max((value for points in lines.values() for _, value in points), default=1.0) * 1.05
@@ -230,7 +230,7 @@ def _line(chart: Chart, scale: Scale, points: Sequence[tuple[float, float]], col
 
 
 def traffic(chart: Chart) -> Iterator[Element]:
-    """Bytes a second of all exchanges, in both directions."""
+    """Yield bytes a second of all exchanges, in both directions."""
     rates = [
         (after.at, (after.received - before.received) / (after.at - before.at), (after.sent - before.sent) / (after.at - before.at))
         for before, after in pairwise(_spread(chart))
@@ -246,7 +246,7 @@ def traffic(chart: Chart) -> Iterator[Element]:
 
 
 def _spread(chart: Chart) -> Iterator[Traffic]:
-    """The counts at times that are far enough from each other for a rate."""
+    """Yield the counts at times that are far enough from each other for a rate."""
     spacing, last = max(1.0, chart.seconds / 150), float("-inf")
     for each in chart.job.traffic:
         if each.at - last >= spacing:
@@ -255,7 +255,7 @@ def _spread(chart: Chart) -> Iterator[Traffic]:
 
 
 def unit_colours(job: JobHistory) -> dict[str, str]:
-    """The colour of each unit's lines, the same in all charts."""
+    """Return the colour of each unit's lines, the same in all charts."""
     return {unit.name: UNIT_COLOURS[number % len(UNIT_COLOURS)] for number, unit in enumerate(_by_name(job))}
 
 
@@ -264,7 +264,7 @@ def _by_name(job: JobHistory) -> list[UnitHistory]:
 
 
 def picture(job: JobHistory) -> Element:
-    """Loss and units over time, for a page that shows the run."""
+    """Return loss and units over time, for a page that shows the run."""
     first = Chart(job, "Training loss", 170)
     second = Chart(job, "Units", units_height(job), top=first.full_height, names_faults=False)
     kills = ", ".join(f"{fault.unit} gets SIG{fault.signal} at {clock_text(fault.at)}" for fault in job.faults)

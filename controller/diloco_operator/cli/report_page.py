@@ -43,7 +43,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(history: History, remarks: Sequence[str]) -> str:
-    """The page. `remarks`: what is missing in the record, in sentences."""
+    """Return the page. `remarks`: what is missing in the record, in sentences."""
     names = ", ".join(job.title for job in history.jobs)
     title = f"Run of {names}" if names else "Run without a job"
     main = element("main", element("h1", title), _origin(history))

@@ -58,7 +58,7 @@ async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Re
 
 
 def _what_starts(view: JobView, due: bool) -> str:
-    """What a retry of this job does. Raises `CommandError` if there is nothing to retry. `due`: a retry is asked for already."""
+    """Return what a retry of this job does. Raises `CommandError` if there is nothing to retry. `due`: a retry is asked for already."""
     if view.complete:
         progress = view.status.progress
         ended_by_budget = progress.token_budget is not None and progress.tokens >= progress.token_budget
@@ -80,7 +80,7 @@ def _given_up(view: JobView) -> tuple[str, ...]:
 
 
 async def wait_retried(client: Client, namespace: str, name: str, emit: Emit, retry: Retry, *, seconds: float) -> None:
-    """Until the operator has acted on this retry, the units train, and with them the job."""
+    """Wait until the operator has acted on this retry, the units train, and with them the job."""
 
     def units_train(view: JobView) -> bool:
         if (view.status.retry or 0) < retry.number:

@@ -32,7 +32,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def claims(job: JobHistory, since: float = 0.0) -> list[str]:
-    """What each fault did from then on, and whether the tokens are exact, in sentences; nothing for a job without faults."""
+    """Return what each fault did from then on, and whether the tokens are exact, in sentences; nothing for a job without faults."""
     said = [effect.sentence() for effect in effects_of(job) if effect.fault.at >= since]
     return [*said[:-1], f"{said[-1]}; {tokens_sentence(job)}"] if said else []
 
@@ -51,8 +51,8 @@ class Recorded:
 
 
 def recorded(state_dir: Path, jobs: Collection[str], writer: RecordWriter, *, write: bool) -> Recorded:
-    """Of the run that has just ended, with these jobs (namespace/name). `write`: whether to write the report. Raises nothing: a run is what
-    it is, whatever becomes of its record."""
+    """Record the run that has just ended, with these jobs (namespace/name). `write`: whether to write the report. Raises nothing: a run is
+    what it is, whatever becomes of its record."""
     lost = [f"{writer.dropped:,} lines of the record are lost: {writer.error}"] if writer.dropped else []
     record = RecordReader(state_dir)
     try:

@@ -23,7 +23,7 @@ _NOT_SEEN = (
 
 
 def as_json(view: JobView) -> dict[str, Any]:
-    """The job as JSON, with names and figures as in the API."""
+    """Return the job as JSON, with names and figures as in the API."""
     status = view.status
     return {
         **result([view])[0],
@@ -35,7 +35,7 @@ def as_json(view: JobView) -> dict[str, Any]:
 
 
 def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
-    """The whole report of a job: headline, figures, loss curve (on `paper`, if there is one), conditions, units and pools."""
+    """Return the whole report of a job: headline, figures, loss curve (on `paper`, if there is one), conditions, units and pools."""
     status = view.status
     lines = [f"{view.name} in namespace {view.namespace}", f"  {headline(view)}"]
     if not status.conditions:
@@ -52,12 +52,12 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
 
 
 def _placed(pool: PoolStatus) -> str:
-    """Its units with hardware, and the slices that are kept beside them."""
+    """Return its units with hardware, and the slices that are kept beside them."""
     return f"{pool.placed} + {plural(pool.spares, 'spare')}" if pool.spares else str(pool.placed)
 
 
 def headline(view: JobView) -> str:
-    """The state of the job in one sentence."""
+    """Return the state of the job in one sentence."""
     if view.state is None:
         return _NOT_SEEN.format(view.namespace)
     if view.suspend and not view.over and view.state is not JobState.SUSPENDED:
@@ -109,7 +109,7 @@ def _condition(condition: Condition, now: float) -> tuple[str, ...]:
 
 
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
-    """A table; `wide` adds totals of each unit."""
+    """Return a table; `wide` adds totals of each unit."""
     more = ("TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED IN") if wide else ()
     header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE", *more, "WHY")
     return table(header, (_unit(unit, now, wide=wide) for unit in units))
@@ -148,7 +148,7 @@ def _reason_and_message(reason: str, message: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Aligned columns, as in kubectl, nothing truncated."""
+    """Return aligned columns, as in kubectl, nothing truncated."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -36,7 +36,7 @@ async def set_suspend(client: Client, namespace: str, name: str, emit: Emit, *, 
 
 
 async def wait_suspended(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float) -> None:
-    """Until no pod runs any more and the state is saved."""
+    """Wait until no pod runs any more and the state is saved."""
 
     def is_suspended(view: JobView) -> bool:
         if view.over:
@@ -49,7 +49,7 @@ async def wait_suspended(client: Client, namespace: str, name: str, emit: Emit, 
 
 
 async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *, seconds: float) -> None:
-    """Until the job trains again or is complete."""
+    """Wait until the job trains again or is complete."""
 
     def training(view: JobView) -> bool:
         if view.holds(ConditionType.FAILED):
@@ -68,18 +68,18 @@ async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *
 
 
 def reference(name: str) -> str:
-    """The job as kubectl writes it."""
+    """Return the job as kubectl writes it."""
     return f"{DILOCO_JOBS.kind.lower()}.{DILOCO_JOBS.group}/{name}"
 
 
 def foreign_manager_note(obj: Obj) -> str:
-    """A line for the user of a job that is another controller's; "" of any other."""
+    """Return a line for the user of a job that is another controller's; "" of any other."""
     manager = str(obj["spec"].get("managedBy") or MANAGER)
     return "" if manager == MANAGER else f"note: spec.managedBy is {manager}, so that controller must act on it, not this operator"
 
 
 def _why(view: JobView) -> str:
-    """Reason and message of the condition that ended the job, or of the first condition that is not True."""
+    """Return reason and message of the condition that ended the job, or of the first condition that is not True."""
     ended = next((c for c in view.status.conditions if c.type == ConditionType.FAILED and c.status.value == "True"), None)
     return f"{ended.reason}: {ended.message}" if ended else view.missing_condition() or "it is complete"
 

@@ -15,12 +15,13 @@ _NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010fff
 
 
 def clean(text: str) -> str:
-    """`text` without characters that XML does not have."""
+    """Return `text` without characters that XML does not have."""
     return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def element(tag: str, *children: Element | str, **attributes: object) -> Element:
-    """An element. In an attribute's name `_` becomes `-`, and at its end it goes (`class_`); numbers are rounded to a tenth of a pixel."""
+    """Return an element. In an attribute's name `_` becomes `-`, and at its end it goes (`class_`); numbers are rounded to a tenth of a
+    pixel."""
     made = Element(tag, {name.rstrip("_").replace("_", "-"): _value(value) for name, value in attributes.items()})
     for child in children:
         if isinstance(child, Element):
@@ -37,7 +38,7 @@ def _value(value: object) -> str:
 
 
 def as_file(svg: Element) -> str:
-    """A whole SVG file."""
+    """Return a whole SVG file."""
     return tostring(svg, encoding="unicode") + "\n"
 
 
@@ -57,7 +58,7 @@ class Scale:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round values from `low` to `high`, at most so many and one."""
+    """Return round values from `low` to `high`, at most so many and one."""
     if not high > low:
         return [low]
     rough = (high - low) / most
@@ -70,27 +71,28 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14
 
 
 def time_ticks(seconds: float, most: int) -> list[int]:
-    """Round times from 0 to `seconds`, at most so many and one."""
+    """Return round times from 0 to `seconds`, at most so many and one."""
     days = math.ceil(seconds / most / 86400) * 86400
     step = next((step for step in _TIME_STEPS if seconds / step <= most), days)
     return list(range(0, int(seconds) + 1, step))
 
 
 def clock_text(seconds: float) -> str:
-    """`1:05`, `2:00:00`."""
+    """Return `1:05`, `2:00:00`."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02}:{whole % 60:02}" if hours else f"{minutes}:{whole % 60:02}"
 
 
 def polyline(points: Iterable[tuple[float, float]], **attributes: object) -> Element:
-    """A line through these pixels."""
+    """Return a line through these pixels."""
     text = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     return element("polyline", points=text, fill="none", **attributes)
 
 
 def thinned(points: Iterable[tuple[float, float]], seconds: float, most: int, *, largest: bool) -> Iterator[tuple[float, float]]:
-    """The points with ascending times up to `seconds`: of each of so many equal times the one with the largest value, or the last one."""
+    """Yield the points with ascending times up to `seconds`: of each of so many equal times the one with the largest value, or the last
+    one."""
     chosen: tuple[float, float] | None = None
     place = -1
     for at, value in points:

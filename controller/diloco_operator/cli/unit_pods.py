@@ -31,7 +31,7 @@ class UnitPod:
 
 
 async def unit_pods(client: Client, namespace: str, job: str, unit: str) -> list[UnitPod]:
-    """All pods of the unit, sorted by attempt and host."""
+    """Return all pods of the unit, sorted by attempt and host."""
     selector = f"{LABEL_JOB}={job},{LABEL_UNIT}={unit},{LABEL_COMPONENT}={COMPONENT_LEARNER}"
     found = await client.list(PODS, namespace, label_selector=selector)
     return sorted(map(UnitPod.of, found.items), key=lambda pod: (pod.attempt, pod.host))

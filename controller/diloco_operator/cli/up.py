@@ -131,7 +131,7 @@ def up(
 
 
 def _jobs(files: Sequence[str]) -> list[Obj]:
-    """The jobs with their defaults; ends the program with all problems if there are any."""
+    """Return the jobs with their defaults; ends the program with all problems if there are any."""
     manifests, problems = check(tuple(files))
     if problems:
         _refuse([str(problem) for problem in problems])
@@ -143,7 +143,7 @@ def _jobs(files: Sequence[str]) -> list[Obj]:
 
 
 def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:
-    """Notes before the start: pools whose hardware the fleet does not have, and jobs that will not run. Pure."""
+    """Yield notes before the start: pools whose hardware the fleet does not have, and jobs that will not run. Pure."""
     there = {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
     where = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
     for job in jobs:

@@ -90,7 +90,7 @@ class Run:
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
-        """Returns when no process runs any more and the view has shown the result."""
+        """Return when no process runs any more and the view has shown the result."""
         options = self._options
         self._plane = LocalControlPlane(
             options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment,
@@ -139,7 +139,7 @@ class Run:
     async def _first(
         self, wanted: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], following: Sequence[asyncio.Task[None]]
     ) -> None:
-        """Until one of the two is done. Raises if the control plane fails meanwhile."""
+        """Wait until one of the two is done. Raises if the control plane fails meanwhile."""
         waiting = [asyncio.create_task(wanted), asyncio.create_task(other)]
         try:
             done, _ = await asyncio.wait([*waiting, *following, self._plane.failed], return_when=asyncio.FIRST_COMPLETED)
@@ -231,7 +231,7 @@ class Run:
                 loop.remove_signal_handler(number)
 
     def _model_message(self, view: JobView, model: ModelStatus) -> str:
-        """How to get the model, and, of a job that is not over, where it is: the message of one that is over says it."""
+        """Return how to get the model, and, of a job that is not over, where it is: the message of one that is over says it."""
         state_dir = self._plane.state_dir.path
         command = shlex.join(["diloco", "export", str(state_dir), "--job", view.name, "-o", "model.safetensors"])
         if view.over:
@@ -242,7 +242,7 @@ class Run:
         return f"{what} is in {place} ({model.format}), and stays there until you delete it. One file with its parameters: {command}"
 
     def _how_to_go_on(self, views: Sequence[JobView], before: str, after: str) -> str:
-        """What the same command does with these jobs. `before` and `after`: words around what it does."""
+        """Return what the same command does with these jobs. `before` and `after`: words around what it does."""
         fresh = [view.name for view in views if not self._has_snapshot(view)]
         if not fresh:
             what = "continue from the last snapshot"
@@ -253,7 +253,7 @@ class Run:
         return f"{before} {what}{after}: {self._options.resume_command}"
 
     def _has_snapshot(self, view: JobView) -> bool:
-        """Of this run, or of an earlier one with the same state directory."""
+        """Say whether there is a snapshot of this run, or of an earlier one with the same state directory."""
         folder = claim_folder(self._plane.state_dir.path, view.namespace, volume_claim_name(view.name))
         return view.status.model is not None or any((folder / "snapshots").glob("snapshot-*"))
 

@@ -51,7 +51,7 @@ def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> Non
 
 
 def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
-    """Jobs and problems of the files. A file that cannot be read does not hide the problems of the others."""
+    """Return jobs and problems of the files. A file that cannot be read does not hide the problems of the others."""
     manifests: list[Manifest] = []
     problems: list[Problem] = []
     try:

@@ -29,23 +29,23 @@ class View(Protocol):
     def start(self) -> None: ...
 
     def line(self, line: Line) -> None:
-        """A change."""
+        """Show a change."""
         ...
 
     def event(self, line: Line) -> None:
-        """A Kubernetes Event. Most of them repeat a change of status."""
+        """Show a Kubernetes Event. Most of them repeat a change of status."""
         ...
 
     def jobs(self, views: Sequence[JobView]) -> None:
-        """The state of all jobs, at every change."""
+        """Show the state of all jobs, at every change."""
         ...
 
     def note(self, text: str) -> None:
-        """A message about the command itself."""
+        """Show a message about the command itself."""
         ...
 
     def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
-        """The result: `closing` for JSON, `messages` as text. Also restores the terminal."""
+        """Show the result: `closing` for JSON, `messages` as text. Also restores the terminal."""
         ...
 
 

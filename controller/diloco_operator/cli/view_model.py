@@ -51,11 +51,11 @@ class JobView:
         )
 
     def holds(self, type: str) -> bool:
-        """Whether the condition is True."""
+        """Return whether the condition is True."""
         return any(condition.type == type and condition.status.value == "True" for condition in self.status.conditions)
 
     def refused(self) -> Condition | None:
-        """The condition Accepted where it is False: the operator cannot act on the spec, and its message says why."""
+        """Return the condition Accepted where it is False: the operator cannot act on the spec, and its message says why."""
         found = (each for each in self.status.conditions if each.type == ConditionType.ACCEPTED and each.status is ConditionStatus.FALSE)
         return next(found, None)
 
@@ -73,7 +73,7 @@ class JobView:
         return self.holds(ConditionType.SUSPENDED)
 
     def why(self) -> str:
-        """Why it is in its state: the message of the condition that decides it."""
+        """Return why it is in its state: the message of the condition that decides it."""
         found = {condition.type: condition for condition in self.status.conditions}
         reason = self.status.reason
         concern = concern_of(reason)
@@ -86,7 +86,8 @@ class JobView:
         return deciding[0].message if deciding else self.missing_condition()
 
     def message(self, condition: Condition) -> str:
-        """The condition's message for a line of its own. Where learners are missing, Degraded names them and Training only refers to it."""
+        """Return the condition's message for a line of its own. Where learners are missing, Degraded names them and Training only refers to
+        it."""
         if condition.type == ConditionType.TRAINING and concern_of(condition.reason) is Concern.QUORUM:
             degraded = next((each for each in self.status.conditions if each.type == ConditionType.DEGRADED), None)
             if degraded is not None and degraded.status is ConditionStatus.TRUE:
@@ -94,7 +95,7 @@ class JobView:
         return condition.message
 
     def missing_condition(self) -> str:
-        """Why it is not Complete: the first condition on the way that is not True, with the operator's reason and message."""
+        """Return why it is not Complete: the first condition on the way that is not True, with the operator's reason and message."""
         found = {condition.type: condition for condition in self.status.conditions}
         for step in (ConditionType.ACCEPTED, ConditionType.PLACED, ConditionType.TRAINING, ConditionType.COMPLETE):
             condition = found.get(step)
@@ -127,7 +128,7 @@ class Line:
 
 
 def changes(old: JobView | None, new: JobView) -> list[Line]:
-    """A line for everything that changed, in the order of cause: conditions, pools, units, progress."""
+    """Return a line for everything that changed, in the order of cause: conditions, pools, units, progress."""
     before = old.status if old else Status()
     return [
         *_condition_changes(before, new),
@@ -156,13 +157,13 @@ def _condition_changes(before: Status, new: JobView) -> Iterator[Line]:
 
 
 def _reason(condition: Condition) -> ConditionReason | None:
-    """From the table; None: another release has this reason."""
+    """Look the reason up in the table; None: another release has this reason."""
     reasons = CONDITION_REASONS[ConditionType(condition.type)] if condition.type in set(ConditionType) else ()
     return next((reason for reason in reasons if reason.value == condition.reason), None)
 
 
 def _is_alarm(condition: Condition, old: Condition | None, reason: ConditionReason | None) -> bool:
-    """As its Event: what is no change for the worse is no alarm. A job that starts does not train yet."""
+    """Judge a change as its Event does: what is no change for the worse is no alarm. A job that starts does not train yet."""
     if condition.type == ConditionType.TRAINING:
         return old is not None and old.status is ConditionStatus.TRUE and (reason is None or reason.severity is Severity.WARNING)
     if reason is not None:
@@ -215,7 +216,7 @@ def _progress(before: Status, new: JobView) -> Iterator[Line]:
 
 
 def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus, str]]:
-    """Units whose newest attempt has just failed, with the name of its first pod, so that the end of its log can be shown."""
+    """Return units whose newest attempt has just failed, with the name of its first pod, so that the end of its log can be shown."""
     ended = {unit.name: unit.ended_attempt for unit in old.status.units} if old else {}
     return [
         (unit, learner_pod_name(new.name, unit.name, unit.ended_attempt, 0))
@@ -225,7 +226,7 @@ def failed_attempts(old: JobView | None, new: JobView) -> list[tuple[UnitStatus,
 
 
 def event_line(event: Obj) -> Line:
-    """A Kubernetes Event as a line."""
+    """Return a Kubernetes Event as a line."""
     about = event.get("involvedObject") or event.get("regarding") or {}
     text = f"{event.get('reason', '')}: {event.get('message') or event.get('note', '')}"
     return Line("event", about.get("name", ""), text, event.get("type") == "Warning")
@@ -235,7 +236,7 @@ _SAID = re.compile(rf"^(?:{EventReason.POOL_CHANGED}: |\w+: (?:[a-z0-9-]+-\d+: |
 
 
 def repeats_status(event: Line) -> bool:
-    """Whether the event is about one unit, pool or condition, whose change of status is a line already."""
+    """Return whether the event is about one unit, pool or condition, whose change of status is a line already."""
     return bool(_SAID.match(event.text))
 
 
@@ -244,7 +245,7 @@ type Speeds = Mapping[tuple[str, str], float]
 
 
 def remember(speeds: Speeds, view: JobView) -> Speeds:
-    """The speeds, updated for units that train now. They are kept because all fall to 0 at the end of a job."""
+    """Return the speeds, updated for units that train now. They are kept because all fall to 0 at the end of a job."""
     progress = view.status.progress
     training = {
         (view.name, unit.name): unit.tokens_per_second
@@ -255,7 +256,7 @@ def remember(speeds: Speeds, view: JobView) -> Speeds:
 
 
 def with_speeds(view: JobView, speeds: Speeds) -> JobView:
-    """The view, with the speed of every unit from when it last trained."""
+    """Return the view, with the speed of every unit from when it last trained."""
     units = []
     for unit in view.status.units:
         speed = speeds.get((view.name, unit.name), unit.tokens_per_second)
@@ -264,13 +265,13 @@ def with_speeds(view: JobView, speeds: Speeds) -> JobView:
 
 
 def seconds_left(view: JobView, now: float) -> float | None:
-    """Until the last step at the present speed; None: not known. `now` is in seconds since the epoch."""
+    """Estimate the seconds until the last step at the present speed; None: not known. `now` is in seconds since the epoch."""
     when = view.status.progress.estimated_completion
     return max(0.0, when - now) if when is not None and not view.over else None
 
 
 def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
-    """The jobs at the end, as JSON."""
+    """Return the jobs at the end, as JSON."""
     return [
         {
             "namespace": view.namespace,

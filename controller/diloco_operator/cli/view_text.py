@@ -39,7 +39,7 @@ _STATE_STYLES = {
 
 
 def duration(seconds: float) -> str:
-    """`45s`, `3m20s`, `1h05m`, `2d03h`."""
+    """Return `45s`, `3m20s`, `1h05m`, `2d03h`."""
     whole = round(seconds)
     days, hours, minutes, rest = whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60
     if days:
@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """`812`, `41.6k`, `1.31M`: three digits."""
+    """Return `812`, `41.6k`, `1.31M`: three digits."""
     for limit, unit in ((1e3, ""), (1e6, "k"), (1e9, "M"), (1e12, "G"), (1e15, "T")):
         if abs(number) < limit or unit == "T":
             scaled = number / (limit / 1e3)
@@ -59,13 +59,13 @@ def count(number: float) -> str:
 
 
 def ordinal(number: int) -> str:
-    """`1st`, `12th`, `23rd`."""
+    """Return `1st`, `12th`, `23rd`."""
     ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
 
 
 def shortly(why: str) -> str:
-    """The beginning of a long message, where the rest of it stands below."""
+    """Return the beginning of a long message, where the rest of it stands below."""
     first, more, _ = why.partition("; ")
     return f"{first}; …" if more and len(why) > _HEADLINE else why
 
@@ -78,7 +78,7 @@ def goodput_text(goodput: GoodputStatus) -> str:
 
 
 def title(view: JobView, why: str) -> Text:
-    """Name, state, and `why` it is in this state."""
+    """Render name, state, and `why` it is in this state."""
     if view.state is None:
         return Text.assemble((view.name, "bold"))
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
@@ -86,7 +86,7 @@ def title(view: JobView, why: str) -> Text:
 
 
 def header(view: JobView, now: float) -> RenderableType:
-    """Name, state, progress bar, loss, speed, time left."""
+    """Render name, state, progress bar, loss, speed, time left."""
     progress = view.status.progress
     left = seconds_left(view, now)
     grid = Table.grid(padding=(0, 1), expand=True)
@@ -102,12 +102,12 @@ def header(view: JobView, now: float) -> RenderableType:
 
 
 def weight(unit: UnitStatus) -> str:
-    """Its share of the recent merges. A unit that has just left still has one: the shares sum to 100 %."""
+    """Return its share of the recent merges. A unit that has just left still has one: the shares sum to 100 %."""
     return f"{unit.weight:.0%}" if unit.weight or unit.state is UnitState.TRAINING else "-"
 
 
 def units_table(units: Sequence[UnitStatus], width: int) -> RenderableType:
-    """The live table, of units that have a message. Where `width` leaves its column too little, messages stand below the figures."""
+    """Return the live table, of units that have a message. Where `width` leaves its column too little, messages stand below the figures."""
     below = [(unit, _message(unit)) for unit in units if _message(unit)] if width < _WIDE else []
     figures = _figures_table(units, with_messages=width >= _WIDE)
     if not below:
@@ -149,12 +149,12 @@ def _figures_table(units: Sequence[UnitStatus], *, with_messages: bool) -> Table
 
 
 def stamp(when: datetime) -> str:
-    """The time of day as a line shows it."""
+    """Return the time of day as a line shows it."""
     return when.strftime("%H:%M:%S")
 
 
 def plain(when: datetime, line: Line) -> str:
-    """`22:51:03 bytes-lm: Placed=True …`."""
+    """Return `22:51:03 bytes-lm: Placed=True …`."""
     job = f"{line.job}: " if line.job else ""
     return f"{stamp(when)} {'! ' if line.warning else ''}{job}{line.text}"
 
@@ -186,7 +186,7 @@ class Screen:
 
 
 def summary(view: JobView) -> RenderableType:
-    """The summary at the end: state, held-out loss, and a row for each unit."""
+    """Return the summary at the end: state, held-out loss, and a row for each unit."""
     progress = view.status.progress
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("UNIT", no_wrap=True)

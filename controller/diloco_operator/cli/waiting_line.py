@@ -43,7 +43,8 @@ type Hardware = tuple[str, str | None]
 
 
 def places(job: Obj, jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, Place]:
-    """By pool of the job that waits for hardware. `jobs`: all that can be read, the job among them. `priorities`: PriorityClasses."""
+    """Find by pool the place in line of the job that waits for hardware. `jobs`: all that can be read, the job among them. `priorities`:
+    PriorityClasses."""
     values = {each["metadata"]["name"]: int(each.get("value") or 0) for each in priorities}
     default = next((int(each.get("value") or 0) for each in priorities if each.get("globalDefault")), 0)
     waiting: dict[Hardware, list[_Rank]] = {}
@@ -74,7 +75,7 @@ def _rank(job: Obj, spec: Spec, priority: int) -> _Rank:
 
 
 def _short(job: Obj) -> set[str]:
-    """Names of its pools that wait for hardware."""
+    """Return names of its pools that wait for hardware."""
     return {pool.name for pool in Status.model_validate(job.get("status") or {}).pools if lack_of(pool.reason).of_slices}
 
 

@@ -37,8 +37,8 @@ class Requirement:
     values: tuple[str, ...] = ()
 
     def met(self, known: Mapping[str, str]) -> bool:
-        """Whether a node with these labels or fields meets it. An unknown operator excludes no node: the API server rejects such a pod and
-        explains why."""
+        """Return whether a node with these labels or fields meets it. An unknown operator excludes no node: the API server rejects such a
+        pod and explains why."""
         test = _OPERATORS.get(self.operator)
         return test is None or test(known.get(self.key), self.values)
 
@@ -51,12 +51,12 @@ class NodeTerm:
     fields: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        """Whether the node of this name and with these labels meets all of it."""
+        """Return whether the node of this name and with these labels meets all of it."""
         return all(each.met(labels) for each in self.labels) and all(each.met({_NAME: name}) for each in self.fields)
 
 
 def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | None:
-    """The alternatives of a pod's `affinity`; None: no requirement. A term without expressions matches no node and is left out."""
+    """Return the alternatives of a pod's `affinity`; None: no requirement. A term without expressions matches no node and is left out."""
     required = ((affinity or {}).get("nodeAffinity") or {}).get(REQUIRED)
     if not required:
         return None
@@ -68,12 +68,12 @@ def node_terms(affinity: Mapping[str, Any] | None) -> tuple[NodeTerm, ...] | Non
 
 
 def attracts(terms: tuple[NodeTerm, ...] | None, labels: Mapping[str, str], name: str) -> bool:
-    """Whether a pod with these terms may run on the node of this name and with these labels."""
+    """Return whether a pod with these terms may run on the node of this name and with these labels."""
     return terms is None or any(term.matches(labels, name) for term in terms)
 
 
 def only_nodes(terms: tuple[NodeTerm, ...] | None) -> frozenset[str] | None:
-    """The names of the only nodes on which a pod with these terms may run, where every term names some; None: it may be any."""
+    """Return the names of the only nodes on which a pod with these terms may run, where every term names some; None: it may be any."""
     found: set[str] = set()
     for term in terms or ():
         named = [set(each.values) for each in term.fields if (each.key, each.operator) == (_NAME, "In")]

@@ -32,7 +32,7 @@ class CapacityLabel:
     """What every other value but "" stands for; None: it says nothing."""
 
     def of(self, labels: Mapping[str, str]) -> CapacityType | None:
-        """What this label of a node says; None: nothing."""
+        """Return what this label of a node says; None: nothing."""
         value = labels.get(self.key, "")
         return self.values.get(value) or (self.any_value if value else None)
 
@@ -90,14 +90,15 @@ CAPACITY_LABELS = (
 
 
 def capacity_of(labels: Mapping[str, str]) -> CapacityType:
-    """How the node with these labels is paid for. On demand is what a node is whose labels say nothing."""
+    """Return how the node with these labels is paid for. On demand is what a node is whose labels say nothing."""
     said = {found for label in CAPACITY_LABELS if (found := label.of(labels)) is not None}
     return next((each for each in CapacityType if each in said), CapacityType.ON_DEMAND)
 
 
 def expressions(capacity: CapacityType, domain: str = "") -> list[list[dict[str, Any]]]:
-    """Alternatives, each a list of matchExpressions of node affinity, of which a node of this type meets one. `domain`: where all labels of
-    the cluster's nodes are of one cloud, its own; then there is one alternative, with the label by which that cloud makes such nodes."""
+    """Return alternatives, each a list of matchExpressions of node affinity, of which a node of this type meets one. `domain`: where all
+    labels of the cluster's nodes are of one cloud, its own; then there is one alternative, with the label by which that cloud makes such
+    nodes."""
     spoken = [label for label in CAPACITY_LABELS if label.key.startswith(domain)]
     if capacity is CapacityType.ON_DEMAND:  # its labels may say nothing
         others = values_of(*(each for each in CapacityType if each is not capacity), labels=spoken)
@@ -112,6 +113,6 @@ def expressions(capacity: CapacityType, domain: str = "") -> list[list[dict[str,
 
 
 def values_of(*types: CapacityType, labels: Iterable[CapacityLabel] = CAPACITY_LABELS) -> dict[str, tuple[str, ...]]:
-    """Label key -> its values that stand for one of these types; for node affinity."""
+    """Return label key -> its values that stand for one of these types; for node affinity."""
     found = {label.key: tuple(value for value, said in label.values.items() if said in types) for label in labels}
     return {key: values for key, values in found.items() if values}

@@ -11,31 +11,31 @@ type Devices = tuple[tuple[str, int], ...]
 
 
 def is_extended_resource(name: str) -> bool:
-    """Whether Kubernetes counts this resource as extended: a name with a domain outside kubernetes.io. So cpu, memory, `hugepages-*` and
-    `attachable-volumes-*` are none. As `IsExtendedResourceName` in
+    """Return whether Kubernetes counts this resource as extended: a name with a domain outside kubernetes.io. So cpu, memory, `hugepages-*`
+    and `attachable-volumes-*` are none. As `IsExtendedResourceName` in
     https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/core/v1/helper/helpers.go."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def offered_devices(capacity: Mapping[str, object], allocatable: Mapping[str, object]) -> Devices:
-    """Devices of a node, from its status. One that the node has, but cannot allocate now, counts 0."""
+    """Return devices of a node, from its status. One that the node has, but cannot allocate now, counts 0."""
     names = {name for name in (*capacity, *allocatable) if is_extended_resource(name)}
     amounts = allocatable or capacity
     return tuple((name, _count(amounts.get(name))) for name in sorted(names))
 
 
 def telling(devices: Devices) -> Devices:
-    """Those that say what a node is for, or what a pod needs: all but incidental ones."""
+    """Return those that say what a node is for, or what a pod needs: all but incidental ones."""
     return tuple(each for each in devices if not is_incidental(each[0]))
 
 
 def has_accelerators(devices: Devices) -> bool:
-    """Whether any of them is an accelerator of the catalogue."""
+    """Return whether any of them is an accelerator of the catalogue."""
     return any(amount > 0 and any(kind.resource == name for kind in CATALOGUE.values()) for name, amount in devices)
 
 
 def _count(quantity: object) -> int:
-    """Devices are whole numbers; anything else (missing, malformed) counts as none."""
+    """Count devices in whole numbers; anything else (missing, malformed) counts as none."""
     try:
         return int(str(quantity)) if quantity is not None else 0
     except ValueError:

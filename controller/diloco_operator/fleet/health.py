@@ -70,7 +70,7 @@ def count_not_ready(nodes: Collection[NodeView]) -> NotReadyCounts:
 
 
 def maintenance(node: NodeView, signals: DisruptionSignals) -> tuple[float, float] | None:
-    """The interval during which units stay away from the node because of announced maintenance, seconds since the epoch."""
+    """Return the interval during which units stay away from the node because of announced maintenance, seconds since the epoch."""
     starts = [float(value) for label in signals.maintenance_labels if (value := node.labels.get(label, "")).isdecimal()]
     if not starts:
         return None
@@ -79,7 +79,7 @@ def maintenance(node: NodeView, signals: DisruptionSignals) -> tuple[float, floa
 
 
 def next_transition(node: NodeView, signals: DisruptionSignals, now: float) -> float | None:
-    """When the answer of `disruption` for this node next changes by the passing of time alone; None: never."""
+    """Return when the answer of `disruption` for this node next changes by the passing of time alone; None: never."""
     moments = list(maintenance(node, signals) or ())
     if (end := end_of_life(node, signals.lifetime)) is not None:
         moments.append(end - signals.lifetime.lead)
@@ -87,7 +87,7 @@ def next_transition(node: NodeView, signals: DisruptionSignals, now: float) -> f
 
 
 def lost_from(node: NodeView, signals: DisruptionSignals, counts: NotReadyCounts) -> float:
-    """From when on this NotReady node counts as lost, in seconds since the epoch.
+    """Return from when on this NotReady node counts as lost, in seconds since the epoch.
 
     A node whose readiness is unknown may be the first or the last of many: while the API server is down or unreachable, no kubelet
     can report. Kubelets report every 10 s and the node controller checks every 5 s, so their nodes become NotReady, and ready again, one
@@ -103,12 +103,12 @@ def lost_from(node: NodeView, signals: DisruptionSignals, counts: NotReadyCounts
 
 
 def _lost(node: NodeView, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> bool:
-    """NotReady for long enough."""
+    """Say whether it was NotReady for long enough."""
     return not node.ready and now >= lost_from(node, signals, counts)
 
 
 def disruption(node: NodeView, signals: DisruptionSignals, now: float) -> str:
-    """The announced or recorded loss of this node, in words; "" when there is none."""
+    """Return the announced or recorded loss of this node, in words; "" when there is none."""
     for taint in node.taints:
         if taint.key in signals.taints:
             return f"node {node.name} has the taint {taint.key}"
@@ -127,7 +127,7 @@ def disruption(node: NodeView, signals: DisruptionSignals, now: float) -> str:
 
 
 def unusable(node: NodeView, signals: DisruptionSignals, now: float) -> str:
-    """Why no new unit may start here, in words; "" when one may."""
+    """Return why no new unit may start here, in words; "" when one may."""
     if not node.ready:
         return f"node {node.name} is NotReady" + (f" ({node.ready_message})" if node.ready_message else "")
     if node.unschedulable:
@@ -136,7 +136,7 @@ def unusable(node: NodeView, signals: DisruptionSignals, now: float) -> str:
 
 
 def eviction_reason(node: NodeView | None, name: str, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> str:
-    """Why the units on node `name` must leave it, in words; "" when they may stay. `node` is None when it is gone.
+    """Return why the units on node `name` must leave it, in words; "" when they may stay. `node` is None when it is gone.
 
     Units on a NotReady node that does not count as lost yet may well train on. The syncer notices one that stopped, and that unit is
     replaced for its own sake."""
@@ -150,14 +150,14 @@ def eviction_reason(node: NodeView | None, name: str, signals: DisruptionSignals
 
 
 def not_ready_recheck(node: NodeView, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> float | None:
-    """When, in seconds since the epoch, to check a NotReady node again on which units may stay for now; None when it is ready."""
+    """Return when, in seconds since the epoch, to check a NotReady node again on which units may stay for now; None when it is ready."""
     if node.ready:
         return None
     return min(lost_from(node, signals, counts), now + _RECHECK_SECONDS)
 
 
 def is_unreachable(node: NodeView | None, signals: DisruptionSignals, now: float, counts: NotReadyCounts) -> bool:
-    """No kubelet on this node can confirm that a pod has ended."""
+    """Say whether no kubelet on this node can confirm that a pod has ended."""
     if node is None:
         return True
     return any(taint.key in signals.unreachable_taints for taint in node.taints) or _lost(node, signals, now, counts)

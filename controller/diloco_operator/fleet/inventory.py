@@ -93,7 +93,7 @@ class Inventory:
         """Slices that changed since `take_changes`; None: no allotment asks for them."""
 
     def copy(self) -> Inventory:
-        """The fleet as it is now, for a reader: it takes reservations, and no changes of nodes or of what other pods use."""
+        """Return the fleet as it is now, for a reader: it takes reservations, and no changes of nodes or of what other pods use."""
         for index in self._indexes.values():
             for entry in index.entries.values():
                 self._slice(entry)
@@ -115,7 +115,7 @@ class Inventory:
 
     # --- time --------------------------------------------------------------------------------------------------------
     def advance(self, now: float) -> list[str]:
-        """It is `now`, seconds since the epoch. Returns the nodes that became unusable or usable by that."""
+        """Advance to `now`, seconds since the epoch. Returns the nodes that became unusable or usable by that."""
         self._now = now
         changed = []
         while self._transitions and self._transitions[0][0] <= now:
@@ -157,7 +157,7 @@ class Inventory:
         return True
 
     def remove_node(self, name: str) -> bool:
-        """The node is gone. It stays reserved until its job releases it."""
+        """Remove a node that is gone. It stays reserved until its job releases it."""
         node = self._nodes.get(name)
         if node is None:
             return False
@@ -193,7 +193,7 @@ class Inventory:
                     del self._signs[sign]
 
     def _join(self, node: NodeView, kind: SliceKind) -> None:
-        """The node belongs to a slice of this kind, as it did before or from now on."""
+        """Note that the node belongs to a slice of this kind, as it did before or from now on."""
         several = slice_hosts(kind) > 1
         pool = _pool(node)
         entry = self._locations.get(node.name) or (self._pools.get(pool) if several else None)
@@ -237,7 +237,7 @@ class Inventory:
         self._file(entry)
 
     def _file(self, entry: Entry) -> None:
-        """Something about the entry changed."""
+        """File an entry about which something changed."""
         if entry.divisible:
             entry.left = self._devices_left(entry)
         self._note_change(entry)
@@ -251,7 +251,7 @@ class Inventory:
             del self._indexes[entry.kind]
 
     def _assemble(self, entry: Entry, pool: str) -> None:
-        """Every node of one multi-host node pool together is one slice, or none while they do not fit together."""
+        """Assemble every node of one multi-host node pool to one slice, or to none while they do not fit together."""
         kind = min(entry.of_kind)
         if kind != entry.kind:
             self._drop(entry)
@@ -268,7 +268,7 @@ class Inventory:
             entry.broken = ""
 
     def _note_oddity(self, old: NodeView | None, new: NodeView | None = None, kind: SliceKind | None = None) -> None:
-        """`kind`: of the new node."""
+        """Note what is odd about a node; `kind`: of the new one."""
         before = oddity(old, kind_of(old)) if old is not None else None
         now = oddity(new, kind) if new is not None else None
         if before == now:
@@ -303,7 +303,8 @@ class Inventory:
 
     # --- what others use -----------------------------------------------------------------------------------------------
     def replace_use(self, old: PodUse | None, new: PodUse | None) -> bool:
-        """Another pod uses `new` now instead of `old`. True when a slice that is free has more room by that: jobs may wait for it."""
+        """Note that another pod uses `new` now instead of `old`. True when a slice that is free has more room by that: jobs may wait for
+        it."""
         if old is new:
             return False
         if new is not None:
@@ -324,12 +325,12 @@ class Inventory:
         return entry is not None and entry.offered
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
-        """The pods on this node that count: all but those of units that have reserved it."""
+        """Return the pods on this node that count: all but those of units that have reserved it."""
         found = self._uses.get(node, ())
         return tuple(use for use in found if not self._is_covered(use)) if any(use.unit is not None for use in found) else found
 
     def _is_covered(self, use: PodUse) -> bool:
-        """Whether its job has reserved the node for its unit, or all of the node."""
+        """Return whether its job has reserved the node for its unit, or all of the node."""
         if use.unit is None or use.unit[0] not in self._reserved_by.get(use.node, ()):
             return False
         units = self._units.get(use.node, NONE)
@@ -337,8 +338,8 @@ class Inventory:
 
     # --- reservations ------------------------------------------------------------------------------------------------
     def set_reservations(self, job: str, nodes: Iterable[str], shared: Shares = NONE) -> bool:
-        """Job (any key of its own) reserves exactly these nodes from now on. `shared`: of these, the nodes of which its units take only
-        parts. True when it released some of it: other jobs may need that."""
+        """Reserve exactly these nodes for the job (any key of its own) from now on. `shared`: of these, the nodes of which its units take
+        only parts. True when it released some of it: other jobs may need that."""
         new = frozenset(nodes)
         old = self._reservations.get(job, frozenset())
         before, now = self._shares.get(job, NONE), dict(shared)
@@ -370,20 +371,20 @@ class Inventory:
         return bool(old - new) or any(now.get(key) != part for key, part in before.items())
 
     def has_reserved(self, job: str, node: str, unit: str) -> bool:
-        """Whether this unit of the job has reserved a part of the node."""
+        """Return whether this unit of the job has reserved a part of the node."""
         return (node, unit) in self._shares.get(job, NONE)
 
     def reservations(self, job: str) -> frozenset[str]:
-        """Nodes that this job has reserved."""
+        """Return nodes that this job has reserved."""
         return self._reservations.get(job, frozenset())
 
     def reserved_by(self, node: str) -> frozenset[str]:
-        """Keys of the jobs that have reserved this node: those that a change of it concerns."""
+        """Return keys of the jobs that have reserved this node: those that a change of it concerns."""
         return frozenset(self._reserved_by.get(node, ()))
 
     # --- slices --------------------------------------------------------------------------------------------------------
     def _slice(self, entry: Entry) -> Slice:
-        """What the hosts of the entry offer together."""
+        """Return what the hosts of the entry offer together."""
         if entry.slice_ is None:
             nodes = [self._nodes[name] for name in sorted(entry.kinds, key=natural_sort_key)]
             pool, name = entry.key
@@ -412,7 +413,7 @@ class Inventory:
 
     # --- divisible hosts -----------------------------------------------------------------------------------------------
     def room_left(self, slice_: Slice) -> Resources:
-        """What other pods and units leave of a divisible host; nothing if a unit has reserved all of it."""
+        """Return what other pods and units leave of a divisible host; nothing if a unit has reserved all of it."""
         node = slice_.hosts[0].node
         room, units = self._room(node), self._units.get(node, NONE)
         if self._is_taken(node):
@@ -420,12 +421,12 @@ class Inventory:
         return left(room, units.values()) if units else room
 
     def _is_taken(self, node: str) -> bool:
-        """Whether a job has reserved all of it."""
+        """Return whether a job has reserved all of it."""
         jobs = self._reserved_by.get(node)
         return jobs is not None and not jobs <= {job for job, _ in self._units.get(node, ())}
 
     def _devices_left(self, entry: Entry) -> int:
-        """Accelerators; less than 0 where the host has lost some that units have."""
+        """Return accelerators; less than 0 where the host has lost some that units have."""
         node = entry.key[1]
         if node not in self._nodes or self._is_taken(node):
             return 0
@@ -433,7 +434,7 @@ class Inventory:
         return amount_of(self._room(node), resource) - sum(amount_of(part, resource) for part in self._units.get(node, NONE).values())
 
     def _remainder(self, entry: Entry) -> Slice:
-        """What is left of a divisible host, or all of it."""
+        """Return what is left of a divisible host, or all of it."""
         whole = self._slice(entry)
         kind = entry.kind._replace(chips_per_host=min(entry.kind.chips_per_host, entry.left))
         in_part = whole.in_part or bool(entry.reserved)
@@ -441,11 +442,11 @@ class Inventory:
 
     # --- changes -----------------------------------------------------------------------------------------------------
     def track_changes(self) -> None:
-        """From now on remember for `take_changes` which slices changed; at first all."""
+        """Remember from now on for `take_changes` which slices changed; at first all."""
         self._changes = {(kind, key): None for kind, index in self._indexes.items() for key in index.entries}
 
     def take_changes(self) -> Iterable[Location]:
-        """Where slices came, went or changed, in themselves or in who has them, since the last call."""
+        """Return where slices came, went or changed, in themselves or in who has them, since the last call."""
         found, self._changes = self._changes or {}, {}
         return found
 
@@ -454,19 +455,19 @@ class Inventory:
             self._changes[entry.kind, entry.key] = None
 
     def location(self, node: str) -> Location | None:
-        """Where the slice with this node is; None: no slice has it."""
+        """Return where the slice with this node is; None: no slice has it."""
         entry = self._locations.get(node)
         return (entry.kind, entry.key) if entry is not None else None
 
     def slice_at(self, location: Location) -> Slice | None:
-        """None: no slice is there any more."""
+        """Return the slice that is there; None: none is any more."""
         kind, key = location
         entry = self._indexes[kind].entries.get(key) if kind in self._indexes else None
         return self._slice(entry) if entry is not None else None
 
     # --- Fleet -------------------------------------------------------------------------------------------------------
     def free(self, shape: Shape, pool: str = "") -> Iterator[Slice]:
-        """All free slices, in the order of node pools and names. The inventory must not change while the iterator is in use."""
+        """Yield all free slices, in the order of node pools and names. The inventory must not change while the iterator is in use."""
         for kind in kinds_for(shape, self._indexes):
             index = self._indexes[kind]
             for key in index.free:
@@ -483,7 +484,7 @@ class Inventory:
                 yield self._slice(entry)
 
     def kept(self, shape: Shape, pool: str = "") -> Iterator[tuple[Slice, str]]:
-        """Nothing: the inventory offers all."""
+        """Yield nothing: the inventory offers all."""
         return iter(())
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
@@ -502,7 +503,7 @@ class Inventory:
         return self._slice(entry).hosts == slice_.hosts
 
     def is_free(self, slice_: Slice) -> bool:
-        """Whether `free` offers this slice."""
+        """Return whether `free` offers this slice."""
         entry = self._locations.get(slice_.hosts[0].node)
         if entry is None or not entry.offered or self._slice(entry).hosts != slice_.hosts:
             return False
@@ -519,7 +520,7 @@ class Inventory:
         return replace(counts(shape, job, own), nearby=nearby(shape, self._indexes), odd=self._odd_nodes(shape))
 
     def _odd_nodes(self, shape: Shape) -> tuple[OddNodes, ...]:
-        """Of the vendor of the shape's accelerator; most nodes first."""
+        """Return the odd nodes of the vendor of the shape's accelerator; most nodes first."""
         resource = CATALOGUE[shape.accelerator].resource
         found = ((why, nodes) for why, nodes in self._odd.items() if resource and why.resource in ("", resource))
         most = heapq.nsmallest(REASONS, found, key=lambda each: (-len(each[1]), each[0]))
@@ -564,7 +565,7 @@ class Inventory:
         )
 
     def divides(self, shape: Shape) -> bool:
-        """Whether `counts` counts accelerators: some host has more of them than a unit takes."""
+        """Return whether `counts` counts accelerators: some host has more of them than a unit takes."""
         return shape.divides and any(kind.chips_per_host > shape.chips_per_host for kind in kinds_for(shape, self._indexes))
 
     def _accelerator_counts(self, shape: Shape, job: str, own: Mapping[str, int]) -> SliceCounts:
@@ -609,16 +610,16 @@ class Inventory:
         )
 
     def kinds(self, shape: Shape) -> tuple[SliceKind, ...]:
-        """The kinds of slice that `counts` counts for this shape."""
+        """Return the kinds of slice that `counts` counts for this shape."""
         return (*kinds_for(shape, self._indexes), *silent_kinds(shape, self._indexes))
 
     def _holder(self, entry: Entry, job: str) -> str:
-        """The first other job that has reserved a host of this slice; "" if only `job` has."""
+        """Return the first other job that has reserved a host of this slice; "" if only `job` has."""
         others = (each for host in self._slice(entry).hosts for each in self._reserved_by.get(host.node, ()) if each != job)
         return min(others, default="")
 
     def _first_user(self, entry: Entry, node: str = "") -> str:
-        """The first of the pods that use the accelerators of this slice, or of one node of it."""
+        """Return the first of the pods that use the accelerators of this slice, or of one node of it."""
         resource = CATALOGUE[entry.kind.accelerator].resource
         return min(str(use) for use in self.uses(node or min(entry.used)) if _takes(use, resource))
 
@@ -628,7 +629,7 @@ class Inventory:
         return UsedHosts(entry.key[1], slice_hosts(entry.kind), len(entry.used), users)
 
     def states(self) -> dict[tuple[SliceKind, SliceState], int]:
-        """Slices of each kind by state."""
+        """Return slices of each kind by state."""
         found: dict[tuple[SliceKind, SliceState], int] = {}
         for kind, index in self._indexes.items():
             used = len(index.used)
@@ -640,7 +641,7 @@ class Inventory:
 
 
 def natural_sort_key(name: str) -> tuple[object, ...]:
-    """Orders host-2 before host-10, as the index of a host in its slice goes."""
+    """Order host-2 before host-10, as the index of a host in its slice goes."""
     parts: list[object] = []
     digits = ""
     for char in name:
@@ -657,7 +658,7 @@ def natural_sort_key(name: str) -> tuple[object, ...]:
 
 
 def _put[K, V](into: dict[K, V], key: K, value: V) -> None:
-    """Or take it out if it is empty."""
+    """Put the value there, or take it out if it is empty."""
     if value:
         into[key] = value
     else:
@@ -669,7 +670,7 @@ def _pool(node: NodeView) -> str:
 
 
 def _silent(node: NodeView, kind: SliceKind) -> str:
-    """Why nothing can start on a node whose device plugin does not offer its accelerators; "" if it does."""
+    """Return why nothing can start on a node whose device plugin does not offer its accelerators; "" if it does."""
     resource = CATALOGUE[kind.accelerator].resource
     if not resource or dict(node.devices).get(resource):
         return ""
@@ -686,12 +687,12 @@ def _shared_labels(nodes: Sequence[NodeView]) -> Mapping[str, str]:
 
 
 def _takes(use: PodUse, resource: str) -> bool:
-    """Whether no unit may run beside this pod: it requests accelerators of the host; on a host without any it is a learner of another
-    operator."""
+    """Return whether no unit may run beside this pod: it requests accelerators of the host; on a host without any it is a learner of
+    another operator."""
     return amount_of(use.requests, resource) > 0 if resource else use.learner is not None
 
 
 def _foreign_taints(node: NodeView, kind: SliceKind) -> tuple[Taint, ...]:
-    """What a pool's template must tolerate: the operator adds tolerations for the taints of the accelerator to every pod."""
+    """Return what a pool's template must tolerate: the operator adds tolerations for the taints of the accelerator to every pod."""
     own = CATALOGUE[kind.accelerator].taints
     return tuple(taint for taint in node.taints if taint.effect != "PreferNoSchedule" and taint.key not in own)

@@ -29,7 +29,7 @@ class LifetimeSignals:
 
 
 def end_of_life(node: NodeView, signals: LifetimeSignals) -> float | None:
-    """When the node ends at the latest, in seconds since the epoch; None: not known. What is announced for this node outweighs what
+    """Return when the node ends at the latest, in seconds since the epoch; None: not known. What is announced for this node outweighs what
     holds for all of its kind."""
     ends = [] if node.announced_end is None else [node.announced_end]
     if node.created is not None:
@@ -41,5 +41,5 @@ def end_of_life(node: NodeView, signals: LifetimeSignals) -> float | None:
 
 
 def _seconds(value: str) -> int:
-    """0: it is none."""
+    """Return seconds; 0: it is none."""
     return int(value) if value.isascii() and value.isdecimal() and len(value) <= _DIGITS else 0

@@ -41,7 +41,7 @@ NETWORK_LABELS = (
 
 
 def locality_of(labels: Mapping[str, str]) -> Domain:
-    """The nearest domain that contains a host with these labels. A block counts only if all wider ones are labelled too."""
+    """Return the nearest domain that contains a host with these labels. A block counts only if all wider ones are labelled too."""
     found = [labels.get(NODE_ZONE, "")]
     for cloud in NETWORK_LABELS:
         if cloud.keys[0] not in labels:

@@ -28,8 +28,8 @@ class Oddity(NamedTuple):
 
 
 def nearby(shape: Shape, indexes: Mapping[SliceKind, SliceIndex]) -> tuple[NearbySlices, ...]:
-    """Slices of the same accelerator of which no unit of this shape can be made, those with most free ones first. It costs as much as there
-    are kinds, however many slices each has."""
+    """Return slices of the same accelerator of which no unit of this shape can be made, those with most free ones first. It costs as much
+    as there are kinds, however many slices each has."""
     if shape.accelerator == CPU:
         return ()
     same = [kind for kind in indexes if kind.accelerator == shape.accelerator and kind.chips_per_host]
@@ -45,7 +45,7 @@ def nearby(shape: Shape, indexes: Mapping[SliceKind, SliceIndex]) -> tuple[Nearb
 
 
 def oddity(node: NodeView, kind: SliceKind | None) -> Oddity | None:
-    """Of a node of this kind (`kind_of`); None: there is nothing odd about it."""
+    """Find what is odd about a node of this kind (`kind_of`); None: nothing."""
     if kind is not None and kind.accelerator != CPU:
         return None
     identified = identify(node.labels)

@@ -20,7 +20,7 @@ class Taint:
     """NoSchedule, PreferNoSchedule or NoExecute."""
 
     def __str__(self) -> str:
-        """As kubectl writes it: `key=value:effect`, without the sign if there is no value."""
+        """Write the taint as kubectl does: `key=value:effect`, without the sign if there is no value."""
         return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
 
 
@@ -76,7 +76,7 @@ class NodeView:
 
 
 def project_node(obj: Obj, ends: Sequence[str] = ()) -> NodeView:
-    """From the raw Node object. A node without a Ready condition is not ready. `ends`: the annotations whose value is the time when the
+    """Project the raw Node object. A node without a Ready condition is not ready. `ends`: the annotations whose value is the time when the
     node ends; one that is no time announces nothing. Raises `MalformedField`."""
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     name = sys.intern(needed_string(meta, "name", "metadata"))

@@ -36,7 +36,7 @@ class Resources(NamedTuple):
         return not (self.cpu or self.memory or self.devices)
 
     def fits(self, room: Resources) -> bool:
-        """Whether a node with this room has all of it."""
+        """Return whether a node with this room has all of it."""
         if self.cpu > room.cpu or self.memory > room.memory or self.pods > room.pods:
             return False
         if not self.devices:
@@ -47,8 +47,8 @@ class Resources(NamedTuple):
 
 # --- requests of a pod ------------------------------------------------------------------------------------------------
 def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Every resource that a pod of this spec requests, and the one pod that it is. Parts of a malformed template request nothing: the API
-    server rejects such a pod and explains why.
+    """Return every resource that a pod of this spec requests, and the one pod that it is. Parts of a malformed template request nothing:
+    the API server rejects such a pod and explains why.
 
     Init containers run before the others, one at a time; those with restartPolicy Always (sidecars) stay beside all that follows.
     As `PodRequests` in https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/component-helpers/resource/helpers.go.
@@ -77,14 +77,14 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
 
 
 def resources_of(spec: Mapping[str, Any]) -> Resources:
-    """`pod_requests`, in short. Equal requests are one object: a cluster has many pods and few kinds of them."""
+    """Return `pod_requests`, in short. Equal requests are one object: a cluster has many pods and few kinds of them."""
     requests = pod_requests(spec)
     devices = sorted((name, math.ceil(amount)) for name, amount in requests.items() if amount > 0 and is_extended_resource(name))
     return _shared(thousandths(requests.get("cpu", Fraction(0))), math.ceil(requests.get("memory", 0)), tuple(devices))
 
 
 def takes_accelerators(spec: Mapping[str, Any]) -> bool:
-    """Whether a pod of this spec requests accelerators of the catalogue."""
+    """Return whether a pod of this spec requests accelerators of the catalogue."""
     return has_accelerators(resources_of(spec).devices)
 
 
@@ -94,12 +94,12 @@ def _shared(cpu: int, memory: int, devices: Devices) -> Resources:
 
 
 def thousandths(cpu: Fraction) -> int:
-    """Of a CPU, rounded up as kube-scheduler does."""
+    """Return thousandths of a CPU, rounded up as kube-scheduler does."""
     return math.ceil(cpu * 1000)
 
 
 def _override(total: dict[str, Fraction], resources: object) -> None:
-    """Requests of the pod as a whole replace those of its containers. A limit without any request is a request."""
+    """Replace the requests of the containers by those of the pod as a whole. A limit without any request is a request."""
     if not isinstance(resources, dict):
         return
     for kind in ("requests", "limits"):
@@ -109,7 +109,7 @@ def _override(total: dict[str, Fraction], resources: object) -> None:
 
 
 def _requests(container: Mapping[str, Any]) -> dict[str, Fraction]:
-    """A limit without a request is a request."""
+    """Return the requests; a limit without a request is a request."""
     resources = container.get("resources")
     return {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))} if isinstance(resources, dict) else {}
 
@@ -135,7 +135,7 @@ def _objects(value: object) -> Iterator[Mapping[str, Any]]:
 
 # --- room of a node ---------------------------------------------------------------------------------------------------
 def allocatable(status: Mapping[str, Any], devices: Devices) -> Resources:
-    """What all pods of a node together may request, from the node's status. `devices`: those that it offers."""
+    """Return what all pods of a node together may request, from the node's status. `devices`: those that it offers."""
     listed = _amounts(status.get("allocatable") or status.get("capacity"))
     cpu, memory, pods = (listed.get(name) for name in ("cpu", "memory", "pods"))
     return Resources(
@@ -147,7 +147,7 @@ def allocatable(status: Mapping[str, Any], devices: Devices) -> Resources:
 
 
 def left(has: Resources, used: Iterable[Resources]) -> Resources:
-    """The room that is left. It may be less than nothing: of the pods that a node lost the room for, some may still run."""
+    """Return the room that is left. It may be less than nothing: of the pods that a node lost the room for, some may still run."""
     cpu, memory, pods, devices = has.cpu, has.memory, has.pods, dict(has.devices)
     for each in used:
         cpu -= each.cpu
@@ -159,7 +159,7 @@ def left(has: Resources, used: Iterable[Resources]) -> Resources:
 
 
 def total(parts: Iterable[Resources]) -> Resources:
-    """The sum of each resource."""
+    """Return the sum of each resource."""
     cpu = memory = pods = 0
     devices: dict[str, int] = {}
     for part in parts:
@@ -170,7 +170,7 @@ def total(parts: Iterable[Resources]) -> Resources:
 
 
 def most(one: Resources, other: Resources) -> Resources:
-    """The larger amount of each resource."""
+    """Return the larger amount of each resource."""
     devices = dict(one.devices)
     for name, amount in other.devices:
         devices[name] = max(amount, devices.get(name, 0))
@@ -179,7 +179,7 @@ def most(one: Resources, other: Resources) -> Resources:
 
 
 def least(rooms: Iterable[Resources]) -> Resources:
-    """The room that every one of several nodes has."""
+    """Return the room that every one of several nodes has."""
     first, *others = rooms
     if not others:
         return first
@@ -203,7 +203,7 @@ class Lack(NamedTuple):
 
 
 def lack(needs: Resources, room: Resources) -> Lack | None:
-    """The first resource of which `room` has too little; None if it has enough of all."""
+    """Return the first resource of which `room` has too little; None if it has enough of all."""
     for resource in ("cpu", "memory", *(name for name, _ in needs.devices), "pods"):
         wanted, has = amount_of(needs, resource), amount_of(room, resource)
         if wanted > has:
@@ -212,7 +212,7 @@ def lack(needs: Resources, room: Resources) -> Lack | None:
 
 
 def amount_of(resources: Resources, resource: str) -> int:
-    """In the unit of its field; 0 of a device that is not there."""
+    """Return the amount in the unit of its field; 0 of a device that is not there."""
     match resource:
         case "cpu":
             return resources.cpu

@@ -69,7 +69,7 @@ class Entry:
         return self.broken or (self.unusable[min(self.unusable)] if self.unusable else "")
 
     def copy(self) -> Entry:
-        """For a reader: without what only a change of nodes needs."""
+        """Copy the entry for a reader: without what only a change of nodes needs."""
         unusable, used = dict(self.unusable) if self.unusable else NONE, dict(self.used) if self.used else NONE
         return Entry(
             self.kind, self.key, NONE, NONE, self.broken, unusable, used, self.reserved, self.slice_, self.room_known, self.filed,

@@ -35,12 +35,12 @@ def kind_of(node: NodeView) -> SliceKind | None:
 
 
 def slice_hosts(kind: SliceKind) -> int:
-    """Hosts of one slice: max(1, chips of the topology / chips per host) for a TPU, 1 otherwise."""
+    """Return hosts of one slice: max(1, chips of the topology / chips per host) for a TPU, 1 otherwise."""
     return max(1, chip_count(kind.topology) // kind.chips_per_host) if kind.topology and kind.chips_per_host else 1
 
 
 def silent_kinds(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """The kinds, of those that are there, that may be of this shape and do not say how many accelerators a host has."""
+    """Return the kinds, of those that are there, that may be of this shape and do not say how many accelerators a host has."""
     if shape.accelerator == CPU:
         return []
     silent = SliceKind(shape.accelerator, shape.topology)
@@ -48,7 +48,7 @@ def silent_kinds(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
 
 
 def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """The kinds, of those that are there, of which a unit of this shape can be made; the tightest fit first."""
+    """Return the kinds, of those that are there, of which a unit of this shape can be made; the tightest fit first."""
     if shape.topology:
         exact = SliceKind(shape.accelerator, shape.topology, shape.chips_per_host)
         return [exact] if exact in there else []
@@ -56,8 +56,8 @@ def kinds_for(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
 
 
 def kinds_with_other_devices(shape: Shape, there: Collection[SliceKind]) -> list[SliceKind]:
-    """The kinds, of those that are there, that only their devices keep from the shape: a pool without accelerators gets hosts with exactly
-    the devices that its template requests, incidental ones aside."""
+    """Return the kinds, of those that are there, that only their devices keep from the shape: a pool without accelerators gets hosts with
+    exactly the devices that its template requests, incidental ones aside."""
     return [] if shape.topology else [kind for kind in _same_accelerator(shape, there) if not _offers(kind, shape)]
 
 
@@ -71,7 +71,7 @@ def _offers(kind: SliceKind, shape: Shape) -> bool:
 
 
 def shape_of(pool: Pool) -> Shape:
-    """What a unit of this pool needs. Raises ValueError where the CRD's rules do not hold."""
+    """Return what a unit of this pool needs. Raises ValueError where the CRD's rules do not hold."""
     unit = pool.shape
     devices = telling(resources_of(pool.template.spec).devices) if unit.accelerator == CPU else ()
     alone = is_divisible(unit.accelerator) and unit.hosts == 1 and uses_ports_of_host(pool.template.spec)
@@ -79,7 +79,7 @@ def shape_of(pool: Pool) -> Shape:
 
 
 def uses_ports_of_host(spec: Mapping[str, Any]) -> bool:
-    """Whether a pod of this spec takes ports of its host, so that a second one beside it would find them taken."""
+    """Return whether a pod of this spec takes ports of its host, so that a second one beside it would find them taken."""
     if spec.get("hostNetwork") is True:
         return True
     containers = spec.get("containers")

@@ -34,7 +34,7 @@ class SliceState(enum.StrEnum):
 
 
 def is_divisible(accelerator: str) -> bool:
-    """Whether several pods may share the accelerators of one host."""
+    """Return whether several pods may share the accelerators of one host."""
     return CATALOGUE[accelerator].family is Family.HOST
 
 
@@ -133,7 +133,7 @@ GROUP_SEPARATOR = "+"
 
 
 def group_name(slices: Sequence[Slice]) -> str:
-    """The name of a unit's slices in status and on its pods; `Fleet.resolve` reads it."""
+    """Return the name of a unit's slices in status and on its pods; `Fleet.resolve` reads it."""
     return GROUP_SEPARATOR.join(s.name for s in slices)
 
 
@@ -236,35 +236,37 @@ class Fleet(Protocol):
         ...
 
     def slices(self, shape: Shape) -> Iterator[Slice]:
-        """All slices of this shape in whatever state, lazily."""
+        """Yield all slices of this shape in whatever state, lazily."""
         ...
 
     def kept(self, shape: Shape, pool: str) -> Iterator[tuple[Slice, str]]:
-        """Other free slices of this shape, each with the key of the job that it is kept for; "": for none, or for this one."""
+        """Yield other free slices of this shape, each with the key of the job that it is kept for; "": for none, or for this one."""
         ...
 
     def resolve(self, shape: Shape, name: str) -> tuple[Slice, ...] | None:
-        """The slices that `group_name` named, in whatever state they are; None when one of them is no longer in the fleet."""
+        """Return the slices that `group_name` named, in whatever state they are; None when one of them is no longer in the fleet."""
         ...
 
     def usable(self, slice_: Slice) -> bool:
-        """Every host is there, ready, not cordoned, no disruption is announced, and no other pod uses its accelerators."""
+        """Say whether every host is there, ready, not cordoned, no disruption is announced, and no other pod uses its accelerators."""
         ...
 
     def shortage(self, slice_: Slice, needs: Resources) -> str:
-        """Which host of the slice has too little room for a pod that needs this, and who uses it, in words; "" if all have enough."""
+        """Return which host of the slice has too little room for a pod that needs this, and who uses it, in words; "" if all have
+        enough."""
         ...
 
     def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
-        """Slices of this shape, by state. `own`: nodes of the slices that `job` keeps or gets, and how many accelerators it takes there."""
+        """Return slices of this shape, by state. `own`: nodes of the slices that `job` keeps or gets, and how many accelerators it takes
+        there."""
         ...
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
-        """The pods on this node that are not units of this operator."""
+        """Return the pods on this node that are not units of this operator."""
         ...
 
     def node(self, name: str) -> NodeView | None:
-        """The node of this name; None when it is not in the fleet."""
+        """Return the node of this name; None when it is not in the fleet."""
         ...
 
     @property

@@ -34,13 +34,13 @@ class PodUse:
 
 
 def first_and_more(first: str, count: int) -> str:
-    """`team-a/train-0 and 3 more`."""
+    """Return `team-a/train-0 and 3 more`."""
     return first if count <= 1 else f"{first} and {count - 1} more"
 
 
 def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
-    """What a pod that needs this lacks on the node: `needs 64 CPU, node n1 has 12 CPU left: team-a/web-0 and 3 more use the rest`; "" if
-    there is room. The pod that uses most is named."""
+    """Return what a pod that needs this lacks on the node: `needs 64 CPU, node n1 has 12 CPU left: team-a/web-0 and 3 more use the rest`;
+    "" if there is room. The pod that uses most is named."""
     lacks = lack(needs, left(node.allocatable, (use.requests for use in uses)))
     if lacks is None:
         return ""

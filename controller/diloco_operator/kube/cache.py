@@ -45,7 +45,7 @@ type Indexer[T] = Callable[[CachedObject[T]], Iterable[Hashable]]
 
 
 def as_it_is(obj: Obj, _previous: Obj | None) -> Obj:
-    """The projection that keeps the whole object."""
+    """Return the projection that keeps the whole object."""
     return obj
 
 
@@ -58,19 +58,19 @@ class Cache[T]:
         self._indexes: dict[str, dict[Hashable, dict[ObjectKey, CachedObject[T]]]] = {name: {} for name in self._indexers}
 
     def get(self, namespace: str, name: str) -> CachedObject[T] | None:
-        """The object, or None."""
+        """Return the object, or None."""
         return self._objects.get((namespace, name))
 
     def by_index(self, index: str, value: Hashable) -> list[CachedObject[T]]:
-        """All objects with `value` in `index`, in the order in which they came."""
+        """Return all objects with `value` in `index`, in the order in which they came."""
         return list(self._indexes[index].get(value, {}).values())
 
     def count(self, index: str, value: Hashable) -> int:
-        """Number of objects with `value` in `index`."""
+        """Return number of objects with `value` in `index`."""
         return len(self._indexes[index].get(value, ()))
 
     def __iter__(self) -> Iterator[CachedObject[T]]:
-        """A copy of the objects of now: the cache may change during the iteration."""
+        """Yield a copy of the objects of now: the cache may change during the iteration."""
         return iter(list(self._objects.values()))
 
     def __len__(self) -> int:

@@ -139,7 +139,7 @@ class Client(Protocol):
     """
 
     async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
-        """`subresource`: "", "status" (the whole object) or "scale" (an autoscaling/v1 Scale)."""
+        """Get an object; `subresource`: "", "status" (the whole object) or "scale" (an autoscaling/v1 Scale)."""
         ...
 
     async def list(
@@ -164,7 +164,7 @@ class Client(Protocol):
         timeout_seconds: float,
         allow_bookmarks: bool = True,
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, in order; "" or "0": existing objects come as ADDED first. Ends after `timeout_seconds`.
+        """Yield changes after `resource_version`, in order; "" or "0": existing objects come as ADDED first. Ends after `timeout_seconds`.
 
         An object that no longer matches the selectors arrives as DELETED. Raises `Gone` if the version is compacted. Bookmarks come about
         once a minute and 2 s before the end, but only if the server knows a version newer than `resource_version`. A watch of objects that
@@ -175,7 +175,7 @@ class Client(Protocol):
     async def create(
         self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
     ) -> Obj:
-        """The client fills in missing apiVersion and kind, also in `update` and in an apply.
+        """Return the client fills in missing apiVersion and kind, also in `update` and in an apply.
 
         `metadata_only`, here and in `patch`: only the object's metadata is needed. The answer is a meta.k8s.io/v1 PartialObjectMetadata
         then, which is half the work for both sides.
@@ -226,7 +226,8 @@ class Client(Protocol):
         resource_version: str = "",
         propagation: str = "Background",
     ) -> None:
-        """`uid` and `resource_version` are preconditions (`Conflict`). `propagation`: Background, Foreground or Orphan."""
+        """Delete an object; `uid` and `resource_version` are preconditions (`Conflict`). `propagation`: Background, Foreground or
+        Orphan."""
         ...
 
     async def bind(self, namespace: str, name: str, node: str) -> None:

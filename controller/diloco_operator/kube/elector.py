@@ -64,7 +64,7 @@ class Elector:
         return until is not None and self._clock() < until
 
     async def acquire(self) -> None:
-        """Returns when this replica leads, with the fence open. Call `hold` at once."""
+        """Return when this replica leads, with the fence open. Call `hold` at once."""
         log.info("waiting for the lease %s as %s", self._what, self._identity)
         while True:
             self._version = ""  # a replica that does not lead reads the Lease before it writes it
@@ -81,7 +81,7 @@ class Elector:
             await asyncio.sleep(max(wait, STANDBY_RETRY) * (1 + 0.1 * self._rng()))
 
     async def hold(self) -> None:
-        """Renews until cancelled. Raises `LeaseLost`, with the fence shut, if that fails for too long or another replica has the lease."""
+        """Renew until cancelled. Raises `LeaseLost`, with the fence shut, if that fails for too long or another replica has the lease."""
         try:
             while True:
                 left = self._left()
@@ -93,7 +93,8 @@ class Elector:
             raise
 
     async def _renew(self) -> None:
-        """One attempt. Its failure is an error only after the deadline. A process that was stopped meanwhile notices the deadline here."""
+        """Try once to renew the lease. Its failure is an error only after the deadline. A process that was stopped meanwhile notices the
+        deadline here."""
         self._fence.look()
         if self._fence.stall:
             raise LeaseLost(
@@ -115,7 +116,7 @@ class Elector:
             raise LeaseLost(f"the lease {self._what} is held by {holder or 'no replica'} now")
 
     async def release(self) -> None:
-        """Releases the lease, so that another replica need not wait for its expiry. Shuts the fence first. Best effort."""
+        """Release the lease, so that another replica need not wait for its expiry. Shuts the fence first. Best effort."""
         self._fence.shut()
         if not self.leads:
             return
@@ -131,7 +132,7 @@ class Elector:
             log.warning("the lease %s was not released and will expire: %s", self._what, _text(error))
 
     async def _try(self, limit: float) -> bool:
-        """One attempt, of `limit` seconds at most, to get or to keep the lease. Returns whether this replica leads."""
+        """Make one attempt, of `limit` seconds at most, to get or to keep the lease. Returns whether this replica leads."""
         async with asyncio.timeout(limit):
             if not self._version:
                 await self._read()
@@ -170,7 +171,7 @@ class Elector:
         self._election.saw(read_lease(obj), self._clock())
 
     def _can_work(self) -> bool:
-        """A replica whose work stands still would keep others from leading."""
+        """Say whether work goes on: a replica whose work stands still would keep others from leading."""
         return self._fence.turn() <= self._timeouts.retry_period
 
     def _log_holder(self) -> None:

@@ -63,7 +63,7 @@ class EventTurns:
             self._task = asyncio.create_task(self._work(), name="watch events")
 
     async def pause(self) -> None:
-        """To be called for each event: lets others go on once this turn of the loop is used up, and waits while too many events wait."""
+        """Let others go on once this turn of the loop is used up, and wait while too many events wait; to be called for each event."""
         if not self._room.is_set():
             await self._room.wait()
         elif not self._use_turn(TURN_READ_EVENTS, TURN_READ_SECONDS):
@@ -101,7 +101,7 @@ class EventTurns:
         return round(TURN_EVENTS * self._turn / TURN_SECONDS)
 
     def _fit_turn(self, others: float) -> None:
-        """Others needed the loop for so many seconds since the last turn, beyond the pause that they were given."""
+        """Fit the turn to the seconds for which others needed the loop since the last turn, beyond the pause that they were given."""
         self._turn = min(TURN_SECONDS + others, LONGEST_TURN_SECONDS)
 
     def _end_turn(self) -> None:
@@ -130,7 +130,7 @@ class EventTurns:
 
 
 def _namespace(event: WatchEvent) -> str:
-    """Of the event's object, which may be malformed."""
+    """Return the namespace of the event's object, which may be malformed."""
     meta = event.object.get("metadata") if isinstance(event.object, dict) else None
     found = meta.get("namespace") if isinstance(meta, dict) else None
     return found if isinstance(found, str) else ""

@@ -45,15 +45,15 @@ class Expectations[K: Hashable]:
         """For each key what it waits for, and until when at most."""
 
     def expect_create(self, key: K, resource: Resource, namespace: str, name: str) -> None:
-        """Before the request is sent: `key` waits until the cache shows an object of this name."""
+        """Let `key` wait until the cache shows an object of this name; called before the request is sent."""
         self._expect(_Target(resource, namespace, name), _Expectation(key))
 
     def expect_delete(self, key: K, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Before the request is sent: `key` waits until the cache shows this object terminating, replaced, or not at all."""
+        """Let `key` wait until the cache shows this object terminating, replaced, or not at all; called before the request is sent."""
         self._expect(_Target(resource, namespace, name), _Expectation(key, gone_uid=uid))
 
     def expect_version(self, key: K, resource: Resource, shown: CachedObject[Any] | None, written: Obj) -> None:
-        """After a write was answered with `written`, and the cache shows `shown`: `key` waits until it shows that version."""
+        """Let `key` wait until the cache, which shows `shown`, shows the version that the answer to a write had, `written`."""
         version = str(written["metadata"]["resourceVersion"])
         if shown is not None and not _older(shown.version, version):
             return
@@ -62,11 +62,11 @@ class Expectations[K: Hashable]:
         self._expect(target, _Expectation(key, version=version))
 
     def cancel(self, key: K, resource: Resource, namespace: str, name: str) -> None:
-        """The request failed or was not sent: there is nothing to wait for."""
+        """Forget an expectation whose request failed or was not sent: there is nothing to wait for."""
         self._settle(_Target(resource, namespace, name), lambda expectation: expectation.key == key)
 
     def observe(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
-        """The cache changed from `old` to `new` (None: no object)."""
+        """Observe that the cache changed from `old` to `new` (None: no object)."""
         seen = new if new is not None else old
         if seen is None or not self._targets:
             return
@@ -75,11 +75,11 @@ class Expectations[K: Hashable]:
             self._settle(target, lambda expectation: _met(expectation, new))
 
     def open(self, key: K) -> bool:
-        """Whether `key` still waits for something, or has waited in vain."""
+        """Return whether `key` still waits for something, or has waited in vain."""
         return self.expires_in(key) is not None
 
     def expires_in(self, key: K) -> float | None:
-        """Seconds until the last expectation of `key` expires; 0: all have expired. None: it has none."""
+        """Return seconds until the last expectation of `key` expires; 0: all have expired. None: it has none."""
         waits = self._by_key.get(key)
         return max(0.0, max(waits.values()) - self._time()) if waits else None
 
@@ -91,7 +91,7 @@ class Expectations[K: Hashable]:
         return self._expiry
 
     def waiting_for(self, key: K) -> list[str]:
-        """What `key` waits for, human-readable: `Pod ns/name`."""
+        """Return what `key` waits for, human-readable: `Pod ns/name`."""
         return sorted(f"{s.resource.kind} {s.namespace}/{s.name}" for s in self._by_key.get(key, ()))
 
     def forget(self, key: K) -> None:
@@ -133,8 +133,8 @@ def _met[K](expectation: _Expectation[K], new: CachedObject[Any] | None) -> bool
 
 
 def _older(version: str, than: str) -> bool:
-    """Whether a resourceVersion comes before another. Since 1.35 Kubernetes promises that they compare as decimal numbers. With a server
-    that writes them otherwise every other version counts as older, and the expectation ends when it expires."""
+    """Return whether a resourceVersion comes before another. Since 1.35 Kubernetes promises that they compare as decimal numbers. With a
+    server that writes them otherwise every other version counts as older, and the expectation ends when it expires."""
     if version.isdecimal() and than.isdecimal():
         return int(version) < int(than)
     return version != than

@@ -23,12 +23,12 @@ class FairQueue[K]:
         self._size = 0
 
     def append(self, key: K) -> None:
-        """`key` waits behind those of its lane."""
+        """Append `key` behind those of its lane."""
         self._lanes.setdefault(self._lane(key), deque()).append(key)
         self._size += 1
 
     def pop(self, may: Callable[[Hashable], bool] = lambda _: True) -> K | None:
-        """The next key, of a lane that `may` give one now. Its lane comes last from now on. None: no such key waits."""
+        """Return the next key, of a lane that `may` give one now. Its lane comes last from now on. None: no such key waits."""
         found = next(([lane] for lane in self._lanes if may(lane)), None)
         if found is None:
             return None
@@ -41,7 +41,7 @@ class FairQueue[K]:
         return key
 
     def waiting(self, lane: Hashable) -> int:
-        """How many keys wait in this lane."""
+        """Return how many keys wait in this lane."""
         return len(self._lanes.get(lane, ()))
 
     def __len__(self) -> int:

@@ -28,7 +28,7 @@ from diloco_operator.kube.client import Client, Obj, ObjList, PatchType, Resourc
 
 
 def boot_clock() -> float:
-    """Seconds of a clock that never goes back, and that goes on while the process or the whole machine is suspended."""
+    """Return seconds of a clock that never goes back, and that goes on while the process or the whole machine is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -62,7 +62,7 @@ class Fence:
         """Number of writes that the fence stopped."""
 
     def open_until(self, until: float) -> None:
-        """Writing is allowed until `until` on the fence's clock. This holds for running writes too. A fence that was shut stays shut."""
+        """Allow writing until `until` on the fence's clock. This holds for running writes too. A fence that was shut stays shut."""
         with self._lock:
             if self._shut:
                 return
@@ -70,7 +70,7 @@ class Fence:
         self._reschedule()
 
     def shut(self) -> None:
-        """No writes from now on, for good; running ones are cancelled."""
+        """Refuse writes from now on, for good; running ones are cancelled."""
         with self._lock:
             self._shut = True
             self._until = -math.inf
@@ -86,7 +86,7 @@ class Fence:
             self.shut()
 
     def check(self) -> None:
-        """Raises `NotLeading` if no write may be sent now."""
+        """Raise `NotLeading` if no write may be sent now."""
         self.look()
         if self._clock() >= self._until:
             self.refused += 1
@@ -94,7 +94,7 @@ class Fence:
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[None]:
-        """Around one write. Raises `NotLeading` if it may not begin, or if it still runs when the time is up."""
+        """Hold the fence around one write. Raises `NotLeading` if it may not begin, or if it still runs when the time is up."""
         self.check()
         self._loop = asyncio.get_running_loop()
         try:
@@ -110,12 +110,13 @@ class Fence:
             raise NotLeading(503, "NotLeading", "the leader's lease ended during the write; the effect of the write is unknown") from error
 
     def _deadline(self) -> float:
-        """On the event loop's clock."""
+        """Return the deadline on the event loop's clock."""
         left = self._until - self._clock()
         return asyncio.get_running_loop().time() + max(0.0, left)
 
     def _reschedule(self) -> None:
-        """The writes under way end at the new deadline. Their time-outs belong to their loop: another thread asks it to do so."""
+        """Move the end of the writes under way to the new deadline. Their time-outs belong to their loop: another thread asks it to do
+        so."""
         if self._loop is _running_loop():
             self._reschedule_here()
         elif self._loop is not None:
@@ -130,7 +131,7 @@ class Fence:
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
-    """That of this thread, or None."""
+    """Return that of this thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

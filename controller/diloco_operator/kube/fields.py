@@ -39,7 +39,7 @@ class MalformedField(ValueError):
 
 
 def clip(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
-    """A foreign text, at most `limit` characters long and without control characters. `lines`: keep its line breaks."""
+    """Return a foreign text, at most `limit` characters long and without control characters. `lines`: keep its line breaks."""
     cut = text[:limit]
     if not cut.isprintable():
         cut = "".join(char if char.isprintable() or (lines and char == "\n") else " " if char.isspace() else "\ufffd" for char in cut)
@@ -47,7 +47,7 @@ def clip(text: str, limit: int = TEXT_LIMIT, *, lines: bool = False) -> str:
 
 
 def an_object(value: object, at: str) -> Fields:
-    """`value` itself, which must be an object; empty without one."""
+    """Return `value` itself, which must be an object; empty without one."""
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -56,13 +56,13 @@ def an_object(value: object, at: str) -> Fields:
 
 
 def fields(holder: Fields, key: str, at: str = "") -> Fields:
-    """The object `holder[key]`; empty without one. `at`: the path of `holder`."""
+    """Return the object `holder[key]`; empty without one. `at`: the path of `holder`."""
     value = holder.get(key)
     return value if type(value) is dict else an_object(value, _path(at, key))
 
 
 def objects(holder: Fields, key: str, at: str = "") -> tuple[Fields, ...]:
-    """The list of objects `holder[key]`; empty without one."""
+    """Return the list of objects `holder[key]`; empty without one."""
     value = holder.get(key)
     if value is None:
         return ()
@@ -75,13 +75,13 @@ def objects(holder: Fields, key: str, at: str = "") -> tuple[Fields, ...]:
 
 
 def string(holder: Fields, key: str, at: str = "", *, limit: int = STRING_LIMIT) -> str:
-    """The string `holder[key]`, which is compared and must not be changed; "" without one."""
+    """Return the string `holder[key]`, which is compared and must not be changed; "" without one."""
     value = holder.get(key)
     return "" if value is None else _string(value, _path(at, key), limit)
 
 
 def needed_string(holder: Fields, key: str, at: str = "") -> str:
-    """The same; it must not be empty."""
+    """Return the same; it must not be empty."""
     value = string(holder, key, at)
     if not value:
         raise MalformedField(_path(at, key), "is missing")
@@ -89,13 +89,13 @@ def needed_string(holder: Fields, key: str, at: str = "") -> str:
 
 
 def strings(holder: Fields, key: str, at: str = "") -> dict[str, str]:
-    """The map of strings `holder[key]`, a copy; empty without one."""
+    """Return the map of strings `holder[key]`, a copy; empty without one."""
     where = _path(at, key)
     return {_string(name, where, STRING_LIMIT): _string(value, where, STRING_LIMIT) for name, value in fields(holder, key, at).items()}
 
 
 def contents(holder: Fields, key: str, at: str = "") -> dict[str, str]:
-    """The data of a ConfigMap, `holder[key]`: any strings, which are never shown; empty without one."""
+    """Return the data of a ConfigMap, `holder[key]`: any strings, which are never shown; empty without one."""
     found = fields(holder, key, at)
     for value in found.values():
         if not isinstance(value, str):
@@ -104,7 +104,7 @@ def contents(holder: Fields, key: str, at: str = "") -> dict[str, str]:
 
 
 def text(holder: Fields, key: str, at: str = "", *, limit: int = TEXT_LIMIT, lines: bool = False) -> str:
-    """The text `holder[key]` for people, clipped; "" without one."""
+    """Return the text `holder[key]` for people, clipped; "" without one."""
     value = holder.get(key)
     if value is None:
         return ""
@@ -114,7 +114,7 @@ def text(holder: Fields, key: str, at: str = "", *, limit: int = TEXT_LIMIT, lin
 
 
 def whole_number(holder: Fields, key: str, at: str = "", *, least: int = -MOST, most: int = MOST) -> int:
-    """The whole number `holder[key]`; 0 without one."""
+    """Return the whole number `holder[key]`; 0 without one."""
     value = holder.get(key)
     if value is None:
         return 0
@@ -126,7 +126,7 @@ def whole_number(holder: Fields, key: str, at: str = "", *, least: int = -MOST, 
 
 
 def moment(holder: Fields, key: str, at: str = "") -> float | None:
-    """The time `holder[key]` in seconds since the epoch; None without one."""
+    """Return the time `holder[key]` in seconds since the epoch; None without one."""
     value = holder.get(key)
     if value is None or value == "":
         return None
@@ -139,7 +139,7 @@ def moment(holder: Fields, key: str, at: str = "") -> float | None:
 
 
 def controller_uid(meta: Fields) -> str:
-    """The uid of the object that controls this one, by its ownerReferences; "": none does."""
+    """Return the uid of the object that controls this one, by its ownerReferences; "": none does."""
     for owner in objects(meta, "ownerReferences", "metadata"):
         if owner.get("controller"):
             return string(owner, "uid", "metadata.ownerReferences[]")
@@ -147,7 +147,7 @@ def controller_uid(meta: Fields) -> str:
 
 
 def kind_of_json(value: object) -> str:
-    """What a value is, in words."""
+    """Return what a value is, in words."""
     kinds = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", int: "a number", float: "a number"}
     return "nothing" if value is None else kinds.get(type(value), type(value).__name__)
 

@@ -25,7 +25,7 @@ class Flows[K: Hashable]:
         """When each heavy flow last wanted more than a light one may; likewise."""
 
     def note(self, flow: K, wanted: int, now: float) -> None:
-        """`flow` uses something now, and wants so much at once, with what it has."""
+        """Note that `flow` uses something now, and wants so much at once, with what it has."""
         if wanted > self._limit:
             self._light.pop(flow, None)
             self._heavy.pop(flow, None)
@@ -40,7 +40,7 @@ class Flows[K: Hashable]:
         return any(flow not in self._heavy for flow in flows)
 
     def is_contended(self, flow: K, holders: Iterable[K], now: float) -> bool:
-        """Whether `flow` is heavy while a light one is present, or is one of `holders`, which use something now."""
+        """Return whether `flow` is heavy while a light one is present, or is one of `holders`, which use something now."""
         _forget(self._light, now - self._present)
         light_at_work = self.any_light(holders, now)
         return flow in self._heavy and (bool(self._light) or light_at_work)

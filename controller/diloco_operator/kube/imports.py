@@ -10,8 +10,8 @@ from importlib.util import find_spec, module_from_spec
 
 @contextmanager
 def without_init(*packages: str) -> Iterator[None]:
-    """Inside, submodules of these packages are imported, but not what the packages' own `__init__` imports. Afterwards a module that
-    imports such a package gets all of it. Name a package before its parts; one that is imported already stays as it is.
+    """Import submodules of these packages inside, but not what the packages' own `__init__` imports. Afterwards a module that imports such
+    a package gets all of it. Name a package before its parts; one that is imported already stays as it is.
 
     Raises ModuleNotFoundError.
     """

@@ -72,14 +72,14 @@ class Election:
         return self._seen
 
     def saw(self, lease: Lease | None, now: float) -> None:
-        """The API server has this Lease; None: there is none. Only a changed Lease starts its duration anew."""
+        """Note that the API server has this Lease; None: there is none. Only a changed Lease starts its duration anew."""
         if lease != self._seen:
             self._seen, self._seen_at = lease, now
         if lease is None or lease.holder != self._identity:
             self._renewed = None
 
     def next_action(self, now: float) -> ElectionAction:
-        """What to do with the Lease as it was seen last."""
+        """Return what to do with the Lease as it was seen last."""
         if self._seen is None:
             return ElectionAction.CREATE
         if self._seen.holder in ("", self._identity) or now >= self._expires_at(self._seen):
@@ -87,13 +87,13 @@ class Election:
         return ElectionAction.WAIT
 
     def recheck_in(self, now: float) -> float:
-        """Seconds until the Lease must be checked again: the retry period, or less if another replica's lease expires sooner."""
+        """Return seconds until the Lease must be checked again: the retry period, or less if another replica's lease expires sooner."""
         if self._seen is None or self._seen.holder in ("", self._identity):
             return self._timeouts.retry_period
         return max(0.0, min(self._timeouts.retry_period, self._expires_at(self._seen) - now))
 
     def claim(self, wall: datetime) -> Lease:
-        """The Lease to write for `CREATE` and `UPDATE`. `wall`: the wall-clock time, which is written into it as information."""
+        """Return the Lease to write for `CREATE` and `UPDATE`. `wall`: the wall-clock time, which is written into it as information."""
         moment = format_micro_time(wall)
         seen = self._seen
         if seen is not None and seen.holder == self._identity:
@@ -102,13 +102,13 @@ class Election:
         return Lease(self._identity, self._timeouts.lease_duration, acquired=moment, renewed=moment, transitions=transitions)
 
     def released(self, wall: datetime) -> Lease:
-        """The Lease to write when this replica releases it: another replica may take it at once."""
+        """Return the Lease to write when this replica releases it: another replica may take it at once."""
         moment = format_micro_time(wall)
         transitions = self._seen.transitions if self._seen is not None else 0
         return Lease("", 1.0, acquired=moment, renewed=moment, transitions=transitions)
 
     def won(self, lease: Lease, sent: float, now: float) -> None:
-        """The claim sent at `sent` succeeded. `lease`: the Lease that the API server has."""
+        """Note that the claim sent at `sent` succeeded. `lease`: the Lease that the API server has."""
         self.saw(lease, now)
         self._renewed = sent
 
@@ -122,7 +122,7 @@ class Election:
 
 
 def read_lease(obj: Obj) -> Lease:
-    """From the API's object. Missing fields count as never set."""
+    """Read the API's object. Missing fields count as never set."""
     spec: dict[str, Any] = obj.get("spec") or {}
     return Lease(
         holder=spec.get("holderIdentity") or "",
@@ -134,7 +134,7 @@ def read_lease(obj: Obj) -> Lease:
 
 
 def write_lease(lease: Lease) -> dict[str, Any]:
-    """`spec` of the API's object."""
+    """Return `spec` of the API's object."""
     return {
         "holderIdentity": lease.holder,
         "leaseDurationSeconds": int(lease.duration),
@@ -145,5 +145,5 @@ def write_lease(lease: Lease) -> dict[str, Any]:
 
 
 def format_micro_time(moment: datetime) -> str:
-    """Kubernetes' MicroTime: RFC 3339 in UTC with six digits."""
+    """Return Kubernetes' MicroTime: RFC 3339 in UTC with six digits."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -40,7 +40,8 @@ class LeaseThread:
     @classmethod
     @asynccontextmanager
     async def started(cls, connect: Connect) -> AsyncIterator[LeaseThread]:
-        """A thread that takes part in the election once `acquire` is called. It ends with the context. Raises what `connect` raises."""
+        """Yield a thread that takes part in the election once `acquire` is called. It ends with the context. Raises what `connect`
+        raises."""
         lease = cls()
         thread = threading.Thread(target=lease._main, args=(connect,), name="lease", daemon=True)
         thread.start()
@@ -58,11 +59,11 @@ class LeaseThread:
         return self._elector.leads
 
     async def acquire(self) -> None:
-        """Returns when this replica leads. The thread renews the lease from then on, until `release`."""
+        """Return when this replica leads. The thread renews the lease from then on, until `release`."""
         await self._call(self._acquire())
 
     async def release(self) -> None:
-        """Ends the renewals and releases the lease, if this replica leads. Best effort."""
+        """End the renewals and release the lease, if this replica leads. Best effort."""
         await self._call(self._release())
 
     async def _call(self, work: Coroutine[Any, Any, None]) -> None:

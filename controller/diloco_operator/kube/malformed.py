@@ -68,15 +68,15 @@ class MalformedObjects:
         return iter(list(self._held.values()))
 
     def of_label(self, namespace: str, label: str) -> list[MalformedObject]:
-        """Those in `namespace` whose label has this value."""
+        """Return those in `namespace` whose label has this value."""
         return list(self._by_label.get((namespace, label), {}).values())
 
     def count(self, resource: Resource) -> int:
-        """How many there are of one resource."""
+        """Return how many there are of one resource."""
         return self._counts.get(resource, 0)
 
     def add(self, found: MalformedObject) -> None:
-        """`found` cannot be used. Repeated at every list; told once."""
+        """Add an object that cannot be used. Repeated at every list; told once."""
         key = (found.resource, *found.key)
         old = self._held.get(key)
         if old is not None and (old.uid, old.problem) == (found.uid, found.problem):
@@ -90,7 +90,7 @@ class MalformedObjects:
             listener(found)
 
     def remove(self, resource: Resource, key: tuple[str, str]) -> None:
-        """The object is gone, or can be used now."""
+        """Remove an object that is gone, or can be used now."""
         old = self._held.pop((resource, *key), None)
         if old is None:
             return

@@ -13,7 +13,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 
 
 def quantity(text: str | float) -> Fraction:
-    """Raises ValueError."""
+    """Parse a quantity."""
     return _parsed(str(text))
 
 

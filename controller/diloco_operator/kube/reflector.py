@@ -136,11 +136,11 @@ class Reflector[T]:
         return self._synced.is_set()
 
     async def wait_synced(self) -> None:
-        """Returns when the first list is complete, or when an optional reflector cannot have one."""
+        """Return when the first list is complete, or when an optional reflector cannot have one."""
         await self._synced.wait()
 
     async def wait_answered(self) -> None:
-        """Returns when the first list is complete, or when the server has said that it is forbidden."""
+        """Return when the first list is complete, or when the server has said that it is forbidden."""
         await self._answered.wait()
 
     def list_again(self) -> None:
@@ -150,8 +150,8 @@ class Reflector[T]:
             self._silence.reschedule(asyncio.get_running_loop().time())
 
     async def agrees(self, namespace: str, label_selector: str, cached: Callable[[], Iterable[CachedObject[T]]]) -> bool:
-        """Whether the server has the objects that are selected as the cache has them, which `cached` returns: the same ones, and the same
-        of them about to be deleted. Changes within an object do not count, nor do malformed objects. Raises `ApiError`, `OSError`."""
+        """Return whether the server has the objects that are selected as the cache has them, which `cached` returns: the same ones, and the
+        same of them about to be deleted. Changes within an object do not count, nor do malformed objects. Raises `ApiError`, `OSError`."""
         listed = {}
         async for page in self._pages(namespace, label_selector):
             for held in map(self._hold, page.items):
@@ -210,8 +210,8 @@ class Reflector[T]:
         return f"watching {self.resource.plural}{where}{which}"
 
     def _refuse(self, error: Forbidden | NotFound) -> None:
-        """The server forbids to read the objects, or does not know the resource: of an optional reflector the cache becomes empty, of
-        another it stays as it was."""
+        """Note that the server forbids to read the objects, or does not know the resource: of an optional reflector the cache becomes
+        empty, of another it stays as it was."""
         self._refused_list, self._version = self._version is None, None
         if self._without:
             self._miss(error)
@@ -222,7 +222,7 @@ class Reflector[T]:
         self._answered.set()
 
     def _miss(self, error: Forbidden | NotFound) -> None:
-        """An optional reflector cannot read the objects."""
+        """Note that an optional reflector cannot read the objects."""
         before, unknown = self.missing, isinstance(error, NotFound)
         self.missing = f"the API server has no {self.resource.plural} in {self.resource.api_version}" if unknown else error.message
         self._hear()
@@ -241,7 +241,7 @@ class Reflector[T]:
         self._rights_changed()
 
     def _fail(self, answer: str) -> None:
-        """The server answers a list with this; "": with the objects."""
+        """Note that the server answers a list with this; "": with the objects."""
         changed = bool(answer) != bool(self.failing)
         self.failing = answer
         if changed:
@@ -366,7 +366,7 @@ class Reflector[T]:
             self._take_in(held)
 
     def _hold(self, obj: Obj) -> CachedObject[T] | MalformedObject:
-        """What the cache is to hold of `obj`. The only place in which an object is read."""
+        """Return what the cache is to hold of `obj`. The only place in which an object is read."""
         try:
             meta = an_object(an_object(obj, "the object").get("metadata"), "metadata")
             namespace, name = sys.intern(string(meta, "namespace", "metadata")), needed_string(meta, "name", "metadata")
@@ -418,17 +418,17 @@ class Reflector[T]:
             self._mended(held.key)
 
     def _take_out(self, key: ObjectKey, last: CachedObject[T] | None = None) -> Exception | None:
-        """The object is gone; `last` is what it was at last, if that is known. Returns what a handler raised."""
+        """Take out an object that is gone; `last` is what it was at last, if that is known. Returns what a handler raised."""
         old = self.cache.drop(key)
         return self._notify(last or old, None) if old is not None else None
 
     def _end(self, key: ObjectKey, last: CachedObject[T] | None) -> None:
-        """The object is gone from the server."""
+        """Note that the object is gone from the server."""
         if (error := self._take_out(key, last)) is not None:
             log.error("%s: the end of %s/%s cannot be handled: this is a defect, please report it", self.what, *key, exc_info=error)
 
     def _leave_out(self, found: MalformedObject) -> None:
-        """An object that cannot be used counts as one that is not there."""
+        """Treat an object that cannot be used as one that is not there."""
         self._take_out(found.key)
         self._name(found)
 
@@ -437,7 +437,7 @@ class Reflector[T]:
         self._malformed.add(found)
 
     def _mended(self, key: ObjectKey) -> None:
-        """The object is gone, or nothing is wrong with it any more."""
+        """Note that the object is gone, or nothing is wrong with it any more."""
         if key in self._named:
             self._named.remove(key)
             self._malformed.remove(self.resource, key)
@@ -460,12 +460,12 @@ class Reflector[T]:
 
 
 def _metadata(obj: Any) -> Mapping[str, Any]:
-    """The metadata of an object that may be malformed; empty without any."""
+    """Return the metadata of an object that may be malformed; empty without any."""
     meta = obj.get("metadata") if isinstance(obj, dict) else None
     return meta if isinstance(meta, dict) else {}
 
 
 def _text(holder: Mapping[str, Any], key: str) -> str:
-    """A string of an object that may be malformed, clipped; "" without one."""
+    """Return a string of an object that may be malformed, clipped; "" without one."""
     value = holder.get(key)
     return clip(value, 253) if isinstance(value, str) else ""

@@ -46,7 +46,7 @@ class FairSlots[K: Hashable]:
 
     @asynccontextmanager
     async def slot(self, key: K) -> AsyncIterator[None]:
-        """Around the use of one slot, once it is this key's turn."""
+        """Hold one slot, once it is this key's turn."""
         await self._take(key)
         loop = asyncio.get_running_loop()
         begun = loop.time()

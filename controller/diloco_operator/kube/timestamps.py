@@ -14,7 +14,7 @@ _LATEST = 253_370_764_800.0
 
 @functools.lru_cache(maxsize=65536)
 def parse_timestamp(text: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time. Raises ValueError for anything else, also for a time without a zone.
+    """Return seconds since the epoch of an RFC 3339 time. Raises ValueError for anything else, also for a time without a zone.
 
     A time before 1970 counts as 1970 (Kubernetes' zero time is in the year 1), one after 9998 as the end of 9998: so every time of the
     program can be written again.
@@ -30,8 +30,8 @@ def parse_timestamp(text: str) -> float:
 
 @functools.lru_cache(maxsize=65536)
 def format_timestamp(seconds: float) -> str:
-    """RFC 3339 in UTC, to the millisecond; whole seconds as Kubernetes writes them, without a fraction. Times before 1970 and after 9998
-    become the nearest time between."""
+    """Return RFC 3339 in UTC, to the millisecond; whole seconds as Kubernetes writes them, without a fraction. Times before 1970 and after
+    9998 become the nearest time between."""
     milliseconds = round(min(max(seconds, 0.0), _LATEST) * 1000)
     whole, fraction = divmod(milliseconds, 1000)
     text = datetime.datetime.fromtimestamp(whole, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S")
@@ -39,7 +39,7 @@ def format_timestamp(seconds: float) -> str:
 
 
 def _from_api(value: object, info: ValidationInfo) -> float:
-    """With a context the value comes from an API server, where a time is always a string."""
+    """Convert a time; with a context it comes from an API server, where a time is always a string."""
     if isinstance(value, str):
         return parse_timestamp(value)
     if isinstance(value, int | float) and not isinstance(value, bool) and not info.context:

@@ -31,19 +31,19 @@ class WorkerShares:
     """
 
     def __init__(self, workers: int) -> None:
-        """`workers`: how many there are."""
+        """Share so many workers."""
         self._free = workers
         self._held: Counter[Hashable] = Counter()
         self._flows: Flows[Hashable] = Flows(math.ceil(workers * ALPHA / (ALPHA + 1)), PRESENT_SECONDS)
 
     def may_have_one(self, lane: Hashable, now: float) -> bool:
-        """Whether a key of this lane may have a worker now. One is free: it asks."""
+        """Return whether a key of this lane may have a worker now. One is free: it asks."""
         if self._held[lane] >= ALPHA * self._free:
             return False
         return self._held[lane] < IN_CONTENTION or not self.makes_room(lane, now)
 
     def makes_room(self, lane: Hashable, now: float) -> bool:
-        """Whether the lane is a crowd while another lane is present that is none."""
+        """Return whether the lane is a crowd while another lane is present that is none."""
         return self._flows.is_contended(lane, self._held, now)
 
     def others_at_work(self, now: float) -> bool:
@@ -51,13 +51,13 @@ class WorkerShares:
         return self._flows.any_light(self._held, now)
 
     def took(self, lane: Hashable, waiting: int, now: float) -> None:
-        """A worker has a key of this lane, in which so many others wait for one."""
+        """Note that a worker has a key of this lane, in which so many others wait for one."""
         self._held[lane] += 1
         self._free -= 1
         self._flows.note(lane, self._held[lane] + waiting, now)
 
     def gave_back(self, lane: Hashable, waiting: int, now: float) -> None:
-        """The worker is free again."""
+        """Note that the worker is free again."""
         self._flows.note(lane, self._held[lane] + waiting, now)
         self._free += 1
         self._held[lane] -= 1

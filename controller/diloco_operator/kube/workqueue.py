@@ -39,7 +39,7 @@ class KeyQueue[K: Hashable]:
         """For each debounced key: when the first request came, and when the key becomes ready."""
 
     def add(self, key: K) -> None:
-        """`key` must be processed. Nothing happens if it is queued already."""
+        """Queue `key` for processing. Nothing happens if it is queued already."""
         if key in self._dirty:
             return
         self._dirty.add(key)
@@ -47,7 +47,7 @@ class KeyQueue[K: Hashable]:
             self._ready.append(key)
 
     def add_at(self, key: K, when: float) -> None:
-        """`key` must be processed at `when`; the earliest of several times counts."""
+        """Queue `key` for processing at `when`; the earliest of several times counts."""
         known = self._due.get(key)
         if known is not None and known <= when:
             return
@@ -56,7 +56,7 @@ class KeyQueue[K: Hashable]:
         heapq.heappush(self._timers, (when, self._entries, key))
 
     def add_debounced(self, key: K, now: float, quiet: float, most: float) -> None:
-        """`key` must be processed once no such request came for `quiet` seconds, and at the latest `most` seconds after the first."""
+        """Queue `key` for processing once no such request came for `quiet` seconds, and at the latest `most` seconds after the first."""
         if key not in self._dirty:
             since, _ = self._debouncing.get(key, (now, now))
             self._debouncing[key] = since, min(now + quiet, since + most)
@@ -78,7 +78,8 @@ class KeyQueue[K: Hashable]:
         return released
 
     def take(self, now: float, may: Callable[[Hashable], bool] = lambda _: True) -> K | None:
-        """The next key, which counts as processed from now until `done`; None: no key is due of a lane that `may` have one processed."""
+        """Return the next key, which counts as processed from now until `done`; None: no key is due of a lane that `may` have one
+        processed."""
         self.release_due(now)
         key = self._ready.pop(may)
         if key is None:
@@ -89,7 +90,7 @@ class KeyQueue[K: Hashable]:
         return key
 
     def done(self, key: K) -> None:
-        """The work on `key` ended, in success or failure."""
+        """Note that the work on `key` ended, in success or failure."""
         if key not in self._processing:
             raise ValueError(f"done({key!r}), but no worker has this key")
         self._processing.discard(key)
@@ -97,7 +98,7 @@ class KeyQueue[K: Hashable]:
             self._ready.append(key)
 
     def next_due(self) -> float | None:
-        """When the earliest delayed key becomes ready; None: no key is delayed."""
+        """Return when the earliest delayed key becomes ready; None: no key is delayed."""
         while self._timers and self._due.get(self._timers[0][2]) != self._timers[0][0]:
             heapq.heappop(self._timers)
         timers = [self._timers[0][0]] if self._timers else []
@@ -110,11 +111,11 @@ class KeyQueue[K: Hashable]:
         self._timers.clear()
 
     def is_dirty(self, key: K) -> bool:
-        """Whether `key` is ready, or becomes ready as soon as the work on it ends."""
+        """Return whether `key` is ready, or becomes ready as soon as the work on it ends."""
         return key in self._dirty
 
     def is_queued(self, key: K) -> bool:
-        """Whether `key` was added since it was last taken, delayed ones not counted."""
+        """Return whether `key` was added since it was last taken, delayed ones not counted."""
         return key in self._dirty or key in self._debouncing
 
     @property
@@ -123,7 +124,7 @@ class KeyQueue[K: Hashable]:
         return len(self._ready)
 
     def waiting(self, lane: Hashable) -> int:
-        """Number of keys of one lane that a worker could take now."""
+        """Return number of keys of one lane that a worker could take now."""
         return self._ready.waiting(lane)
 
     @property
@@ -150,19 +151,19 @@ class QueueObserver(Protocol):
     """Receives what happens in a queue, for metrics. Seconds."""
 
     def added(self) -> None:
-        """A key that was not queued is queued now."""
+        """Count a key that was not queued and is queued now."""
         ...
 
     def retried(self) -> None:
-        """The work on a key failed, and the key is queued again."""
+        """Count a key whose work failed, and which is queued again."""
         ...
 
     def taken(self, waited: float) -> None:
-        """A worker took a key, which had been queued for so long."""
+        """Count a key that a worker took after so long in the queue."""
         ...
 
     def finished(self, worked: float) -> None:
-        """The work on a key took so long."""
+        """Count the work on a key that took so long."""
         ...
 
 
@@ -240,7 +241,7 @@ class WorkQueue[K: Hashable]:
             self._arm()
 
     def add_rate_limited(self, key: K) -> float:
-        """`key` failed: process it again after a delay that grows with each call until `forget(key)`. Returns the delay in seconds."""
+        """Process `key`, which failed, again after a delay that grows with each call until `forget(key)`. Returns the delay in seconds."""
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.delay(self._failures[key], self._rng())
         if self._observer is not None:
@@ -249,15 +250,15 @@ class WorkQueue[K: Hashable]:
         return delay
 
     def forget(self, key: K) -> None:
-        """`key` succeeded: its back-off starts anew."""
+        """Forget the failures of `key`, which succeeded: its back-off starts anew."""
         self._failures.pop(key, None)
 
     def failures(self, key: K) -> int:
-        """Failures of `key` in a row."""
+        """Return failures of `key` in a row."""
         return self._failures.get(key, 0)
 
     async def get(self) -> K:
-        """The next key, once there is one. The caller must call `done`. Raises `ShutDown` when no key will come any more."""
+        """Return the next key, once there is one. The caller must call `done`. Raises `ShutDown` when no key will come any more."""
         while True:
             for released in self._keys.release_due(self._time()):
                 self._note_added(released)
@@ -287,8 +288,8 @@ class WorkQueue[K: Hashable]:
         return self._keys.take(now, lambda lane: shares.may_have_one(lane, now)) if shares is not None else self._keys.take(now)
 
     def done(self, key: K, *, cool_down: float = 0.0) -> None:
-        """The work on `key` ended. If the key was added meanwhile, or is added within `cool_down` seconds from now, it becomes ready after
-        the cool-down."""
+        """Note that the work on `key` ended. If the key was added meanwhile, or is added within `cool_down` seconds from now, it becomes
+        ready after the cool-down."""
         taken = self._taken.pop(key, None)
         if taken is not None and self._shares is not None:
             lane = self._lane(key)
@@ -316,11 +317,11 @@ class WorkQueue[K: Hashable]:
             self._wake()
 
     def is_queued(self, key: K) -> bool:
-        """Whether `key` was added and not taken since; delayed keys do not count."""
+        """Return whether `key` was added and not taken since; delayed keys do not count."""
         return self._keys.is_queued(key)
 
     def makes_room(self, key: K) -> bool:
-        """Whether the key's lane is a crowd beside a lane that is none."""
+        """Return whether the key's lane is a crowd beside a lane that is none."""
         return self._shares is not None and self._shares.makes_room(self._lane(key), self._time())
 
     async def give_way(self, key: K) -> None:

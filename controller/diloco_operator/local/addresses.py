@@ -58,7 +58,7 @@ class Network:
         raise NoAddressLeft(f"All networks 127.1.0.0/16 to 127.254.0.0/16 are in use, see the lock files in {folder}.")
 
     def check_port(self, port: int, what: str) -> None:
-        """Raises PortTaken if another program listens on the port on every address, and so on those of the pods. `what` needs the port."""
+        """Raise PortTaken if another program listens on the port on every address, and so on those of the pods. `what` needs the port."""
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as gRPC's servers do
             try:
@@ -89,14 +89,14 @@ class Addresses:
         self._used: set[str] = set()
 
     def of_name(self, host: str, subdomain: str, namespace: str) -> str:
-        """The address of a pod's DNS name. It is assigned at the first use of the name and stays the same."""
+        """Return the address of a pod's DNS name. It is assigned at the first use of the name and stays the same."""
         key = f"{host}.{subdomain}.{namespace}"
         if key not in self._of_name:
             self._of_name[key] = self._take()
         return self._of_name[key]
 
     def of_owner(self, owner: str) -> str:
-        """The address of a pod without a name, or of a node, until it is released."""
+        """Return the address of a pod without a name, or of a node, until it is released."""
         if owner not in self._of_owner:
             self._of_owner[owner] = self._take()
         return self._of_owner[owner]
@@ -106,7 +106,7 @@ class Addresses:
             self._used.discard(address)
 
     def resolve(self, text: str) -> str:
-        """`text` with every name `<pod>.<subdomain>.<namespace>.svc[.cluster.local]` in it replaced by its address."""
+        """Return `text` with every name `<pod>.<subdomain>.<namespace>.svc[.cluster.local]` in it replaced by its address."""
         return _NAME.sub(lambda found: self.of_name(found["pod"], found["subdomain"], found["namespace"]), text)
 
     def _take(self) -> str:

@@ -23,7 +23,7 @@ class ClaimBinder:
         self._claims.on_change(lambda _old, _new: self._wake.set())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claims.run(), name="claims")
             while True:

@@ -49,7 +49,7 @@ class ForeignNodes(RuntimeError):
 
 
 def registration(manifest: Obj, server: str) -> Obj:
-    """The Node object of a manifest, with this machine's capacity where the manifest has none. Pure but for that.
+    """Return the Node object of a manifest, with this machine's capacity where the manifest has none. Pure but for that.
 
     Raises BadNode.
     """
@@ -240,7 +240,8 @@ class ClusterNodes:
             await asyncio.sleep(self._heartbeat)
 
     async def _heartbeat_node(self, name: str) -> None:
-        """One heartbeat of a node. It also writes the status when that is old, or when the control plane has marked the node NotReady."""
+        """Send one heartbeat of a node. It also writes the status when that is old, or when the control plane has marked the node
+        NotReady."""
         if name in self._failures or name not in self._uids:
             return
         await self._renew(name)

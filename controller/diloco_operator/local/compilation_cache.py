@@ -18,7 +18,7 @@ MOST_BYTES = 1 << 30
 
 
 def cache_variables(state_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """What makes the compilers use the folders. `environment`: what pods get of the command's own. Pure."""
+    """Return what makes the compilers use the folders. `environment`: what pods get of the command's own. Pure."""
     folders = {variable: environment.get(variable, str(state_dir / "compiled" / name)) for variable, name in _FOLDERS.items()}
     return {**folders, **_EVERY_PROGRAM}
 
@@ -34,7 +34,7 @@ def trim_caches(state_dir: Path, most: int = MOST_BYTES) -> None:
 
 
 def _trim(folder: Path, most: int) -> None:
-    """An entry is a file or folder at the top, and goes as a whole: a program of Triton is several files."""
+    """Trim the folder; an entry is a file or folder at the top, and goes as a whole: a program of Triton is several files."""
     entries = []
     for entry in folder.glob("*"):
         files = [path.lstat() for path in (entry, *entry.rglob("*")) if path.is_symlink() or not path.is_dir()]

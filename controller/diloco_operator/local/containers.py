@@ -79,7 +79,7 @@ class Container:
         """Of each run here: its file, and the position where it begins in it. An earlier pod of the same name may have used that file."""
 
     async def run(self) -> None:
-        """Until it has ended for good: it ended and is not restarted, or it was stopped."""
+        """Run until it has ended for good: it ended and is not restarted, or it was stopped."""
         while True:
             if isinstance(self.state.now, Terminated) and not await self._prepare_restart(self.state.now):
                 self._update_state(final=True)
@@ -100,7 +100,8 @@ class Container:
             await self._context.supervisor.signal(self._process, signal.SIGTERM)
 
     async def kill(self, *, permanently: bool = True) -> None:
-        """SIGKILL to everything in it. Not `for_good`: its node stopped and may come back; returns when none of its processes is alive."""
+        """Kill everything in it with SIGKILL. Not `for_good`: its node stopped and may come back; returns when none of its processes is
+        alive."""
         if permanently:
             self._stopping.set()
             self._killing = True
@@ -117,7 +118,7 @@ class Container:
         return True
 
     def inside(self, words: Sequence[str]) -> Command | None:
-        """What another program in this container is here; None: the container does not run."""
+        """Return what another program in this container is here; None: the container does not run."""
         if self._configured is None or not (self._process and self._process.running):
             return None
         argv = _here([translate(word, self._mounts, self._context.addresses.resolve) for word in words])
@@ -261,7 +262,7 @@ _SECRET_NAMES = {("secret", "secretName"), ("secret", "name"), ("secretRef", "na
 
 
 def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
-    """Every name that the pod's spec refers to by one of these pairs (field, field in it)."""
+    """Return every name that the pod's spec refers to by one of these pairs (field, field in it)."""
     found: set[str] = set()
     todo: list[Any] = [pod["spec"]]
     while todo:
@@ -275,7 +276,7 @@ def _named(pod: Obj, references: set[tuple[str, str]]) -> set[str]:
 
 
 async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set[str]) -> dict[str, Obj]:
-    """Those of the objects that exist."""
+    """Return those of the objects that exist."""
     found: dict[str, Obj] = {}
     for name in sorted(wanted):
         with contextlib.suppress(NotFound):
@@ -284,7 +285,7 @@ async def _fetch(client: Client, resource: Resource, namespace: str, wanted: set
 
 
 async def mounted_sources(client: Client, pod: Obj) -> Sources:
-    """The ConfigMaps and Secrets that a pod refers to, as far as they exist. Raises ApiError."""
+    """Return the ConfigMaps and Secrets that a pod refers to, as far as they exist. Raises ApiError."""
     namespace = pod["metadata"]["namespace"]
     config_maps = await _fetch(client, CONFIG_MAPS, namespace, _named(pod, _CONFIG_MAP_NAMES))
     secrets = await _fetch(client, SECRETS, namespace, _named(pod, _SECRET_NAMES))
@@ -303,6 +304,6 @@ def _decoded(data: Mapping[str, str] | None) -> dict[str, bytes]:
 
 
 def _here(argv: Sequence[str]) -> list[str]:
-    """With this interpreter in place of an image's."""
+    """Put this interpreter in the place of an image's."""
     program, *arguments = argv
     return [sys.executable if program in ("python", "python3") else program, *arguments]

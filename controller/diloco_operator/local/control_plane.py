@@ -61,7 +61,7 @@ class LocalControlPlane:
         working_directory: Path | None = None, timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         priority: Priority = Priority.LOW, on_report: Callable[[JobKey, Report], None] | None = None,
     ) -> None:  # fmt: skip
-        """`on_report` gets every report of a syncer."""
+        """Make a control plane with these nodes; `on_report` gets every report of a syncer."""
         self.state_dir = StateDir(state_dir)
         self._node_manifests = nodes
         self._config = operator_config or OperatorConfig(progress_interval=1.0)
@@ -82,7 +82,7 @@ class LocalControlPlane:
         self.failed: asyncio.Future[None]
 
     async def __aenter__(self) -> Self:
-        """Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, BadNode."""
+        """Raise StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, BadNode."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.state_dir)
             network = Network.reserve(random.Random())  # noqa: S311 - not a secret

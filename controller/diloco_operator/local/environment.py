@@ -68,7 +68,7 @@ class Command:
 
 
 def field_value(pod: Obj, path: str) -> str:
-    """A field of the downward API. Raises ContainerConfigError for a field that kubelets do not offer either."""
+    """Return a field of the downward API. Raises ContainerConfigError for a field that kubelets do not offer either."""
     metadata, status = pod["metadata"], pod.get("status", {})
     plain: dict[str, Callable[[], str]] = {
         "metadata.name": lambda: metadata["name"],
@@ -103,7 +103,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def declared_environment(pod: Obj, container: Mapping[str, Any], sources: Sources) -> dict[str, str]:
-    """env and envFrom of a container, references resolved and expanded in order. Raises ContainerConfigError."""
+    """Return env and envFrom of a container, references resolved and expanded in order. Raises ContainerConfigError."""
     declared: dict[str, str] = {}
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix", "")
@@ -132,7 +132,7 @@ def _data(known: Mapping[str, Mapping[str, bytes]], kind: str, reference: Mappin
 
 
 def _text(value: bytes, kind: str, name: str, key: str) -> str:
-    """A value as text for an environment variable. Raises ContainerConfigError."""
+    """Return a value as text for an environment variable. Raises ContainerConfigError."""
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -164,7 +164,7 @@ def _referenced(pod: Obj, source: Mapping[str, Any], sources: Sources) -> str | 
 
 
 def translate(text: str, mounts: Sequence[Mount], resolve: Callable[[str], str]) -> str:
-    """`text` with paths below a mount and names of pods replaced by local folders and addresses.
+    """Return `text` with paths below a mount and names of pods replaced by local folders and addresses.
 
     A path is replaced only where a path can begin, not inside a longer one. The longest mount wins, and replaced text is not scanned again.
     A mount on /tmp is not replaced: a program that opens "/tmp/x" by itself gets this machine's file, so the same path in the text must
@@ -189,7 +189,7 @@ def command(
     resolve: Callable[[str], str],
     shorten: Callable[[str], str] = str,
 ) -> Command:
-    """What to run for a container.
+    """Return what to run for a container.
 
     `base` is the machine's part of the environment (PATH, HOME), with paths of this machine; `defaults` are set by this kubelet. The pod's
     declarations win over both. A mount on /tmp becomes TMPDIR, under the name that `shorten` gives it. Raises ContainerConfigError.

@@ -37,7 +37,7 @@ class ExecEndpoint:
         return await self.run(request, namespace, pod, container)
 
     async def run(self, request: web.BaseRequest, namespace: str, pod: str, container: str) -> web.StreamResponse:
-        """The answer to a request for this container."""
+        """Return the answer to a request for this container."""
         words = request.query.getall("command", [])
         if not _is_export(words):
             return web.Response(status=403, text="simulated nodes run no programs in pods, except those of `kubectl diloco export`\n")
@@ -72,7 +72,7 @@ class ExecEndpoint:
 
 
 def _is_export(words: Sequence[str]) -> bool:
-    """`PYTHON -m diloco.export /var/lib/diloco`, and options that only choose what is read."""
+    """Recognize `PYTHON -m diloco.export /var/lib/diloco`, and options that only choose what is read."""
     options = words[4:]
     return (
         list(words[:4]) == ["python", "-m", "diloco.export", contract.MOUNT_STATE]
@@ -87,7 +87,7 @@ async def _forward(stream: asyncio.StreamReader, socket: web.WebSocketResponse, 
 
 
 async def _answers(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
-    """From the client to the program's stdin; when the client goes, the program ends."""
+    """Copy from the client to the program's stdin; when the client goes, the program ends."""
     assert process.stdin is not None
     with contextlib.suppress(ConnectionError):
         async for message in socket:
@@ -99,7 +99,7 @@ async def _answers(socket: web.WebSocketResponse, process: asyncio.subprocess.Pr
 
 
 def _status(code: int) -> bytes:
-    """As a kubelet reports the end of a program."""
+    """Report the end of a program as a kubelet does."""
     if code == 0:
         return json.dumps({"metadata": {}, "status": "Success"}).encode()
     cause = {"reason": "ExitCode", "message": str(code)}

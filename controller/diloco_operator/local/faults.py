@@ -57,7 +57,7 @@ class Fired:
 
 
 def parse(text: str) -> Fault:
-    """From `unit=v5p-0,step=60,signal=KILL`. Raises BadFault."""
+    """Parse `unit=v5p-0,step=60,signal=KILL`. Raises BadFault."""
     fields: dict[str, str] = {}
     for part in text.split(","):
         name, separator, value = part.strip().partition("=")
@@ -77,7 +77,7 @@ def parse(text: str) -> Fault:
 
 
 def unknown_units(faults: Iterable[Fault], jobs: Sequence[Obj]) -> list[str]:
-    """A sentence for each fault whose unit none of the jobs can have."""
+    """Return a sentence for each fault whose unit none of the jobs can have."""
     sentences = []
     for fault in faults:
         pools = sorted({pool["name"] for job in jobs for pool in job["spec"]["pools"] if fault.job in ("", job["metadata"]["name"])})
@@ -89,12 +89,12 @@ def unknown_units(faults: Iterable[Fault], jobs: Sequence[Obj]) -> list[str]:
 
 
 def due(faults: Iterable[Fault], job: str, step: int) -> list[Fault]:
-    """Those whose step this job has reached. Pure."""
+    """Return those whose step this job has reached. Pure."""
     return [fault for fault in faults if fault.job in ("", job) and step >= fault.step]
 
 
 def target_pod(pods: Iterable[Obj], job: str, unit: str) -> Obj | None:
-    """The pod that gets the signal, if it runs: host 0 of the unit's newest attempt, or the syncer. Pure."""
+    """Return the pod that gets the signal, if it runs: host 0 of the unit's newest attempt, or the syncer. Pure."""
 
     def fits(pod: Obj) -> bool:
         labels: Mapping[str, str] = pod["metadata"].get("labels") or {}
@@ -132,7 +132,7 @@ class FaultInjector:
             reflector.on_change(lambda _old, _new: self._wake.set())
 
     async def run(self) -> None:
-        """Until every fault has fired, or cancelled."""
+        """Run until every fault has fired, or cancelled."""
         if not self.waiting:
             return
         following = [asyncio.create_task(reflector.run()) for reflector in (self._jobs, self._pods)]

@@ -58,7 +58,7 @@ class Kubelet:
         return self._nodes[name]
 
     async def run(self) -> None:
-        """Until cancelled. The processes then run until the supervisor ends."""
+        """Run until cancelled. The processes then run until the supervisor ends."""
         self._failed = asyncio.get_running_loop().create_future()
         following = asyncio.create_task(self._reflector.run(), name="kubelet's pods")
         try:
@@ -74,7 +74,7 @@ class Kubelet:
             self._failed.cancel()
 
     async def fail_node(self, name: str, failure: NodeFailure) -> None:
-        """From now on the node neither reads from the API server nor writes to it."""
+        """Let the node neither read from the API server nor write to it from now on."""
         node = self._nodes[name]
         node.connected.clear()
         if failure is NodeFailure.STOPPED:
@@ -84,7 +84,7 @@ class Kubelet:
                     await worker.stop_with_node()
 
     def recover_node(self, name: str) -> None:
-        """The node runs and is connected again."""
+        """Let the node run and be connected again."""
         self._nodes[name].running.set()
         self._nodes[name].connected.set()
 
@@ -107,8 +107,8 @@ class Kubelet:
         return await worker.signal(number) if worker else False
 
     def runs(self, namespace: str, pod: str, container: str) -> tuple[list[tuple[Path, int]], bool]:
-        """The log of each run of a container with the position where the run begins in it, oldest first; and whether the container runs.
-        Of a pod that had ended before this kubelet started, only the last run is known."""
+        """Return the log of each run of a container with the position where the run begins in it, oldest first; and whether the container
+        runs. Of a pod that had ended before this kubelet started, only the last run is known."""
         found = self._reflector.cache.get(namespace, pod)
         worker = self._workers.get(found.uid) if found else None
         if found is None or worker is None:
@@ -122,7 +122,7 @@ class Kubelet:
         return logs, running
 
     def export_program(self, namespace: str, pod: str, container: str, words: Sequence[str]) -> Command | None:
-        """What a program in a pod of `kubectl diloco export` is here; None: it is no such pod, or it does not run."""
+        """Return what a program in a pod of `kubectl diloco export` is here; None: it is no such pod, or it does not run."""
         found = self._reflector.cache.get(namespace, pod)
         worker = self._workers.get(found.uid) if found else None
         if worker is None or (worker.pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) != COMPONENT_EXPORT:
@@ -130,7 +130,7 @@ class Kubelet:
         return worker.inside(container, words)
 
     def logs(self, namespace: str, pod: str) -> list[Path]:
-        """The logs of a pod's containers, oldest first."""
+        """Return the logs of a pod's containers, oldest first."""
         folder = self._context.state_dir / "logs" / namespace / pod
         return sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
 

@@ -26,14 +26,14 @@ _INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH", *CACHE_VARIABLE
 
 
 def base_environment() -> dict[str, str]:
-    """This machine's part of a container's environment: as little as an image would set, and this interpreter first in PATH."""
+    """Return this machine's part of a container's environment: as little as an image would set, and this interpreter first in PATH."""
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     return {**inherited, "PATH": path, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1"}
 
 
 def out_of_memory_kills() -> int:
-    """How many processes the kernel has killed since boot because memory ran out (proc(5), /proc/vmstat)."""
+    """Return how many processes the kernel has killed since boot because memory ran out (proc(5), /proc/vmstat)."""
     for line in Path("/proc/vmstat").read_text().splitlines():
         name, value = line.split()
         if name == "oom_kill":
@@ -88,7 +88,7 @@ class KubeletContext:
     """Out-of-memory kills that the status of some container already reports."""
 
     async def folder_of(self, claim: Obj) -> Path:
-        """The folder of a volume claim. Raises ContainerConfigError, ApiError."""
+        """Return the folder of a volume claim. Raises ContainerConfigError, ApiError."""
         if self.claim_folder is not None:
             return await self.claim_folder(claim)
         return claim_folder(self.state_dir, str(claim["metadata"]["namespace"]), str(claim["metadata"]["name"]))

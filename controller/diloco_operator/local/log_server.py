@@ -57,7 +57,7 @@ class LogServer:
         await self._runner.cleanup()
 
     async def listen(self, address: str) -> int:
-        """Also answer at this address of the machine; gives the port."""
+        """Answer at this address of the machine as well; gives the port."""
         site = web.TCPSite(self._runner, address, 0, ssl_context=self._tls)
         await site.start()
         port: int = next(taken[1] for taken in self._runner.addresses if taken[0] == address)
@@ -99,7 +99,7 @@ class LogServer:
 
 
 def _start_of_last_lines(file: Path, lines: int) -> int:
-    """Where the last `lines` lines of a file begin."""
+    """Return where the last `lines` lines of a file begin."""
     with file.open("rb") as opened:
         position = opened.seek(0, os.SEEK_END)
         wanted = lines + 1  # one more: the newline before the first of these lines
@@ -120,7 +120,7 @@ def _start_of_last_lines(file: Path, lines: int) -> int:
 
 
 def _self_signed() -> ssl.SSLContext:
-    """A self-signed certificate, as a kubelet makes one for itself. API servers do not verify it unless configured to."""
+    """Return a self-signed certificate, as a kubelet makes one for itself. API servers do not verify it unless configured to."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOCAL_NODES_MANAGER)])
     now = datetime.datetime.now(datetime.UTC)

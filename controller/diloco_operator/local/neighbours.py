@@ -44,7 +44,7 @@ class Neighbours:
 
     @classmethod
     def of(cls, pods: Iterable[Obj], nodes: Mapping[str, Mapping[str, str]]) -> Neighbours:
-        """`nodes`: name -> labels. Pods on other nodes are no neighbours of anyone."""
+        """Find the neighbours; `nodes`: name -> labels. Pods on other nodes are no neighbours of anyone."""
         found = cls()
         for pod in pods:
             if (labels := nodes.get(pod["spec"].get("nodeName", ""))) is not None:
@@ -52,12 +52,12 @@ class Neighbours:
         return found
 
     def add(self, pod: Obj, labels: Mapping[str, str]) -> None:
-        """The pod is bound to a node with these labels."""
+        """Add a pod that is bound to a node with these labels."""
         self.placed.append((pod, labels))
         self._guarded += [(term, labels) for term in _terms(pod, "podAntiAffinity")]
 
     def objection(self, pod: Obj, labels: Mapping[str, str]) -> str:
-        """Why the pod cannot run on a node with these labels; "" if it can."""
+        """Return why the pod cannot run on a node with these labels; "" if it can."""
         for term in _terms(pod, "podAffinity"):
             if not self._is_near(term, pod, labels):
                 return "node(s) didn't match pod affinity rules"

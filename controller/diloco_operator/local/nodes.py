@@ -34,7 +34,7 @@ class BadNode(ValueError):
 
 
 def this_machine() -> list[Obj]:
-    """The built-in fleet: this machine as cpu nodes, each for one learner."""
+    """Return the built-in fleet: this machine as cpu nodes, each for one learner."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     capacity = {"cpu": str(os.cpu_count() or 1), "memory": str(memory), "pods": "110"}
     return [
@@ -44,7 +44,7 @@ def this_machine() -> list[Obj]:
 
 
 def complete(manifest: Obj) -> Obj:
-    """A node manifest with what a kubelet adds when it registers: host name label, allocatable, system labels. Raises BadNode."""
+    """Return a node manifest with what a kubelet adds when it registers: host name label, allocatable, system labels. Raises BadNode."""
     metadata = manifest.get("metadata") or {}
     name = metadata.get("name")
     if not name:
@@ -72,7 +72,7 @@ def complete(manifest: Obj) -> Obj:
 
 
 def check_speed(node: str, text: object) -> None:
-    """Raises BadNode unless `text` is a number in (0, 1]."""
+    """Raise BadNode unless `text` is a number in (0, 1]."""
     try:
         good = 0 < float(str(text)) <= 1
     except ValueError:
@@ -141,7 +141,7 @@ class NodeLifecycle:
             await asyncio.gather(*self._evictions.values(), return_exceptions=True)
 
     async def fail(self, name: str, failure: NodeFailure = NodeFailure.STOPPED) -> None:
-        """The node stops answering. Its Ready becomes Unknown, it gets the unreachable taints, and its pods become not ready but stay
+        """Stop the node's answers. Its Ready becomes Unknown, it gets the unreachable taints, and its pods become not ready but stay
         otherwise. After the eviction time its pods are marked for deletion; they stay Terminating until the node comes back."""
         self._failed.add(name)
         await self._kubelet.fail_node(name, failure)
@@ -152,14 +152,14 @@ class NodeLifecycle:
             await self._mark_pod(pod, {"type": "Ready", "status": "False"})
 
     async def not_ready(self, name: str) -> None:
-        """The kubelet reports that it is not ready, as when its container runtime is down. Its processes run on."""
+        """Report as the kubelet that it is not ready, as when its container runtime is down. Its processes run on."""
         self._failed.add(name)
         await self._change(name, lambda node: self._set_ready(node, "False", "KubeletNotReady", "container runtime is down"))
         await self.taint(name, NOT_READY, "NoSchedule")
         await self.taint(name, NOT_READY, "NoExecute")
 
     async def recover(self, name: str) -> None:
-        """The node is back: Ready, without the taints of its failure. Pods that were marked for deletion end now."""
+        """Bring the node back: Ready, without the taints of its failure. Pods that were marked for deletion end now."""
         if eviction := self._evictions.pop(name, None):
             eviction.cancel()
         await self.untaint(name, UNREACHABLE)
@@ -169,7 +169,7 @@ class NodeLifecycle:
         self._kubelet.recover_node(name)
 
     async def remove(self, name: str) -> None:
-        """The machine has gone for good: its processes die, its Node object is deleted, and its pods are garbage-collected."""
+        """Remove the machine for good: its processes die, its Node object is deleted, and its pods are garbage-collected."""
         self._failed.add(name)
         await self._kubelet.fail_node(name, NodeFailure.STOPPED)
         if eviction := self._evictions.pop(name, None):
@@ -180,7 +180,7 @@ class NodeLifecycle:
         self._kubelet.recover_node(name)  # nothing is left to report: its workers see that their pods have gone, and end
 
     async def restore(self, name: str) -> None:
-        """A node that was removed comes back as a new object of the same name."""
+        """Bring a node that was removed back as a new object of the same name."""
         self._failed.discard(name)
         await self._register(next(manifest for manifest in self._manifests if manifest["metadata"]["name"] == name))
 

@@ -58,17 +58,17 @@ class ContainerState:
 
 
 def timestamp(when: datetime) -> str:
-    """As Kubernetes writes a time: UTC, whole seconds."""
+    """Write a time as Kubernetes does: UTC, whole seconds."""
     return when.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def restarts_again(policy: str, exit_code: int) -> bool:
-    """Whether the restartPolicy restarts a container with this exit status."""
+    """Return whether the restartPolicy restarts a container with this exit status."""
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
 def restart_delay(earlier: int) -> float:
-    """Seconds before the next restart, `earlier` restarts after the last long run: the first at once, then 10 s, 20 s, … 5 min."""
+    """Return seconds before the next restart, `earlier` restarts after the last long run: the first at once, then 10 s, 20 s, … 5 min."""
     return 0.0 if earlier == 0 else exponential(RESTART_FIRST, RESTART_CEILING, earlier)
 
 
@@ -79,7 +79,7 @@ def ended_reason(exit_code: int, *, out_of_memory: bool) -> str:
 
 
 def phase(init: Sequence[ContainerState], main: Sequence[ContainerState]) -> str:
-    """Pending, Running, Succeeded or Failed."""
+    """Return Pending, Running, Succeeded or Failed."""
     if any(_failed_for_good(state) for state in init):
         return "Failed"
     if not all(_succeeded(state) for state in init):
@@ -110,8 +110,8 @@ def pod_status(
     now: datetime,
     shut_down: bool = False,
 ) -> Obj:
-    """The whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `pod_ip`: None: none
-    is written. `shut_down`: the pod ended because its node shut down."""
+    """Return the whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `pod_ip`: None:
+    none is written. `shut_down`: the pod ended because its node shut down."""
     what = phase(init, main)
     shut_down = shut_down and what != "Succeeded"
     if shut_down:
@@ -205,7 +205,7 @@ def _state(state: Waiting | Running | Terminated) -> Obj:
 
 
 def initial_states(containers: Sequence[Mapping[str, Any]], reported: Sequence[Mapping[str, Any]], now: datetime) -> list[ContainerState]:
-    """The first states of a pod's containers: new, or as reported by an earlier kubelet process.
+    """Return the first states of a pod's containers: new, or as reported by an earlier kubelet process.
 
     A container that was reported as running ended with that kubelet: exit status 137, ContainerStatusUnknown.
     """

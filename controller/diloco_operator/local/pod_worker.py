@@ -58,7 +58,7 @@ class PodWorker:
         return self._pod
 
     def update(self, pod: Obj | None) -> None:
-        """The pod as the API has it now; None: it is deleted."""
+        """Take the pod as the API has it now; None: it is deleted."""
         if pod is None:
             self._gone = True
         else:
@@ -70,27 +70,28 @@ class PodWorker:
         return any([await container.signal(number) for container in self._containers])
 
     def logs(self, container: str) -> tuple[list[tuple[Path, int]], bool]:
-        """The log of each run of a container with the position where the run begins in it, oldest first; and whether the container runs."""
+        """Return the log of each run of a container with the position where the run begins in it, oldest first; and whether the container
+        runs."""
         found = next((each for each in self._containers if each.state.name == container), None)
         return (found.logs, isinstance(found.state.now, Running)) if found else ([], False)
 
     def inside(self, container: str, words: Sequence[str]) -> Command | None:
-        """What another program in a container of the pod is here; None: no such container runs."""
+        """Return what another program in a container of the pod is here; None: no such container runs."""
         found = next((each for each in self._main if each.state.name == container), None)
         return found.inside(words) if found else None
 
     async def stop_with_node(self) -> None:
-        """The node stopped: kill every process, and report nothing."""
+        """Kill every process, because the node stopped, and report nothing."""
         for container in self._containers:
             await container.kill(permanently=False)
 
     def shut_down(self) -> None:
-        """The node shuts down: end the pod as if it were deleted, and report the reason in its status. `run` returns then."""
+        """End the pod as if it were deleted, because the node shuts down, and report the reason in its status. `run` returns then."""
         self._shutting_down = True
         self._updated.set()
 
     async def run(self) -> None:
-        """Until the pod has gone from the API and from this machine, or its node has shut down."""
+        """Run until the pod has gone from the API and from this machine, or its node has shut down."""
         if not self._finished(self._pod):
             self._prepare()
             if self._admission_error:
@@ -160,7 +161,7 @@ class PodWorker:
         self._dirty.set()
 
     def _with_addresses(self) -> Obj:
-        """The pod with the addresses that its status will have."""
+        """Return the pod with the addresses that its status will have."""
         return {**self._pod, "status": {**self._pod.get("status", {}), "podIP": self._address, "hostIP": self._node.address}}
 
     async def _run_containers(self) -> None:
@@ -177,7 +178,7 @@ class PodWorker:
         return self._gone or "deletionTimestamp" in self._pod["metadata"]
 
     async def _until_deletion(self) -> None:
-        """Until the pod is deleted or the node shuts down."""
+        """Wait until the pod is deleted or the node shuts down."""
         while True:
             await self._node.connected.wait()
             if self._deleted or self._shutting_down:
@@ -186,14 +187,15 @@ class PodWorker:
             await self._updated.wait()
 
     def _grace(self) -> float:
-        """Seconds from SIGTERM to SIGKILL; 0 if the pod has gone from the API."""
+        """Return seconds from SIGTERM to SIGKILL; 0 if the pod has gone from the API."""
         if self._gone:
             return 0.0
         metadata, spec = self._pod["metadata"], self._pod["spec"]
         return float(metadata.get("deletionGracePeriodSeconds", spec.get("terminationGracePeriodSeconds", _DEFAULT_GRACE)))
 
     async def _terminate(self, containers: asyncio.Task[None]) -> None:
-        """SIGTERM, then SIGKILL after the grace period, which the API may shorten meanwhile. Returns when the containers have ended."""
+        """Send SIGTERM, then SIGKILL after the grace period, which the API may shorten meanwhile. Returns when the containers have
+        ended."""
         began = asyncio.get_running_loop().time()
         for container in self._containers:
             await container.stop()
@@ -267,7 +269,7 @@ class PodWorker:
                 await self._context.sleep(_RETRY.delay(failures, random.random()))  # noqa: S311 - jitter
 
     def _annotated(self, pod: Obj) -> Obj:
-        """With its address, if that is not in its status. A write of the status stores annotations too."""
+        """Add its address to the annotations, if that is not in its status. A write of the status stores annotations too."""
         if not self._context.address_in_annotation:
             return pod
         annotations = {**(pod["metadata"].get("annotations") or {}), ANNOTATION_ADDRESS: self._address}
@@ -281,7 +283,7 @@ class PodWorker:
         return pod
 
     async def _remove(self) -> None:
-        """Nothing of the pod runs any more: remove it from the API."""
+        """Remove the pod, of which nothing runs any more, from the API."""
         metadata = self._pod["metadata"]
         failures = 0
         while not self._gone:
@@ -297,5 +299,5 @@ class PodWorker:
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
-    """Until the task has ended in any way."""
+    """Wait until the task has ended in any way."""
     await asyncio.wait([task])

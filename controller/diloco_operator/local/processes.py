@@ -75,11 +75,11 @@ class Process:
         return not self._exited.done()
 
     async def wait(self) -> Exited:
-        """Until the main process ended."""
+        """Wait until the main process ended."""
         return await asyncio.shield(self._exited)
 
     async def wait_gone(self) -> None:
-        """Until no process that it started is alive either."""
+        """Wait until no process that it started is alive either."""
         await asyncio.shield(self._gone)
 
 
@@ -162,7 +162,7 @@ class Supervisor:
             await self._send({"op": "signal", "id": process.id, "signal": int(number), "group": group})
 
     async def end(self, process: Process) -> None:
-        """SIGKILL to the whole container."""
+        """Kill the whole container with SIGKILL."""
         if process.running:
             await self._send({"op": "end", "id": process.id})
 
@@ -227,7 +227,7 @@ class Supervisor:
             raise ValueError(f"unknown report from the supervisor: {report}")
 
     def _waiting_for(self, number: int) -> asyncio.Future[int] | None:
-        """The future that `spawn` awaits; None if `spawn` was cancelled meanwhile."""
+        """Return the future that `spawn` awaits; None if `spawn` was cancelled meanwhile."""
         started = self._spawning.get(number)
         return started if started is not None and not started.done() else None
 

@@ -52,7 +52,7 @@ def storage_class(server: str, *, default: bool) -> Obj:
 
 
 def volume(claim: Obj, folder: Path, server: str) -> Obj:
-    """The PersistentVolume for a claim. Pure."""
+    """Return the PersistentVolume for a claim. Pure."""
     metadata, spec = claim["metadata"], claim["spec"]
     here = {"matchExpressions": [{"key": LABEL_SERVER, "operator": "In", "values": [server]}]}
     return {
@@ -117,7 +117,7 @@ class Provisioner:
                 await self._client.delete(STORAGE_CLASSES, "", STORAGE_CLASS, uid=self._class_uid)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._claims.run(), name="claims")
             group.create_task(self._volumes.run(), name="volumes")
@@ -134,7 +134,7 @@ class Provisioner:
                 await self._wake.wait()
 
     async def folder_of(self, claim: Obj) -> Path:
-        """The folder of a claim. Raises ContainerConfigError as long as it has none on this machine; ApiError."""
+        """Return the folder of a claim. Raises ContainerConfigError as long as it has none on this machine; ApiError."""
         name = claim["metadata"]["name"]
         bound_to = claim["spec"].get("volumeName")
         if not bound_to:
@@ -175,7 +175,7 @@ class Provisioner:
             log.info("claim %s/%s: %s", claim["metadata"]["namespace"], claim["metadata"]["name"], folder)
 
     async def _reclaim(self, released: Obj) -> None:
-        """The claim was deleted, so delete its folder: only one that this command has created, under the name that it uses."""
+        """Delete the folder of a claim that was deleted: only one that this command has created, under the name that it uses."""
         spec, name = released["spec"], released["metadata"]["name"]
         folder = self._folder(spec["claimRef"]["namespace"], name)
         if spec.get("persistentVolumeReclaimPolicy") != "Delete" or spec.get("local", {}).get("path") != str(folder):

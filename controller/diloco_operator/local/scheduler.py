@@ -35,7 +35,7 @@ class Scheduler:
         self._nodes.on_change(lambda _old, _new: self._wake.set())
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._pods.run(), name="scheduler's pods")
             group.create_task(self._nodes.run(), name="scheduler's nodes")

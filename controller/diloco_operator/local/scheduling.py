@@ -34,12 +34,12 @@ class Choice:
 
 
 def requests(pod: Obj) -> dict[str, Fraction]:
-    """Resources that a pod requests, `pods` among them."""
+    """Return resources that a pod requests, `pods` among them."""
     return pod_requests(pod["spec"])
 
 
 def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
-    """Whether one of the tolerations matches the taint."""
+    """Return whether one of the tolerations matches the taint."""
     return any(
         (not toleration.get("effect") or toleration["effect"] == taint["effect"])
         and (toleration.get("key", "") in ("", taint["key"]))
@@ -50,12 +50,12 @@ def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]
 
 
 def occupies_node(pod: Obj) -> bool:
-    """Whether the pod uses resources of its node: it is bound and has not ended."""
+    """Return whether the pod uses resources of its node: it is bound and has not ended."""
     return bool(pod["spec"].get("nodeName")) and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
 
 
 def used_resources(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
-    """Resources that pods use on each node."""
+    """Return resources that pods use on each node."""
     taken: dict[str, dict[str, Fraction]] = {}
     for pod in pods:
         if occupies_node(pod):
@@ -66,12 +66,12 @@ def used_resources(pods: Iterable[Obj]) -> dict[str, dict[str, Fraction]]:
 
 
 def labels_of(node: Obj) -> dict[str, str]:
-    """The labels of a node."""
+    """Return the labels of a node."""
     return {NODE_HOSTNAME: node["metadata"]["name"], **(node["metadata"].get("labels") or {})}
 
 
 def unschedulable_reason(pod: Obj, node: Obj, taken: Mapping[str, Fraction], neighbours: Neighbours | None = None) -> str | None:
-    """Why the pod cannot run on the node; None if it can."""
+    """Return why the pod cannot run on the node; None if it can."""
     spec = pod["spec"]
     labels = labels_of(node)
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()) or not attracts(
@@ -105,7 +105,7 @@ def _insufficient_resource(wanted: Mapping[str, Fraction], node: Obj, taken: Map
 
 
 def choose(pod: Obj, nodes: Sequence[Obj], taken: Mapping[str, Mapping[str, Fraction]], neighbours: Neighbours | None = None) -> Choice:
-    """The feasible node with the fewest pods, by name among equals. `neighbours`: of the pods that use resources."""
+    """Return the feasible node with the fewest pods, by name among equals. `neighbours`: of the pods that use resources."""
     feasible: list[tuple[Fraction, str]] = []
     counts: Counter[str] = Counter()
     named = only_nodes(node_terms(pod["spec"].get("affinity")))

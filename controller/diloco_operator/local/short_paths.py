@@ -28,7 +28,7 @@ class ShortPaths:
         self._home: Path | None = None
 
     def of(self, folder: Path) -> Path:
-        """The folder, or a link to it if its path is long. Raises OSError."""
+        """Return the folder, or a link to it if its path is long. Raises OSError."""
         if len(os.fsencode(folder)) <= LONGEST:
             return folder
         if folder not in self._links:
@@ -52,6 +52,6 @@ class ShortPaths:
 
 
 def _own_folder() -> Path:
-    """Only this user can enter it."""
+    """Return a folder that only this user can enter."""
     parent = _SHORT if os.access(_SHORT, os.W_OK | os.X_OK) else None
     return Path(tempfile.mkdtemp(prefix="dl-", dir=parent))

@@ -59,7 +59,7 @@ class SimulatedNodes:
         self._provisioner: Provisioner
 
     async def __aenter__(self) -> Self:
-        """Returns when every node is registered. Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken,
+        """Return when every node is registered. Raises StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken,
         BadNode, ForeignNodes, ApiError."""
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.state_dir)

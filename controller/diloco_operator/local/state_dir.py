@@ -14,7 +14,7 @@ from diloco_operator.local.compilation_cache import trim_caches
 
 
 def claim_folder(state_dir: Path, namespace: str, claim: str) -> Path:
-    """The folder of a volume claim: the next control plane finds what the syncer of the last one has written."""
+    """Return the folder of a volume claim: the next control plane finds what the syncer of the last one has written."""
     return state_dir / "volumes" / namespace / claim
 
 
@@ -43,14 +43,14 @@ class StateDir:
         return self.logs / "operator.log"
 
     def identity(self) -> str:
-        """A unique name of this directory, the same in every run. By it a command recognises what it made in a cluster."""
+        """Return a unique name of this directory, the same in every run. By it a command recognises what it made in a cluster."""
         file = self.path / "identity"
         if not file.exists():
             file.write_text(secrets.token_hex(6))
         return file.read_text()
 
     def __enter__(self) -> Self:
-        """Lock it. Raises StateDirBusy, StateDirUnusable."""
+        """Lock the folder. Raises StateDirBusy, StateDirUnusable."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)

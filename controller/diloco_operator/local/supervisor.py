@@ -49,7 +49,7 @@ _AUTOGROUP_SECONDS = 0.5
 
 
 def prctl(option: int, argument: int) -> None:
-    """Raises OSError."""
+    """Call prctl."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, argument, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -71,7 +71,8 @@ class ProcessStat:
 
 
 def processes() -> Iterator[ProcessStat]:
-    """Every process of the machine that is visible and lives when the last of them has been given, and some that have ended meanwhile.
+    """Yield every process of the machine that is visible and lives when the last of them has been given, and some that have ended
+    meanwhile.
 
     A process that was listed may fork and end before it is read; so the list is made again until it holds nothing new. Then each living
     process was listed and read, or its parent lived after the last list was begun, so that the parent was. Within a list a parent comes
@@ -96,7 +97,7 @@ def processes() -> Iterator[ProcessStat]:
 
 
 def descendants(root: int) -> list[ProcessStat]:
-    """All processes below `root`, living or not."""
+    """Return all processes below `root`, living or not."""
     children: dict[int, list[ProcessStat]] = {}
     for process in processes():
         children.setdefault(process.parent, []).append(process)
@@ -126,7 +127,7 @@ def lower_priority(niceness: int) -> None:
 
 
 def has_mark(pid: int, mark: str) -> bool:
-    """Whether the process was started with MARK set to something that begins with `mark`."""
+    """Return whether the process was started with MARK set to something that begins with `mark`."""
     for _ in range(_LOOKS_AT_EXEC):
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
@@ -149,7 +150,8 @@ def kill(pid: int, number: int) -> None:
 
 
 def kill_until_none(living: Callable[[], list[int]]) -> bool:
-    """SIGKILL what `living` finds until it finds nothing, however fast the processes fork. False: a process outlived `_END_SECONDS`."""
+    """Send SIGKILL to what `living` finds until it finds nothing, however fast the processes fork. False: a process outlived
+    `_END_SECONDS`."""
     deadline = time.monotonic() + _END_SECONDS
     while found := living():
         for _ in range(_FORKS_OUTRUN):
@@ -221,7 +223,7 @@ class SupervisorServer:
         return [process.pid for process in descendants(os.getpid()) if process.alive]
 
     def _collect(self) -> list[tuple[int, int]]:
-        """(pid, wait status) of every child that has ended, adopted ones too."""
+        """Return (pid, wait status) of every child that has ended, adopted ones too."""
         ended: list[tuple[int, int]] = []
         while True:
             try:
@@ -307,7 +309,7 @@ class SupervisorServer:
 
 
 def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
-    """In the child: become the container's main process, or report the error and exit."""
+    """Become the container's main process in the child, or report the error and exit."""
     try:
         os.setsid()
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -49,7 +49,7 @@ class PodFolder:
         return self._folder
 
     def log(self, container: str, restarts: int) -> Path:
-        """The log of one run of a container; its folder exists."""
+        """Return the log of one run of a container; its folder exists."""
         self._logs.mkdir(parents=True, exist_ok=True)
         return self._logs / f"{container}-{restarts}.log"
 
@@ -90,7 +90,7 @@ class PodFolder:
         file.write_bytes(b"")
 
     def termination_message(self, container: Mapping[str, Any], log: Path, start: int, exit_code: int) -> str:
-        """At most 4096 bytes of the container's termination message, or the end of its log, from `start` on, if it asks for that."""
+        """Return at most 4096 bytes of the container's termination message, or the end of its log, from `start` on, if it asks for that."""
         try:
             with self._termination_file(container["name"]).open("rb") as file:
                 message = file.read(MESSAGE_BYTES)
@@ -204,7 +204,7 @@ def _read(folder: Path) -> dict[str, File]:
 
 
 def tail(file: Path, limit: int, start: int = 0) -> bytes:
-    """The last `limit` bytes of a file, of those from `start` on; empty if there is no file."""
+    """Return the last `limit` bytes of a file, of those from `start` on; empty if there is no file."""
     try:
         with file.open("rb") as opened:
             size = opened.seek(0, os.SEEK_END)

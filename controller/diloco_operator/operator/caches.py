@@ -184,7 +184,7 @@ class Caches:
         return self._nodes.cache
 
     async def wait_synced(self) -> None:
-        """Returns when every resource was listed once, or may not be listed in a namespace. Nothing may be decided before."""
+        """Return when every resource was listed once, or may not be listed in a namespace. Nothing may be decided before."""
         for reflector in self.reflectors:
             if reflector.resource.namespaced:
                 await reflector.wait_answered()
@@ -207,11 +207,11 @@ class Caches:
             reflector.on_failure_change(handler)
 
     def missing_rights_in(self, namespace: str) -> list[str]:
-        """The same for the jobs of one namespace: without these rights nothing can be decided there."""
+        """Return the same for the jobs of one namespace: without these rights nothing can be decided there."""
         return [_forbidden(reflector) for reflector in self._forbidden if reflector.namespace in ("", namespace)]
 
     def without(self, namespace: str) -> dict[Resource, str]:
-        """What grantors need and that cannot be read in the namespace, and why."""
+        """Return what grantors need and that cannot be read in the namespace, and why."""
         return {
             resource: reflector.missing
             for resource, followed in self._granted.items()
@@ -246,7 +246,7 @@ class Caches:
                 self._granted[watched.resource].on_change(lambda old, new: self._on_group(handler, _either(old, new).key))
 
     def _on_group(self, handler: Callable[[JobKey], None], group: tuple[str, str]) -> None:
-        """Of the many groups of others none has pods with the label of a job."""
+        """Call the handler for a group that has pods of a job; none of the many groups of others has."""
         for key in {(pod.namespace, pod.value.job) for pod in self._pods.cache.by_index(_BY_GROUP, group)}:
             handler(key)
 
@@ -279,21 +279,21 @@ class Caches:
                 reflector.on_change(functools.partial(handler, reflector.resource))
 
     def job(self, key: JobKey) -> Job | None:
-        """The job, or None."""
+        """Return the job, or None."""
         held = self.jobs.get(*key)
         return held.value.whole() if held is not None else None
 
     def pods(self, key: JobKey) -> tuple[PodView, ...]:
-        """Every pod in the job's namespace with the job's label."""
+        """Return every pod in the job's namespace with the job's label."""
         return tuple(held.value for held in self._pods.cache.by_index(_BY_JOB, key))
 
     def labelled_pods(self, key: JobKey) -> list[CachedObject[PodView]]:
-        """The same as the cache has them."""
+        """Return the same as the cache has them."""
         return self._pods.cache.by_index(_BY_JOB, key)
 
     async def has_pods_of(self, key: JobKey) -> bool:
-        """Whether the cache has the pods with the job's label as the API server has them now. If it has not, all are listed again. Raises
-        `ApiError` and `OSError`."""
+        """Return whether the cache has the pods with the job's label as the API server has them now. If it has not, all are listed again.
+        Raises `ApiError` and `OSError`."""
         namespace, name = key
         current = True
         for reflector in self._pods.reflectors:
@@ -305,26 +305,26 @@ class Caches:
         return current
 
     def is_ours(self, pod: PodView) -> bool:
-        """Whether a job that this operator runs owns the pod."""
+        """Return whether a job that this operator runs owns the pod."""
         job = self.jobs.get(pod.namespace, pod.job)
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by == names.MANAGER
 
     def is_of_other_operator(self, pod: PodView) -> bool:
-        """Whether a job owns the pod that another operator runs."""
+        """Return whether a job owns the pod that another operator runs."""
         job = self.jobs.get(pod.namespace, pod.job)
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by != names.MANAGER
 
     def pod_count(self, key: JobKey) -> int:
-        """Number of pods with the job's label."""
+        """Return number of pods with the job's label."""
         return self._pods.cache.count(_BY_JOB, key)
 
     def pod(self, namespace: str, name: str) -> PodView | None:
-        """The pod, or None."""
+        """Return the pod, or None."""
         held = self._pods.cache.get(namespace, name)
         return held.value if held is not None else None
 
     def children(self, key: JobKey) -> Children:
-        """The objects that exist under the names that the job uses."""
+        """Return the objects that exist under the names that the job uses."""
         job = self.jobs.get(*key)
         secrets = {
             held.name: held.value.certificates
@@ -354,7 +354,8 @@ class Caches:
         return found
 
     def priority(self, name: str) -> int:
-        """The value of a PriorityClass; "": that of the cluster's default class. 0 if the class does not exist, as for pods without one."""
+        """Return the value of a PriorityClass; "": that of the cluster's default class. 0 if the class does not exist, as for pods without
+        one."""
         if name:
             held = self._priorities.cache.get("", name)
             return held.value.value if held is not None else 0
@@ -366,30 +367,30 @@ class Caches:
         return frozenset(held.name for held in self._priorities.cache if not held.value.preempts)
 
     def authority(self, key: JobKey, owner: str) -> Authority | None:
-        """The certificate authority of the job with uid `owner`; None: it has none yet."""
+        """Return the certificate authority of the job with uid `owner`; None: it has none yet."""
         held = self._secrets.cache.get(key[0], names.authority_secret_name(key[1]))
         return held.value.certificates.authority if held is not None and held.value.certificates.owner == owner else None
 
     def roots(self, key: JobKey) -> str:
-        """Certificates of the authorities that may have signed the syncer's certificate, PEM; "" if there are none."""
+        """Return certificates of the authorities that may have signed the syncer's certificate, PEM; "" if there are none."""
         held = self._secrets.cache.get(key[0], names.syncer_secret_name(key[1]))
         return "".join(root.pem for root in held.value.certificates.roots) if held is not None else ""
 
     def shown(self, resource: Resource, namespace: str, name: str) -> CachedObject[Any] | None:
-        """An object of a job that the operator may patch as the cache has it, or None."""
+        """Return an object of a job that the operator may patch as the cache has it, or None."""
         known: Mapping[Resource, _Followed[Any]] = {names.SECRETS: self._secrets, names.PODS: self._pods, **self._objects, **self._granted}
         followed = known[resource]
         return followed.cache.get(namespace, name)
 
     def _project_secret(self, obj: Obj, _previous: JobSecret | None) -> JobSecret:
-        """The content of a Secret is read only if its owner is the job that its label names."""
+        """Read the content of a Secret only if its owner is the job that its label names."""
         label, meta = job_label(obj), fields(obj, "metadata")
         job = self.jobs.get(string(meta, "namespace", "metadata"), label)
         ours = job is not None and job.uid == controller_uid(meta)
         return JobSecret(label, project_certificates(obj) if ours else project_foreign(obj), ours)
 
     def _read_secrets_of_new_job(self, old: CachedObject[CachedJob] | None, new: CachedObject[CachedJob] | None) -> None:
-        """Its Secrets may have come before it: those of another replica, or while the jobs were not listed yet."""
+        """Read the Secrets of a new job, which may have come before it: those of another replica, or while the jobs were not listed yet."""
         if new is None or (old is not None and old.uid == new.uid):
             return
         if any(not held.value.read and held.value.certificates.owner == new.uid for held in self._secrets.cache.by_index(_BY_JOB, new.key)):
@@ -421,8 +422,8 @@ def _group_of_pod(held: CachedObject[PodView]) -> Iterable[tuple[str, str]]:
 
 
 def _other_pods(namespaces: Sequence[str] | None) -> Iterable[tuple[str, str]]:
-    """Label and field selectors of the pods that are not of jobs in these namespaces (empty: of all); None: nothing is selected. A pod
-    with the label is of a job, or pretends to be; those of the jobs' own namespaces are in the cache of their pods already."""
+    """Return label and field selectors of the pods that are not of jobs in these namespaces (empty: of all); None: nothing is selected. A
+    pod with the label is of a job, or pretends to be; those of the jobs' own namespaces are in the cache of their pods already."""
     if namespaces is None:
         return
     yield f"!{names.LABEL_JOB}", _USING

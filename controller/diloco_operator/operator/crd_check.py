@@ -35,11 +35,11 @@ class CrdCheck:
         self._due = asyncio.Event()
 
     async def wait_good(self) -> None:
-        """Returns once a check found no problem."""
+        """Return once a check found no problem."""
         await self._good.wait()
 
     def check_soon(self) -> None:
-        """Something else shows that the definition may have changed."""
+        """Check soon, because something else shows that the definition may have changed."""
         self._due.set()
 
     async def run(self) -> None:
@@ -71,7 +71,7 @@ class CrdCheck:
 
 
 def problem_of(installed: Obj) -> str:
-    """What is wrong with an installed definition; "": nothing. Pure."""
+    """Return what is wrong with an installed definition; "": nothing. Pure."""
     missing = list(missing_parts(installed))
     if not missing:
         return ""
@@ -81,7 +81,8 @@ def problem_of(installed: Obj) -> str:
 
 
 def missing_parts(installed: Obj) -> Iterator[str]:
-    """What this operator needs and the installed definition lacks: fields by their path, values of an enumeration, subresources. Pure."""
+    """Yield what this operator needs and the installed definition lacks: fields by their path, values of an enumeration, subresources.
+    Pure."""
     [needed] = [version for version in build_crd()["spec"]["versions"] if version["name"] == names.VERSION]
     found = next(
         (v for v in (installed.get("spec") or {}).get("versions") or () if v.get("name") == names.VERSION and v.get("served")), None

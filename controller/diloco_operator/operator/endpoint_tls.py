@@ -21,7 +21,7 @@ _LIFETIME = datetime.timedelta(days=3650)
 
 
 def self_signed() -> ssl.SSLContext:
-    """A server's context with a new key."""
+    """Return a server's context with a new key."""
     key = new_key()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "diloco-operator")])
     now = datetime.datetime.now(datetime.UTC)

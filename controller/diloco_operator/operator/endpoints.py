@@ -53,7 +53,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address | None:
-        """From `host:port`, `[::]:port`, or `:port` for every address. `0`: None. Raises ValueError."""
+        """Parse `host:port`, `[::]:port`, or `:port` for every address. `0`: None. Raises ValueError."""
         if text == "0":
             return None
         host, colon, port = text.rpartition(":")
@@ -63,7 +63,7 @@ class Address:
 
 
 def health_app(ready: Ready) -> web.Application:
-    """/healthz: an answer shows that the event loop runs. /readyz: `ready`."""
+    """Return /healthz: an answer shows that the event loop runs. /readyz: `ready`."""
 
     async def healthz(_: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -79,7 +79,7 @@ def health_app(ready: Ready) -> web.Application:
 
 
 def metrics_app(page: MetricsPage, access: MetricsAccess | None = None) -> web.Application:
-    """/metrics, in the format that the scraper requests, for those whom `access` admits. Without `access`: for everyone."""
+    """Return /metrics, in the format that the scraper requests, for those whom `access` admits. Without `access`: for everyone."""
 
     async def metrics(request: web.Request) -> web.Response:
         if access is not None:
@@ -136,7 +136,7 @@ async def serving(
 
 
 def _listener(address: Address) -> socket.socket:
-    """A kubelet connects to the pod's address, which may be of either family. `::` takes both, where the kernel has IPv6."""
+    """Listen where a kubelet connects: the pod's address may be of either family. `::` takes both, where the kernel has IPv6."""
     both = address.host in ("", "::") and socket.has_dualstack_ipv6()
     host = "::" if both else address.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -144,5 +144,5 @@ def _listener(address: Address) -> socket.socket:
 
 
 async def _closing(_: web.Request, response: web.StreamResponse) -> None:
-    """One request for each connection: then a limit on connections limits requests."""
+    """Close the connection after one request: then a limit on connections limits requests."""
     response.force_close()

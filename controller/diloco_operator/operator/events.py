@@ -98,7 +98,7 @@ class EventRecorder:
                 writers.create_task(self._keep_writing())
 
     async def drained(self) -> None:
-        """Returns when every pending event is written or has failed."""
+        """Return when every pending event is written or has failed."""
         while True:
             for key, timer in list(self._cooling_down.items()):
                 if timer is not None:

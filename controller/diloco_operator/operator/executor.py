@@ -132,9 +132,9 @@ class Executor:
         postpone: Callable[[], bool] = lambda: False,
         certificates: AsyncIterator[Create | Patch] | None = None,
     ) -> ExecutionResult:
-        """Patches, creates and certificates, then the status, then deletes, events and dry runs. `job`: the job of the plan. `version`: the
-        resourceVersion of the job that the plan was made from; the status is written over no other one. `postpone` is asked before a status
-        that may wait. `certificates` yields the writes for the plan's `certificates`, in their order."""
+        """Carry out patches, creates and certificates, then the status, then deletes, events and dry runs. `job`: the job of the plan.
+        `version`: the resourceVersion of the job that the plan was made from; the status is written over no other one. `postpone` is asked
+        before a status that may wait. `certificates` yields the writes for the plan's `certificates`, in their order."""
         result = ExecutionResult()
         await _all([self._patch(patch, job, result) for patch in plan.patches])
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
@@ -200,7 +200,7 @@ class Executor:
     async def _certified(
         self, secret: Create | Patch, job: Subject, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> tuple[str, bool]:
-        """The Secret's name, and whether it has the wanted content now."""
+        """Return the Secret's name, and whether it has the wanted content now."""
         if isinstance(secret, Patch):
             return secret.name, await self._patch(secret, job, result)
         return secret.obj["metadata"]["name"], await self._create(secret, job, result, unsent)
@@ -239,7 +239,7 @@ class Executor:
     async def _check_owner(
         self, create: Create, job: Subject, action: str, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]
     ) -> bool:
-        """The name is taken: by an earlier write for this job, which is success, or by a foreign object."""
+        """Check whose the taken name is: that of an earlier write for this job, which is success, or of a foreign object."""
         meta = create.obj["metadata"]
         namespace, name = meta.get("namespace", ""), meta["name"]
         try:
@@ -293,8 +293,8 @@ class Executor:
         return False
 
     async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, result: ExecutionResult) -> None:
-        """With the version the server rejects the status if the job was deleted and created again under the same name. For the status of a
-        custom resource an API server does not check the uid."""
+        """Apply the status; with the version the server rejects it if the job was deleted and created again under the same name. For the
+        status of a custom resource an API server does not check the uid."""
         body: Obj = {
             "apiVersion": apply.resource.api_version,
             "kind": apply.resource.kind,
@@ -343,7 +343,7 @@ class Executor:
             unsent(delete.resource, delete.namespace, delete.name)
 
     async def _request[T](self, job: Subject, send: Callable[[], Awaitable[T]]) -> T:
-        """One request, once the job has a slot. After a time-out, as without a connection, the effect of the request is unknown."""
+        """Send one request, once the job has a slot. After a time-out, as without a connection, the effect of the request is unknown."""
         async with self._turn(job), self._slots.slot(job):
             try:
                 async with asyncio.timeout(REQUESTS.write):
@@ -353,7 +353,7 @@ class Executor:
 
     @asynccontextmanager
     async def _turn(self, job: Subject) -> AsyncIterator[None]:
-        """Around one request: waits for those of the namespace before it, if it makes room for others."""
+        """Wait for one request's turn behind those of the namespace before it, if it makes room for others."""
         if not self._makes_room(job):
             yield
             return

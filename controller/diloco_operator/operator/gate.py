@@ -64,7 +64,7 @@ class Gate:
 
     @web.middleware
     async def note_request(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The connection has sent its request: it may now wait for the answer."""
+        """Note that the connection has sent its request: it may now wait for the answer."""
         found = self._waiting.pop(request.protocol, None)
         if found is not None:
             found.deadline.reschedule(found.opened + self._timeouts.connection)

@@ -51,7 +51,7 @@ class GrantorWords:
         self._follows = asyncio.Event()
 
     def follow(self, key: JobKey, pods: Iterable[PodView]) -> None:
-        """The job's pods, as they are now."""
+        """Follow the job's pods, as they are now."""
         waiting = [pod for pod in pods if pod.grantor and not pod.node and pod.deletion is None and pod.uid]
         first = sorted(waiting, key=lambda pod: (pod.created, pod.name))[:_PODS]
         before = self._waiting.pop(key, [])
@@ -63,11 +63,11 @@ class GrantorWords:
             self._follows.set()
 
     def forget(self, key: JobKey) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         self.follow(key, ())
 
     def of(self, key: JobKey) -> Mapping[str, str]:
-        """Name of a pod of the job -> what an autoscaler said of it last."""
+        """Return name of a pod of the job -> what an autoscaler said of it last."""
         return {each.pod: words for each in self._waiting.get(key, ()) if (words := self._words.get(each.uid))}
 
     async def run(self) -> None:
@@ -105,7 +105,7 @@ class GrantorWords:
 
 
 def last_words(events: Iterable[Obj]) -> str:
-    """What an autoscaler said last, of all these Events of one pod; "" if none said anything. Malformed ones are passed over: anyone
+    """Return what an autoscaler said last, of all these Events of one pod; "" if none said anything. Malformed ones are passed over: anyone
     may write Events."""
     found = []
     for event in events:

@@ -25,7 +25,7 @@ class IgnoredPods:
         self._named: set[str] = set()
 
     def note(self, ignored: Mapping[str, str]) -> None:
-        """The last plan of the job ignored these pods, by name, for these reasons."""
+        """Note the pods that the last plan of the job ignored, by name, for these reasons."""
         namespace, job = self._key
         now = dict(islice(ignored.items(), _NAMED))
         for name in self._named - now.keys():

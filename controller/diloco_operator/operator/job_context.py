@@ -56,7 +56,7 @@ class JobContexts:
         self._by_id: dict[str, JobContext] = {}
 
     def of(self, key: JobKey, job_id: str) -> JobContext:
-        """The job's context, made if there is none. That of an earlier job of the name is dropped."""
+        """Return the job's context, made if there is none. That of an earlier job of the name is dropped."""
         context = self._by_key.get(key)
         if context is not None and context.id == job_id:
             return context
@@ -66,11 +66,11 @@ class JobContexts:
         return context
 
     def get(self, key: JobKey) -> JobContext | None:
-        """That of the job of this name; None: there is none."""
+        """Return that of the job of this name; None: there is none."""
         return self._by_key.get(key)
 
     def by_id(self, job_id: str) -> JobContext | None:
-        """That of the job with this `Job.key`; None: there is none."""
+        """Return that of the job with this `Job.key`; None: there is none."""
         return self._by_id.get(job_id)
 
     def drop(self, key: JobKey) -> None:

@@ -30,7 +30,7 @@ def about_job(namespace: str, name: str) -> Iterator[None]:
 
 
 def job_of(context: Context) -> str:
-    """`namespace/name` of the job that a task works for, by its context; "": of none. May be read in any thread."""
+    """Return `namespace/name` of the job that a task works for, by its context; "": of none. May be read in any thread."""
     return context.get(_job, "")
 
 

@@ -41,7 +41,7 @@ class LoopMetrics:
         self._functions: set[str] = set()
 
     def turn_ended(self, seconds: float) -> None:
-        """A turn of the event loop took so long."""
+        """Count a turn of the event loop that took so long."""
         if seconds < _SHORTEST:
             return
         self._holds.observe(seconds)
@@ -50,7 +50,7 @@ class LoopMetrics:
             self._longest.set(seconds)
 
     def held(self, hold: Hold) -> None:
-        """One function had the event loop for most of a long turn."""
+        """Count one function that had the event loop for most of a long turn."""
         function = hold.place.function
         if len(self._functions) < _MOST_FUNCTIONS:
             self._functions.add(function)

@@ -99,12 +99,12 @@ class LoopWatch:
         self._unlogged = 0
 
     def turn(self) -> float:
-        """Seconds that the current turn has lasted so far; 0 while the loop waits. For any thread."""
+        """Return seconds that the current turn has lasted so far; 0 while the loop waits. For any thread."""
         began = self._began
         return self._clock() - began if began is not None else 0.0
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
-        """An event loop to watch."""
+        """Return an event loop to watch."""
         return asyncio.SelectorEventLoop(_WatchedSelector(self.ended, self.begun))
 
     @contextlib.contextmanager
@@ -122,11 +122,11 @@ class LoopWatch:
             thread.join()
 
     def begun(self) -> None:
-        """A turn begins."""
+        """Note that a turn begins."""
         self._began = self._clock()
 
     def ended(self) -> bool:
-        """The turn ends, and the loop waits from now on. Returns whether it lasted long, so that `on_hold` was called."""
+        """End the turn: the loop waits from now on. Returns whether it lasted long, so that `on_hold` was called."""
         if self._began is None:
             return False
         seconds = self.turn()
@@ -194,7 +194,7 @@ def _hold(seconds: float, looks: Counter[Place]) -> Hold:
 
 
 def place_of(innermost: FrameType | None, loop: asyncio.AbstractEventLoop) -> Place:
-    """What the thread of `loop` does, from its innermost frame. The frames of the loop itself, and what called it, are left out."""
+    """Return what the thread of `loop` does, from its innermost frame. The frames of the loop itself, and what called it, are left out."""
     frames: list[FrameType] = []
     frame = innermost
     while frame is not None and _function(frame) not in _LOOP:

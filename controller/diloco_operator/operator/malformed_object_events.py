@@ -32,13 +32,13 @@ class MalformedObjectEvents:
         caches.on_object_change(self._on_object)
 
     def start(self) -> None:
-        """This replica leads: emit events about everything that it has found so far."""
+        """Emit events about everything that it has found so far, because this replica leads."""
         self._started = True
         for found in self._caches.malformed:
             self._emit(found)
 
     def _on_object(self, resource: Resource, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
-        """Malformed objects may be older than the job that they name."""
+        """Look at malformed objects again when a job comes: they may be older than the job that they name."""
         if resource == names.DILOCO_JOBS and new is not None and (old is None or old.uid != new.uid):
             for found in islice(self._caches.malformed.of_label(new.namespace, new.name), _MOST_EVENTS):
                 self._emit(found)
@@ -48,7 +48,7 @@ class MalformedObjectEvents:
             self._events.emit(subject, Event.of(EventReason.MALFORMED_OBJECT, str(found)))
 
     def _subject(self, found: MalformedObject) -> Subject | None:
-        """The job that the object is, or that its label names; None: no user can be told, or another controller manages the job."""
+        """Return the job that the object is, or that its label names; None: no user can be told, or another controller manages the job."""
         is_job = found.resource == names.DILOCO_JOBS
         job = self._caches.jobs.get(found.namespace, found.name if is_job else found.label)
         if job is not None:

@@ -15,7 +15,7 @@ _LARGE = 128 * 1024
 
 
 def return_freed_memory() -> bool:
-    """For the whole process. Whether the C library supports it; elsewhere nothing changes."""
+    """Return freed memory to the system, for the whole process. Whether the C library supports it; elsewhere nothing changes."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

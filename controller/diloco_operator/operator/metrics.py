@@ -98,7 +98,7 @@ class Metrics:
         self._panics.labels(CONTROLLER)
 
     def request_done(self, method: str, code: str, host: str) -> None:
-        """A request to the API server ended; `code` is its status, or "<error>" when no answer came."""
+        """Count a request to the API server that ended; `code` is its status, or "<error>" when no answer came."""
         self._requests.labels(code, method, host).inc()
 
     def watch_malformed(self, malformed: MalformedObjects, resources: Iterable[Resource]) -> None:
@@ -113,7 +113,7 @@ class Metrics:
         self._leading.labels(lease).set_function(lambda: 1.0 if leads() else 0.0)
 
     def reconcile_done(self, seconds: float, *, failed: bool = False, defect: bool = False, later: bool = False) -> None:
-        """A reconcile ended. `later`: it asked for another one after a while."""
+        """Count a reconcile that ended. `later`: it asked for another one after a while."""
         self._seconds.labels(CONTROLLER).observe(seconds)
         if defect:
             self._panics.labels(CONTROLLER).inc()
@@ -145,7 +145,7 @@ class QueueMetrics:
         ).labels(*values)
 
     def follow(self, depth: Callable[[], int], running: Callable[[], list[float]]) -> None:
-        """Where the current values come from."""
+        """Follow where the current values come from."""
         self._depth.set_function(depth)
         self._unfinished.set_function(lambda: sum(running()))
         self._longest.set_function(lambda: max(running(), default=0.0))
@@ -213,7 +213,7 @@ class JobMetrics(Collector):
         self._jobs, self._report, self._now = jobs, report, now
 
     def on_record(self, key: JobKey, before: Mapping[str, Any], plan: Plan) -> None:
-        """The status of `plan` was written over `before`: count what happened between the two."""
+        """Count what happened between `before` and the status of `plan`, which was written over it."""
         if plan.status is None:
             return
         after = plan.status.status
@@ -229,13 +229,13 @@ class JobMetrics(Collector):
             self._failures.labels(*key, pool, reason).inc()
 
     def forget(self, key: JobKey) -> None:
-        """The job is gone."""
+        """Forget a job that is gone."""
         labels = dict(zip(_JOB, key, strict=True))
         for metric in (self._restarts, self._given_up, self._failures, self._recovery, self._waits):
             metric.remove_by_labels(labels)
 
     def describe(self) -> Iterable[Metric]:
-        """Names without values, so that registration needs no jobs."""
+        """Return names without values, so that registration needs no jobs."""
         return _families().values()
 
     def collect(self) -> Iterator[Metric]:
@@ -249,7 +249,7 @@ class JobMetrics(Collector):
 
 
 def recoveries(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[float]:
-    """Recovery time in seconds of each unit that contributes again according to the two statuses. Pure."""
+    """Yield recovery time in seconds of each unit that contributes again according to the two statuses. Pure."""
     lost = {unit["name"] for unit in before.get("units") or () if "endedAt" in unit}
     for unit in after.get("units") or ():
         if unit["name"] in lost and "endedAt" not in unit and unit["state"] == UnitState.TRAINING and "recoverSeconds" in unit:
@@ -257,7 +257,7 @@ def recoveries(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[
 
 
 def capacity_waits(before: Mapping[str, Any], after: Mapping[str, Any], now: float) -> Iterator[tuple[str, float]]:
-    """(pool, seconds that it waited) of each unit that got a slice between the two statuses. Pure.
+    """Yield (pool, seconds that it waited) of each unit that got a slice between the two statuses. Pure.
 
     A unit waits while its pool is short of slices and it has none itself. Both are in status, so an operator that takes over knows since
     when, and a wait that is on record has ended for every operator.
@@ -276,7 +276,7 @@ def capacity_waits(before: Mapping[str, Any], after: Mapping[str, Any], now: flo
 
 
 def placement_failures(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """(pool, reason) for each pool that has units without hardware now, and had none before or for another reason. Pure."""
+    """Yield (pool, reason) for each pool that has units without hardware now, and had none before or for another reason. Pure."""
     was = {pool["name"]: pool.get("reason", "") for pool in before.get("pools") or ()}
     for pool in after.get("pools") or ():
         reason = pool.get("reason", "")

@@ -48,7 +48,7 @@ class MetricsAccess:
         self._few = asyncio.Semaphore(MOST_REVIEWS)
 
     async def check(self, authorization: str) -> Access:
-        """What a request with this Authorization header may do."""
+        """Return what a request with this Authorization header may do."""
         scheme, _, token = authorization.partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:

@@ -41,7 +41,7 @@ class MetricsPage:
         self._one = asyncio.Lock()
 
     async def get(self, accept: str) -> tuple[bytes, str]:
-        """Text and content type for a request with this Accept header."""
+        """Return text and content type for a request with this Accept header."""
         encode, content_type = choose_encoder(accept)
         held = self._held.get(content_type)
         if held is None or (held.made_at is not None and self._now() - held.made_at >= ENDPOINTS.page):

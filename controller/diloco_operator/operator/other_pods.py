@@ -53,8 +53,8 @@ class OtherPods:
         self._replace(before, after)
 
     def _use(self, pod: PodView, before: PodUse | None) -> PodUse | None:
-        """A learner of this operator that requests accelerators reserves its node for its job. One that requests none counts unless its
-        job has reserved the node. The syncer counts: it may be on a node that a unit could have."""
+        """Return a learner of this operator that requests accelerators reserves its node for its job. One that requests none counts unless
+        its job has reserved the node. The syncer counts: it may be on a node that a unit could have."""
         if pod.uses is None:
             return None
         unit, learner = None, False

@@ -27,7 +27,7 @@ class PodAnswers:
         return self._known
 
     def note(self, generation: int, plan: Plan, result: ExecutionResult, now: float) -> bool:
-        """After a plan: remember what dry runs and creates say. Returns whether a dry run was answered, so that the job can act on it."""
+        """Remember what dry runs and creates say, after a plan. Returns whether a dry run was answered, so that the job can act on it."""
         refused = dict(_refused_creates(result))
         made = {pool for create in plan.creates if (pool := _pool(create))} if result.ok else set()
         if not (refused or result.answers or (made and self._known)):
@@ -50,13 +50,13 @@ def _rejected(failure: Failure, before: PodAnswer | None, generation: int, now: 
 
 
 def _refused_creates(result: ExecutionResult) -> Iterator[tuple[str, Failure]]:
-    """Pools of which the API server refused a pod."""
+    """Yield pools of which the API server refused a pod."""
     for failure in result.failures:
         if isinstance(failure.write, Create) and not failure.transient and (pool := _pool(failure.write)):
             yield pool, failure
 
 
 def _pool(create: Create) -> str:
-    """Of a learner's pod; "" for anything else."""
+    """Return the pool of a learner's pod; "" for anything else."""
     labels: Obj = create.obj["metadata"].get("labels") or {}
     return str(labels.get(names.LABEL_POOL, "")) if create.resource == names.PODS else ""

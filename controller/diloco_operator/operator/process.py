@@ -98,7 +98,7 @@ class OperatorProcess:
         self._told_to_stop = asyncio.Event()
 
     def run(self) -> ExitStatus:
-        """Until the process is told to stop, or fails."""
+        """Run until the process is told to stop, or fails."""
         sys.setswitchinterval(_SWITCH_SECONDS)
         return asyncio.run(self._run(), loop_factory=self._watch.new_loop)
 
@@ -131,7 +131,7 @@ class OperatorProcess:
             return await self._work(client)
 
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack) -> None:
-        """With a client of its own for reviews: no fence holds them, since a standby serves metrics too."""
+        """Serve metrics with a client of its own for reviews: no fence holds them, since a standby serves metrics too."""
         access, tls = None, None
         if self._options.metrics_auth and self._options.metrics is not None:
             client = await stack.enter_async_context(
@@ -225,7 +225,7 @@ class OperatorProcess:
             self._fence.check()
 
     def _problems(self) -> list[str]:
-        """Why this replica is not ready. A standby is ready: it may lead at any moment."""
+        """Return why this replica is not ready. A standby is ready: it may lead at any moment."""
         problems = [self._crd.problem] if self._crd.problem else []
         if self._operator is None:
             return problems or ["starting"]
@@ -237,7 +237,7 @@ class OperatorProcess:
 
     @contextlib.asynccontextmanager
     async def _elector(self, options: ElectionOptions) -> AsyncIterator[Elector]:
-        """With connections of its own, so that no renewal waits behind a thousand writes."""
+        """Elect with connections of its own, so that no renewal waits behind a thousand writes."""
         async with RestClient.connect(
             self._options.cluster,
             on_request=self._metrics.request_done,
@@ -256,7 +256,7 @@ class OperatorProcess:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first SIGTERM or SIGINT stops the process gracefully, the second at once."""
+        """Yield the first SIGTERM or SIGINT stops the process gracefully, the second at once."""
         loop = asyncio.get_running_loop()
 
         def on_signal(number: signal.Signals) -> None:

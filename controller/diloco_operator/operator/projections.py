@@ -63,12 +63,12 @@ class CachedJob:
         return CachedJob(replace(job, status={}), status, problem)
 
     def whole(self) -> Job:
-        """The job with its status; a copy for the caller."""
+        """Return the job with its status; a copy for the caller."""
         return replace(self.bare, status=json.loads(self.status))
 
 
 def project_use(obj: Obj, previous: PodUse | None) -> PodUse:
-    """A pod that is bound to a node and has not ended."""
+    """Return a pod that is bound to a node and has not ended."""
     meta, spec = fields(obj, "metadata"), fields(obj, "spec")
     node, requests = needed_string(spec, "nodeName", "spec"), resources_of(spec)
     if previous is not None and previous.node == node and previous.requests == requests:
@@ -82,22 +82,22 @@ def project_use(obj: Obj, previous: PodUse | None) -> PodUse:
 
 
 def project_priority(obj: Obj) -> PriorityClass:
-    """From the raw PriorityClass."""
+    """Project the raw PriorityClass."""
     return PriorityClass(
         value=whole_number(obj, "value"), default=obj.get("globalDefault") is True, preempts=obj.get("preemptionPolicy") != "Never"
     )
 
 
 def project_object(obj: Obj, _previous: JobObject[Child] | None = None) -> JobObject[Child]:
-    """From the raw ConfigMap, Service or volume claim."""
+    """Project the raw ConfigMap, Service or volume claim."""
     return JobObject(job_label(obj), project_child(obj))
 
 
 def project_granted[T](watched: Watched[T], obj: Obj) -> JobObject[T]:
-    """From the raw object."""
+    """Project the raw object."""
     return JobObject(job_label(obj) if watched.labelled else "", watched.project(obj))
 
 
 def job_label(obj: Obj) -> str:
-    """The name of the job that the object says it belongs to. Raises `MalformedField` without one."""
+    """Return the name of the job that the object says it belongs to. Raises `MalformedField` without one."""
     return needed_string(fields(fields(obj, "metadata"), "labels", "metadata"), names.LABEL_JOB, "metadata.labels")

@@ -145,8 +145,8 @@ class Reconciler:
         self._contexts = JobContexts(caches, self._release, forgets)
 
     async def restore(self) -> None:
-        """Before the first reconcile: reserve what every job has already, and register what it wants. Otherwise the first job could get
-        the slices of the next."""
+        """Reserve what every job has already, and register what it wants, before the first reconcile. Otherwise the first job could get the
+        slices of the next."""
         self._restoring = True
         contexts = [self._context(cached) for cached in self._caches.jobs if cached.value.bare.managed_by == names.MANAGER]
         for context in contexts:
@@ -174,7 +174,7 @@ class Reconciler:
             self._set_reservations(context, reservations(job, self._caches.pods(context.key), self._inventory))
 
     def _register(self, context: JobContext, job: Job) -> None:
-        """A job that the allotment does not know yet."""
+        """Register a job that the allotment does not know yet."""
         context.registered = True
         request = first_request(self._observed(context, job), datetime.fromtimestamp(self._now(), tz=UTC))
         if request is not None:
@@ -182,7 +182,7 @@ class Reconciler:
         self._allotment.update(request or _occupying(job.key, reservations(job, self._caches.pods(context.key), self._inventory)))
 
     def jobs_on(self, node: str) -> list[JobKey]:
-        """The jobs that have reserved this node: those that a change of it concerns."""
+        """Return the jobs that have reserved this node: those that a change of it concerns."""
         return [found.key for holder in self._inventory.reserved_by(node) if (found := self._contexts.by_id(holder)) is not None]
 
     async def reconcile(self, key: JobKey) -> ReconcileResult:
@@ -216,8 +216,8 @@ class Reconciler:
         return replace(result, decision_seconds=decision_seconds, pause=self._pause(context, subject, executed))
 
     async def _after_expiry(self, key: JobKey) -> ReconcileResult:
-        """The watches have not shown what was written. Either they never will, or they are behind: then pods that run look as if they were
-        not there, so nothing is decided."""
+        """Return the result when the watches have not shown what was written. Either they never will, or they are behind: then pods that
+        run look as if they were not there, so nothing is decided."""
         missing = self._expectations.waiting_for(key)
         try:
             current = await self._caches.has_pods_of(key)
@@ -235,7 +235,8 @@ class Reconciler:
         return ReconcileResult(requeue_after=self._expectations.renew(key))
 
     async def _release_orphans(self, key: JobKey) -> ReconcileResult:
-        """Pods of a job that is gone go with it, but their grantor may hold them until it learns that no others will follow."""
+        """Release the orphans: pods of a job that is gone go with it, but their grantor may hold them until it learns that no others will
+        follow."""
         pods, now = self._caches.pods(key), self._now()
         self._inventory.advance(now)
         fleet, signals = self._inventory, self._config.disruption_signals
@@ -251,11 +252,11 @@ class Reconciler:
         return self._caches.pod_count(key) >= _MANY_PODS
 
     def _takes_long(self, key: JobKey, job: Job) -> bool:
-        """Whether the decision takes long: the job has many pods, or may get many now."""
+        """Return whether the decision takes long: the job has many pods, or may get many now."""
         return self._is_big(key) or (job.spec is not None and job.spec.learners.max >= _MANY_PODS)
 
     async def _decide(self, context: JobContext, cached: CachedJob) -> tuple[Job, Plan, float]:
-        """The job, its plan, and the seconds that the decision took. On return the plan's nodes are reserved."""
+        """Return the job, its plan, and the seconds that the decision took. On return the plan's nodes are reserved."""
         loop = asyncio.get_running_loop()
         offload = self._offload if self._takes_long(context.key, cached.bare) else None
         async with self._decision_lock if offload is not None else nullcontext():  # the state is read only once it is this job's turn
@@ -294,12 +295,13 @@ class Reconciler:
         return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys() or now.checks - seen.checks)
 
     def fleet_changed(self) -> None:
-        """Slices came, went, or became free. The jobs that get or give some are woken in a moment; during the start all jobs are due."""
+        """Wake the jobs that get or give slices in a moment, because slices came, went, or became free; during the start all jobs are due.
+        The jobs that get or give some are woken in a moment; during the start all jobs are due."""
         if not self._restoring:
             self._refresh.soon()
 
     def spares(self, key: JobKey) -> dict[str, list[str]]:
-        """Pool -> the names of the slices that are kept free for it."""
+        """Return pool -> the names of the slices that are kept free for it."""
         context = self._contexts.get(key)
         return self._allotment.spares(context.id) if context is not None and context.registered else {}
 
@@ -337,8 +339,8 @@ class Reconciler:
         )
 
     def _decision(self, context: JobContext, cached: CachedJob) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:
-        """A function that decides from the state of now, and what the allotment says now. The function can be called later and in another
-        thread, on the fleet that it is given."""
+        """Return a function that decides from the state of now, and what the allotment says now. The function can be called later and in
+        another thread, on the fleet that it is given."""
         now = self._now()
         self._inventory.advance(now)  # jobs with units on a node that they must leave now have queued themselves for this moment
         if not self._allotment.knows(context.id):
@@ -455,8 +457,8 @@ class Reconciler:
         return pause
 
     def _endpoint(self, key: JobKey, job: Job) -> Endpoint | None:
-        """Where the job's syncer listens now; None while it does not run, or while the job has no authority to sign a certificate for the
-        operator."""
+        """Return where the job's syncer listens now; None while it does not run, or while the job has no authority to sign a certificate
+        for the operator."""
         pod = self._caches.pod(job.namespace, names.syncer_pod_name(job.name))
         authority = self._caches.authority(key, job.uid)
         if pod is None or pod.owner != job.uid or pod.phase != "Running" or not pod.ip or authority is None:
@@ -473,7 +475,7 @@ class Reconciler:
         )
 
     def _release(self, context: JobContext) -> None:
-        """A job of this context holds nothing any more: it was deleted, or another operator runs it. What its pods use is not free, like
+        """Release all that a job of this context holds: it was deleted, or another operator runs it. What its pods use is not free, like
         what any other pod uses (`operator.other_pods`); a pod that is not bound to a node uses nothing, whatever owner it names."""
         if context.registered:
             self._allotment.remove(context.id)
@@ -486,5 +488,5 @@ class Reconciler:
 
 
 def _occupying(job: str, reserved: Reservations) -> AllotmentRequest:
-    """Of a job that keeps what it has and wants nothing."""
+    """Return the request of a job that keeps what it has and wants nothing."""
     return AllotmentRequest(job, occupied=reserved.nodes, shared=reserved.shares)

@@ -27,7 +27,7 @@ class RejectedWrites:
         return self._known
 
     def note(self, generation: int, plan: Plan, result: ExecutionResult, now: float) -> None:
-        """After a plan: remember what was rejected, and forget what succeeded."""
+        """Remember what was rejected after a plan, and forget what succeeded."""
         failed = {_key(f.write): f for f in result.failures if f.write is not None}
         if not failed and not self._known:
             return
@@ -52,7 +52,7 @@ def _key(write: Create | Patch) -> WriteKey:
 
 
 def rejected_write_events(result: ExecutionResult) -> list[Event]:
-    """One event for each kind of rejection, however many objects met it. None for writes into a namespace that is being deleted."""
+    """Return one event for each kind of rejection, however many objects met it. None for writes into a namespace that is being deleted."""
     first: dict[tuple[EventReason, int], tuple[Failure, int]] = {}
     for failure in result.failures:
         if failure.transient or "being terminated" in failure.error.message:

@@ -179,7 +179,7 @@ class Operator:
         return self._started and self._queue.idle and self._reconciler.idle
 
     def spares(self, key: JobKey) -> dict[str, list[str]]:
-        """Pool -> the names of the slices that are kept free for it."""
+        """Return pool -> the names of the slices that are kept free for it."""
         return self._reconciler.spares(key)
 
     async def run(self, *, lead: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -225,7 +225,7 @@ class Operator:
             await asyncio.sleep(0)  # a reconcile that writes nothing never waits: without this, thousands of them are one turn of the loop
 
     async def _reconcile(self, key: JobKey) -> float:
-        """Returns the cool-down: for so many seconds the job must not be reconciled again, so that other jobs and the API server get their
+        """Return the cool-down: for so many seconds the job must not be reconciled again, so that other jobs and the API server get their
         share."""
         loop = asyncio.get_running_loop()
         self.counters.reconciles += 1
@@ -282,12 +282,12 @@ class Operator:
             self._reconciler.fleet_changed()
 
     def _on_room(self) -> None:
-        """Another pod made room on a slice: reconcile the job that gets it."""
+        """Reconcile the job that gets a slice on which another pod made room."""
         if self._started:
             self._reconciler.fleet_changed()
 
     def _on_other_learner(self, node: str) -> None:
-        """A learner of another operator came to the node: one of the two must leave."""
+        """Reconcile because a learner of another operator came to the node: one of the two must leave."""
         for key in self._reconciler.jobs_on(node):
             self._queue.add(key)
 
@@ -306,7 +306,7 @@ class Operator:
 
 
 async def _first_end(tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Returns when one of `tasks` ends; raises what it raised."""
+    """Return when one of `tasks` ends; raises what it raised."""
     ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in ended:
         task.result()

@@ -25,12 +25,12 @@ class SlicesSince:
         self._grants: dict[str, _Grant] = {}
 
     def by_unit(self) -> Mapping[str, float]:
-        """Unit -> seconds since the epoch."""
+        """Return unit -> seconds since the epoch."""
         return {unit: grant.since for unit, grant in self._grants.items()}
 
     def note(self, request: AllotmentRequest, reserved: frozenset[str], now: float) -> None:
-        """After a decision: the job has and wants this, and has reserved these nodes. A unit that ends and comes back to nodes that stayed
-        reserved meanwhile has had them all the time."""
+        """Note after a decision that the job has and wants this, and has reserved these nodes. A unit that ends and comes back to nodes
+        that stayed reserved meanwhile has had them all the time."""
         grants = {unit: grant for unit, grant in self._grants.items() if reserved.issuperset(grant.nodes)}
         for unit in (unit for pool in request.pools for unit in pool.units):
             if unit.name not in grants or grants[unit.name].nodes != unit.nodes:

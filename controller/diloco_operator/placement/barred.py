@@ -70,7 +70,7 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
 
 
 def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
-    """What is left of hosts and too little for a unit."""
+    """Return what is left of hosts and too little for a unit."""
     shown = ", ".join(f"{node}: {count}" for node, count in counts.scattered[:MAX_NAMED])
     more = f" and {len(counts.scattered) - MAX_NAMED} more" if len(counts.scattered) > MAX_NAMED else ""
     free = sum(count for _, count in counts.scattered)
@@ -79,7 +79,7 @@ def scattered(pool: PoolRequest, counts: SliceCounts) -> Part:
 
 
 def too_few_together(pool: PoolRequest, left: Mapping[Domain, int]) -> Part:
-    """Why hosts that are free do not make a unit."""
+    """Return why hosts that are free do not make a unit."""
     free = f"{sum(left.values())} free, but a unit needs {pool.shape.slots}"
     if pool.locality is Locality.ANY:
         return Part(free)
@@ -94,7 +94,7 @@ _ANYWHERE = "set locality of the pool to Any, if the program stands a slower net
 
 
 def nearby(pool: PoolRequest, counts: SliceCounts) -> Part | None:
-    """What there is of the accelerator in other topologies and sizes: `3 free tpu-v5p slices are 2x2x1, a unit needs 2x2x2`."""
+    """Return what there is of the accelerator in other topologies and sizes: `3 free tpu-v5p slices are 2x2x1, a unit needs 2x2x2`."""
     shape, slices = pool.shape, counts.nearby
     if not slices:
         return None
@@ -120,7 +120,8 @@ def nearby(pool: PoolRequest, counts: SliceCounts) -> Part | None:
 
 
 def with_ungranted(pool: PoolRequest, fleet: Fleet, requirements: SliceRequirements, left: Mapping[Domain, int]) -> Mapping[Domain, int]:
-    """`left`, and the slices that are free and kept for no job, because they are too few for one unit; the domain with most first."""
+    """Return `left`, and the slices that are free and kept for no job, because they are too few for one unit; the domain with most
+    first."""
     found = Counter(left)
     for slice_, winner in itertools.islice(fleet.kept(pool.shape, pool.name), _MAX_CHECKED):
         if not winner and requirements.fits(slice_):
@@ -129,19 +130,19 @@ def with_ungranted(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
 
 
 def job_name(key: str) -> str:
-    """Namespace and name."""
+    """Return namespace and name."""
     return "/".join(key.split("/")[:2])
 
 
 def _jobs(kept: Counter[str]) -> str:
-    """Jobs (keys) and how many slices are kept for each."""
+    """Return jobs (keys) and how many slices are kept for each."""
     found = [f"{job_name(job)} ({count})" for job, count in kept.most_common() if count]
     more = f" and {len(found) - MAX_NAMED} more" if len(found) > MAX_NAMED else ""
     return f"{'job' if len(found) == 1 else 'jobs'} {', '.join(found[:MAX_NAMED])}{more}"
 
 
 def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
-    """What the pool asks for and at least one of the slices does not have; and what the first of these has."""
+    """Return what the pool asks for and at least one of the slices does not have; and what the first of these has."""
     found: list[tuple[str, str]] = []
     helps: list[str] = []
 
@@ -167,12 +168,12 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
 
 
 def _label(slice_: Slice, key: str) -> str:
-    """What it has instead."""
+    """Return what it has instead."""
     return f"has {key}={slice_.labels[key]}" if key in slice_.labels else f"has no label {key}"
 
 
 def _tainted(requirements: SliceRequirements, slices: Sequence[Slice], count: int) -> Part:
-    """Slices that are barred by nothing but taints."""
+    """Return slices that are barred by nothing but taints."""
     where: dict[str, list[str]] = {}
     for slice_ in slices:
         for taint in requirements.untolerated(slice_):
@@ -184,7 +185,7 @@ def _tainted(requirements: SliceRequirements, slices: Sequence[Slice], count: in
 
 
 def _avoided(pool: PoolRequest, slices: Sequence[Slice], count: int) -> Part:
-    """Slices with hosts on which attempts of the job failed."""
+    """Return slices with hosts on which attempts of the job failed."""
     nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.avoided})
     named = [f"{node} until {format_timestamp(pool.avoided[node])}" for node in nodes[:MAX_NAMED]]
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""

@@ -30,7 +30,7 @@ class DomainRooms:
                 self._slices.setdefault(domain, {})[slice_.key] = slice_
 
     def _around(self, path: Domain) -> Iterator[Domain]:
-        """The domains of the depth that is needed, and nearer, that contain the slice of this path."""
+        """Yield the domains of the depth that is needed, and nearer, that contain the slice of this path."""
         return (path[:depth] for depth in range(self._depth, len(path) + 1))
 
     def take(self, count: int) -> list[Slice]:
@@ -44,7 +44,7 @@ class DomainRooms:
         return found
 
     def discard(self, slice_: Slice) -> None:
-        """The slice, if it is one of these, was taken by other means."""
+        """Discard the slice, if it is one of these, which was taken by other means."""
         path = self._paths.pop(slice_.key, None)
         if path is not None:
             for domain in self._around(path):

@@ -35,8 +35,8 @@ def pool_outcome(
     own: Mapping[str, int],
     left: Mapping[Domain, int],
 ) -> PoolOutcome:
-    """`own`: first nodes of all slices that the job keeps or gets, with the accelerators that it takes there. `left`: of each domain of
-    which a unit needs one, slices that are still free."""
+    """Tell the outcome of a pool; `own`: first nodes of all slices that the job keeps or gets, with the accelerators that it takes there.
+    `left`: of each domain of which a unit needs one, slices that are still free."""
     if pool.switched_off:
         text = f"pool {pool.name} is switched off: its learners.max is 0"
         return PoolOutcome(pool.name, placed, PoolReason.SWITCHED_OFF, text)
@@ -70,32 +70,32 @@ def pool_outcome(
 
 
 def _short(pool: PoolRequest, placed: int, reason: PoolReason, lacks: str, why: str, parts: Sequence[Part]) -> PoolOutcome:
-    """Of a pool that would have more units if it had more slices."""
+    """Tell the outcome of a pool that would have more units if it had more slices."""
     helps = [Remedy(text) for text in dict.fromkeys(part.help for part in parts if part.help)][:_MOST_HELPS]
     return PoolOutcome(pool.name, placed, reason, lacks, why, (*helps, _MORE_NODES))
 
 
 def with_cause(outcome: PoolOutcome, cause: str) -> PoolOutcome:
-    """With one more cause."""
+    """Add one more cause."""
     if outcome.why:
         return replace(outcome, why=f"{outcome.why}; {cause}")
     return replace(outcome, lacks=f"{outcome.lacks}; {cause}")
 
 
 def while_asked(outcome: PoolOutcome, reason: PoolReason, lacks: str, asked: str) -> PoolOutcome:
-    """Of a pool for which `lacks` was asked for, and of whom, `asked`: why there was none, and what would help besides."""
+    """Say for a pool for which `lacks` was asked, and of whom, `asked`: why there was none, and what would help besides."""
     why = f"{outcome.why}; {asked}" if outcome.why else asked
     helps = tuple(each for each in outcome.helps if not each.is_more_nodes) if outcome.why else ()
     return replace(outcome, reason=reason, lacks=lacks, why=why, helps=helps)
 
 
 def with_remedy(outcome: PoolOutcome, remedy: str) -> PoolOutcome:
-    """With one more thing that would help."""
+    """Add one more thing that would help."""
     return replace(outcome, helps=(*outcome.helps, Remedy(remedy)))
 
 
 def _at_maximum(pool: PoolRequest, placed: int) -> str:
-    """Of a pool that may have no more units, because of those that run, end, have ended or were given up."""
+    """Say that a pool may have no more units, because of those that run, end, have ended or were given up."""
     limit = plural(pool.max + pool.given_up, "unit")
     if not pool.reserved and not pool.given_up:
         return f"pool {pool.name} has the {limit} of its learners.max"
@@ -108,7 +108,7 @@ def _at_maximum(pool: PoolRequest, placed: int) -> str:
 
 # --- slices that are not free ----------------------------------------------------------------------------------------------
 def _taken(job: JobRequest, counts: SliceCounts) -> list[Part]:
-    """Who or what has the slices that are not free; each slice counts once."""
+    """Return who or what has the slices that are not free; each slice counts once."""
     parts = [Part(f"{counts.own} of this job")] if counts.own else []
     if counts.ending:
         parts.append(Part(f"{counts.ending} that pods of this job have not left yet", "wait until they have ended"))
@@ -124,7 +124,7 @@ def _taken(job: JobRequest, counts: SliceCounts) -> list[Part]:
 
 
 def _users(counts: SliceCounts) -> str:
-    """`team-a/train-0 and 3 more (2 of 4 hosts of v5p-0: v5p-0-1 by team-a/train-0, v5p-0-3 by team-a/train-1)`."""
+    """Return `team-a/train-0 and 3 more (2 of 4 hosts of v5p-0: v5p-0-1 by team-a/train-0, v5p-0-3 by team-a/train-1)`."""
     text, hosts = first_and_more(counts.used_by, counts.used_by_count), counts.used_hosts
     if hosts is None:
         return text
@@ -134,7 +134,7 @@ def _users(counts: SliceCounts) -> str:
 
 
 def _help_of_holders(holders: Sequence[Holder]) -> str:
-    """Nothing where slices come by themselves."""
+    """Say what holders could do; nothing where slices come by themselves."""
     if any(holder.leaving for holder in holders):
         return ""
     if any(holder.surplus for holder in holders):
@@ -144,7 +144,7 @@ def _help_of_holders(holders: Sequence[Holder]) -> str:
 
 
 def _holders(job: JobRequest, holders: Sequence[Holder]) -> str:
-    """`job research/llama (1 of them surplus, beyond its minimum; equal priority)`."""
+    """Return `job research/llama (1 of them surplus, beyond its minimum; equal priority)`."""
     if len(holders) == 1:
         return f"job {job_name(holders[0].job)}{_claim(job, holders[0])}"
     named = [f"{holder.slices} by {job_name(holder.job)}{_claim(job, holder)}" for holder in holders[:MAX_NAMED]]
@@ -155,7 +155,7 @@ def _holders(job: JobRequest, holders: Sequence[Holder]) -> str:
 
 
 def _claim(job: JobRequest, holder: Holder) -> str:
-    """What of its slices the holder could give, and how its priority stands to that of the job that waits."""
+    """Return what of its slices the holder could give, and how its priority stands to that of the job that waits."""
     if holder.surplus is None:
         return ""
     parts = [f"it leaves {holder.leaving}"] if holder.leaving else []
@@ -171,7 +171,7 @@ def _claim(job: JobRequest, holder: Holder) -> str:
 
 # --- what there is instead -------------------------------------------------------------------------------------------------
 def _instead(pool: PoolRequest, counts: SliceCounts) -> list[Part]:
-    """Of a fleet that has no slice of the shape: what comes nearest to it."""
+    """Find what comes nearest to the shape in a fleet that has no slice of it."""
     found = []
     if counts.other_devices_count:
         hosts = plural(counts.other_devices_count, "host has", "hosts have")
@@ -186,13 +186,13 @@ def _instead(pool: PoolRequest, counts: SliceCounts) -> list[Part]:
 
 
 def _odd(odd: OddNodes) -> Part:
-    """`2 nodes have … with …, which is not in the catalogue (gpu-0 and 1 more)`."""
+    """Return `2 nodes have … with …, which is not in the catalogue (gpu-0 and 1 more)`."""
     text = f"{plural(odd.nodes, 'node has', 'nodes have')} {odd.what} ({first_and_more(odd.first, odd.nodes)})"
     return Part(text, odd.remedy)
 
 
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
-    """The reason of a unit without a slice, from that of its pool."""
+    """Return the reason of a unit without a slice, from that of its pool."""
     return UnitReason.NO_CAPACITY if not outcome.reason or outcome.lack.of_slices else UnitReason.SCALED_DOWN
 
 

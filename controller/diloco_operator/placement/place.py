@@ -153,7 +153,7 @@ class _Placing:
             self._add(pool, pool.request.min - pool.request.reserved - pool.request.asked - len(pool.placed))
 
     def keep_running(self) -> None:
-        """Units that run stay, round robin over the pools, as long as the maxima of the job and the pool allow."""
+        """Keep units that run, round robin over the pools, as long as the maxima of the job and the pool allow."""
         room = self.room
         waiting = [pool for pool in self.pools if pool.undecided and pool.room > 0]
         while waiting and room > 0:
@@ -179,7 +179,7 @@ class _Placing:
             pool.placed[pool.new.pop().name] = slices
 
     def placement(self) -> Placement:
-        """What is decided, and why the others have no slice."""
+        """Return what is decided, and why the others have no slice."""
         assigned: list[PlacedUnit] = []
         own: Counter[str] = Counter()
         for pool in self.pools:

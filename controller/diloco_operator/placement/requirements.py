@@ -33,15 +33,15 @@ class SliceRequirements(NamedTuple):
     """What the pod of each host requests."""
 
     def fits(self, slice_: Slice) -> bool:
-        """Whether a unit may run on this slice of its shape, or on it and others, beside what other pods use there."""
+        """Return whether a unit may run on this slice of its shape, or on it and others, beside what other pods use there."""
         return (self.shape.divides or not slice_.in_part) and self.needs.fits(slice_.room) and self.admits(slice_)
 
     def admits(self, slice_: Slice) -> bool:
-        """The same, if it had room enough."""
+        """Say whether it admits the same, if it had room enough."""
         return self.attracts(slice_) and next(self.untolerated(slice_), None) is None
 
     def attracts(self, slice_: Slice) -> bool:
-        """The same, if it had no taints either."""
+        """Say whether it admits the same, if it had no taints either."""
         if len(slice_.locality) < DEPTH[self.locality]:
             return False
         if self.capacity and slice_.capacity != self.capacity:
@@ -53,28 +53,28 @@ class SliceRequirements(NamedTuple):
         return all(attracts(self.affinity, slice_.labels, host.node) for host in slice_.hosts)
 
     def untolerated(self, slice_: Slice) -> Iterator[Taint]:
-        """The taints that keep a unit from this slice."""
+        """Yield the taints that keep a unit from this slice."""
         return (taint for taint in slice_.taints if not any(t.tolerates(taint) for t in self.tolerations))
 
     def suits(self, slice_: Slice) -> bool:
-        """Whether a unit may run on this slice, or on it and others: `fits`, for a slice of any shape."""
+        """Return whether a unit may run on this slice, or on it and others: `fits`, for a slice of any shape."""
         return self.suits_kind(slice_.kind) and self.fits(slice_)
 
     def suits_kind(self, kind: SliceKind) -> bool:
-        """Whether slices of this kind are of its shape."""
+        """Return whether slices of this kind are of its shape."""
         return bool(kinds_for(self.shape, (kind,)))
 
     def domain(self, slice_: Slice) -> Domain:
-        """The domain of this slice that all slices of one unit must share."""
+        """Return the domain of this slice that all slices of one unit must share."""
         return slice_.locality[: DEPTH[self.locality]]
 
     def near_enough(self, slices: Sequence[Slice]) -> bool:
-        """Whether one unit may run on these slices together."""
+        """Return whether one unit may run on these slices together."""
         return len({self.domain(slice_) for slice_ in slices}) <= 1
 
 
 def slice_requirements(pool: PoolRequest) -> SliceRequirements:
-    """Of the units of this pool."""
+    """Return the requirements of the units of this pool."""
     locality = pool.locality if pool.shape.slots > 1 else Locality.ANY
     return SliceRequirements(
         pool.shape,
@@ -89,7 +89,7 @@ def slice_requirements(pool: PoolRequest) -> SliceRequirements:
 
 
 def with_accelerators(needs: Resources, shape: Shape) -> Resources:
-    """What a unit takes of a host that it shares: at least its accelerators."""
+    """Return what a unit takes of a host that it shares: at least its accelerators."""
     resource = CATALOGUE[shape.accelerator].resource
     if not shape.divides or amount_of(needs, resource) >= shape.chips_per_host:
         return needs

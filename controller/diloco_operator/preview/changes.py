@@ -56,7 +56,7 @@ class Changes:
 
 
 def changes_of(asked: Asked, nodes: Sequence[Obj], jobs: Sequence[Obj]) -> Changes:
-    """`jobs`: whose pools may be named. Raises `BadChange`."""
+    """Read the changes asked for; `jobs`: whose pools may be named. Raises `BadChange`."""
     pools = _pools(jobs)
     there = [node["metadata"]["name"] for node in nodes]
     removed = sorted({name for pool in asked.without for name in _nodes_of(pool, nodes, pools)})
@@ -73,7 +73,7 @@ def changes_of(asked: Asked, nodes: Sequence[Obj], jobs: Sequence[Obj]) -> Chang
 
 
 def _pools(jobs: Iterable[Obj]) -> dict[str, list[Pool]]:
-    """The pools of all jobs by name."""
+    """Return the pools of all jobs by name."""
     found: dict[str, list[Pool]] = {}
     for job in jobs:
         try:
@@ -87,7 +87,7 @@ def _pools(jobs: Iterable[Obj]) -> dict[str, list[Pool]]:
 
 # --- nodes that go -----------------------------------------------------------------------------------------------------
 def _nodes_of(name: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool]]) -> list[str]:
-    """Nodes of a node pool of this name; or else of a kind of accelerator; or else those that a pool of a job can use."""
+    """Return nodes of a node pool of this name; or else of a kind of accelerator; or else those that a pool of a job can use."""
     by_label = [node for node in nodes if name in _node_pools(node)]
     if by_label:
         return [node["metadata"]["name"] for node in by_label]
@@ -162,7 +162,7 @@ def _addition(text: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool
 
 
 def _kind_for(text: str, name: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool]]) -> Accelerator:
-    """The kind that a pool of a job asks for; or else the kind of this name; or else that of the nodes of a node pool."""
+    """Return the kind that a pool of a job asks for; or else the kind of this name; or else that of the nodes of a node pool."""
     asked = sorted({pool.accelerator for pool in pools.get(name, ())})
     if len(asked) > 1:
         raise BadChange(f"--add {text}: pools of this name ask for {' and for '.join(asked)}; write the kind instead, such as {asked[0]}=1")
@@ -177,7 +177,7 @@ def _kind_for(text: str, name: str, nodes: Sequence[Obj], pools: Mapping[str, Se
 
 
 def _kind_named(option: str, name: str, nodes: Sequence[Obj]) -> Accelerator | None:
-    """By the name of the kind, or a part of it that no other kind has, such as v6e; of several, such as for h100, the one that the fleet
+    """Find a kind by its name, or a part of it that no other kind has, such as v6e; of several, such as for h100, the one that the fleet
     has. Raises `BadChange` if that does not decide."""
     if name in CATALOGUE:
         return CATALOGUE[name]

@@ -67,7 +67,7 @@ class VirtualCluster:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def now(self) -> float:
-        """The virtual wall clock, seconds since the epoch."""
+        """Return the virtual wall clock, seconds since the epoch."""
         return self._begin + asyncio.get_running_loop().time()
 
     async def settle(self) -> bool:
@@ -83,15 +83,15 @@ class VirtualCluster:
         return left <= 0
 
     async def jobs(self) -> list[Obj]:
-        """As they are now, by namespace and name."""
+        """Return the jobs as they are now, by namespace and name."""
         return (await self.api.list(names.DILOCO_JOBS)).items
 
     def spares(self, key: JobKey) -> dict[str, list[str]]:
-        """Pool -> the names of the slices that are kept free for it."""
+        """Return pool -> the names of the slices that are kept free for it."""
         return self._operator.spares(key)
 
     async def apply(self, job: Obj) -> None:
-        """As `kubectl apply` does. Raises `ApiError` for a change that is not allowed."""
+        """Apply a job as `kubectl apply` does. Raises `ApiError` for a change that is not allowed."""
         meta = job["metadata"]
         with contextlib.suppress(NotFound):
             while True:
@@ -108,7 +108,7 @@ class VirtualCluster:
         await self.api.create(names.DILOCO_JOBS, job)
 
     async def change(self, changes: Changes) -> None:
-        """The fleet changes, all at once: no unit moves to a node that goes as well."""
+        """Change the fleet all at once: no unit moves to a node that goes as well."""
         for name in (*changes.removed, *changes.drained):
             await self.api.patch(names.NODES, "", name, {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
         await asyncio.sleep(_SEEN)
@@ -124,7 +124,7 @@ class VirtualCluster:
             await self.api.patch(names.NODES, "", node["metadata"]["name"], status, type=PatchType.MERGE, subresource="status")
 
     async def _remove(self, gone: Sequence[str]) -> None:
-        """Nodes go, and with them their pods."""
+        """Remove nodes, and with them their pods."""
         for name in gone:
             await self.api.delete(names.NODES, "", name)
         for pod in await self._pods_on(gone):
@@ -139,7 +139,7 @@ class VirtualCluster:
                 await self.api.delete(names.PODS, *where, grace_seconds=0, uid=pod["metadata"]["uid"])
 
     async def _evict(self, drained: Sequence[str]) -> None:
-        """As `kubectl drain` does it to the pods of jobs."""
+        """Evict the pods of jobs as `kubectl drain` does."""
         for pod in await self._pods_on(drained):
             if names.LABEL_JOB in (pod["metadata"].get("labels") or {}):
                 with contextlib.suppress(NotFound, Conflict):
@@ -164,7 +164,7 @@ class VirtualCluster:
 
 
 def _essence(job: Obj) -> tuple[Any, ...]:
-    """What of a job shows that something happens to it: no figures, and no times."""
+    """Return what of a job shows that something happens to it: no figures, and no times."""
     status = job.get("status") or {}
     units = [
         (unit["name"], unit.get("slice"), unit["state"], unit.get("reason"), unit.get("attempt")) for unit in status.get("units") or ()

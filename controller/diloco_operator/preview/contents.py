@@ -35,19 +35,19 @@ class Contents:
 
 
 def of_fleet(nodes: Iterable[Obj], now: float) -> Contents:
-    """`nodes` as a kubelet registers them; all become ready."""
+    """Return `nodes` as a kubelet registers them; all become ready."""
     return Contents(tuple(ready(node, now) for node in nodes))
 
 
 def ready(node: Obj, now: float) -> Obj:
-    """The node with a kubelet that reports, since `now`."""
+    """Return the node with a kubelet that reports, since `now`."""
     found: Obj = {**node, "status": dict(node.get("status") or {})}
     set_ready(found, "True", "KubeletReady", "kubelet is posting ready status", now=format_timestamp(now))
     return found
 
 
 async def of_cluster(client: Client, namespace: str) -> Contents:
-    """Everything that the operator would read. Of a user who may not list all namespaces only those of `namespace`. Raises
+    """Return everything that the operator would read. Of a user who may not list all namespaces only those of `namespace`. Raises
     `NodesNotReadable`, and `NotFound` if the cluster has no DiLoCoJobs."""
     notes: list[str] = []
     try:
@@ -73,7 +73,7 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
 async def _allowed(
     client: Client, resource: Resource, namespace: str, notes: list[str], what: str, meaning: str, *, label: str = "", field: str = ""
 ) -> list[Obj]:
-    """Of all namespaces, or of one and a note."""
+    """List the objects of all namespaces, or of one and add a note."""
     try:
         return await _all(client, resource, label=label, field=field)
     except Forbidden:
@@ -99,7 +99,7 @@ async def _all(client: Client, resource: Resource, namespace: str = "", *, label
 
 
 def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:
-    """State for `MemoryApi.restore`: objects keep their uids, so that pods belong to their jobs."""
+    """Return state for `MemoryApi.restore`: objects keep their uids, so that pods belong to their jobs."""
     at = format_timestamp(begin)
     spaces = sorted({"default", *(obj["metadata"]["namespace"] for obj in (*contents.jobs, *contents.pods))})
     objects = [
@@ -140,7 +140,7 @@ def _kind(objs: Sequence[Obj], resource: Resource, at: str) -> list[Obj]:
 
 
 def _stored(obj: Obj, api_version: str, kind: str, at: str) -> Obj:
-    """As a server has it. What it does not say of itself, such as a node of a file, is the same in every run."""
+    """Return the object as a server has it. What it does not say of itself, such as a node of a file, is the same in every run."""
     meta = obj["metadata"]
     given = {"uid": f"{kind.lower()}-{meta['name']}", "creationTimestamp": at, "generation": 1, **meta}
     given.pop("managedFields", None)

@@ -59,7 +59,7 @@ class Difference:
 
 
 def difference(before: Iterable[JobOutlook], after: Iterable[JobOutlook]) -> Difference:
-    """Of jobs that are in both, or new."""
+    """Compare jobs that are in both, or new."""
     old, new = {job.key: job for job in before}, {job.key: job for job in after}
     had, has = _places(old), _places(new)
     owners = {unit.slice: "/".join(key) for key, unit in has.items()}
@@ -78,7 +78,7 @@ def difference(before: Iterable[JobOutlook], after: Iterable[JobOutlook]) -> Dif
 
 
 def unfit(before: Iterable[JobOutlook], after: Iterable[JobOutlook], asked: Collection[tuple[str, str]]) -> tuple[JobOutlook, ...]:
-    """Jobs without what they need afterwards: of those that were `asked` about, and others that had theirs before."""
+    """Return jobs without what they need afterwards: of those that were `asked` about, and others that had theirs before."""
     had = {job.key for job in before if job.verdict is Verdict.FITS}
     wanted = (Verdict.WAITS, Verdict.STALLED, Verdict.REFUSED)
     return tuple(job for job in after if job.verdict in wanted and (job.key in asked or job.key in had))

@@ -32,7 +32,7 @@ class Kubelets:
         self.pods.on_change(self._on_pod)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pods.run(), name="kubelets' pods")
             while True:
@@ -97,7 +97,7 @@ def _job_of(held: CachedObject[Obj]) -> tuple[str, str]:
 
 
 def _conditions(pod: Obj) -> list[Obj]:
-    """All but Ready."""
+    """Return all but Ready."""
     return [each for each in pod.get("status", {}).get("conditions") or () if each["type"] != "Ready"]
 
 

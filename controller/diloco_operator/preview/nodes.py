@@ -30,7 +30,8 @@ class Addition:
 
 
 def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) -> list[Obj]:
-    """The nodes of the addition. `nodes`: of the fleet, of which one of the same kind is the model. `taken`: names that are in use."""
+    """Return the nodes of the addition. `nodes`: of the fleet, of which one of the same kind is the model. `taken`: names that are in
+    use."""
     model, entry = _model(addition.kind, nodes)
     per_host = addition.per_host or _devices(model, addition.kind) or (addition.kind.host_sizes[-1] if addition.kind.host_sizes else 0)
     hosts = max(1, chip_count(addition.topology) // per_host) if addition.topology else 1
@@ -51,7 +52,7 @@ def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) 
 
 
 def _names(addition: Addition, hosts: int, taken: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Node and node pool, of every host; a slice is a node pool of its own."""
+    """Yield node and node pool, of every host; a slice is a node pool of its own."""
     index = 0
     for _ in range(addition.count):
         while any(name in taken for name in _of_slice(addition, index, hosts)):
@@ -67,7 +68,7 @@ def _of_slice(addition: Addition, index: int, hosts: int) -> list[str]:
 
 
 def _model(kind: Accelerator, nodes: Sequence[Obj]) -> tuple[Obj | None, NodeLabels | None]:
-    """The first node of the kind, and the entry of the kind's row by which it says so."""
+    """Return the first node of the kind, and the entry of the kind's row by which it says so."""
     for node in nodes:
         labels = node["metadata"].get("labels") or {}
         found = identify(labels)
@@ -85,7 +86,7 @@ def _devices(model: Obj | None, kind: Accelerator) -> int:
 
 
 def _as(model: Obj | None, kind: Accelerator) -> tuple[dict[str, str], list[Any], dict[str, str]]:
-    """Labels, taints and capacity, without what is of this one node alone."""
+    """Return labels, taints and capacity, without what is of this one node alone."""
     if model is None:
         return {}, [{"key": key, "value": "present", "effect": "NoSchedule"} for key in kind.taints[:1]], {}
     labels = {key: value for key, value in (model["metadata"].get("labels") or {}).items() if key not in (NODE_HOSTNAME, NODE_POOL)}

@@ -132,7 +132,7 @@ class JobOutlook:
 
 
 def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
-    """`measured`, `spares`: of this job. Raises `InvalidJob`."""
+    """Return `measured`, `spares`: of this job. Raises `InvalidJob`."""
     spec, status = load(job).spec, Status.model_validate(job.get("status") or {})
     running = [unit for unit in status.units if unit.slice and unit.state in _RUNNING]
     pools = _pools(spec, status, running, spares)
@@ -161,7 +161,7 @@ def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
 
 
 def _sum(values: Sequence[float | None]) -> float | None:
-    """None if one is not known."""
+    """Sum up; None if one is not known."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
@@ -211,7 +211,7 @@ def _waiting(unit: UnitStatus) -> WaitingUnit:
 
 
 def _verdict(job: Obj, spec: Spec, status: Status, placed: int, short: Sequence[str]) -> tuple[Verdict, str]:
-    """And what is to be said of it."""
+    """Return the verdict and what is to be said of it."""
     if spec.managed_by != MANAGER:
         return Verdict.IDLE, f"spec.managedBy is {spec.managed_by}: this operator leaves it alone"
     if any(each.type in TERMINAL and each.status is ConditionStatus.TRUE for each in status.conditions):

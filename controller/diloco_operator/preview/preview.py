@@ -46,8 +46,8 @@ class SparesCost:
 
 
 def preview(contents: Contents, jobs: Sequence[Obj], changes: Changes, begin: float) -> Preview:
-    """`jobs`: to apply, valid, with defaults and namespaces. `begin`: the time now, seconds since the epoch. Raises `ApiError` for a job
-    that the API server would refuse, and `PreviewFailed`."""
+    """Preview what these jobs would do when applied: valid, with defaults and namespaces. `begin`: the time now, seconds since the epoch.
+    Raises `ApiError` for a job that the API server would refuse, and `PreviewFailed`."""
     found = _preview(contents, jobs, changes, begin)
     if not keeps_spares([*found.planned, *(found.changed or ())]):
         return found
@@ -93,7 +93,7 @@ def _measured(job: Obj) -> Measured:
 
 
 def _outlooks(jobs: Iterable[Obj], measured: Mapping[JobKey, Measured], spares: Mapping[JobKey, SparesByPool]) -> tuple[JobOutlook, ...]:
-    """Of the jobs that can be read."""
+    """Return the outlooks of the jobs that can be read."""
     found = []
     for job in jobs:
         key = _key(job)

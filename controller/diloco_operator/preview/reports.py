@@ -39,7 +39,7 @@ class Reports:
         self._notify: list[Callable[[JobKey], None]] = []
 
     def know(self, key: JobKey, known: Known) -> None:
-        """What the job's syncer goes on from."""
+        """Note what the job's syncer goes on from."""
         self._known[key] = known
 
     def on_change(self, notify: Callable[[JobKey], None]) -> None:
@@ -77,14 +77,14 @@ class Reports:
         self._followed.clear()
 
     def changed(self, key: JobKey) -> None:
-        """Something of the job's pods changed."""
+        """Note that something of the job's pods changed."""
         if key in self._followed:
             for notify in self._notify:
                 notify(key)
 
 
 def complete_units(pods: Iterable[Obj]) -> dict[str, int]:
-    """Unit to attempt, of every unit of which all hosts run."""
+    """Return unit to attempt, of every unit of which all hosts run."""
     hosts: dict[tuple[str, int], list[int]] = {}
     for pod in pods:
         labels = pod["metadata"]["labels"]
@@ -96,7 +96,7 @@ def complete_units(pods: Iterable[Obj]) -> dict[str, int]:
 
 
 def _hosts_of(pod: Obj) -> int:
-    """Hosts of the pod's unit, as its program is told; 0 if it is not told."""
+    """Return hosts of the pod's unit, as its program is told; 0 if it is not told."""
     for container in pod["spec"]["containers"]:
         for variable in container.get("env") or ():
             if variable["name"] == contract.ENV_HOSTS:

@@ -44,7 +44,7 @@ type Measured = Mapping[UnitShape, float]
 
 
 def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
-    """By pool."""
+    """Return the speeds by pool."""
     shapes = {pool.name: shape for pool in load(job).spec.pools if (shape := _shape(pool)) is not None}
     fastest = max((shape.peak_tflops for shape in shapes.values()), default=0.0)
     used = [measured[shape] / shape.peak_tflops for shape in dict.fromkeys(shapes.values()) if shape in measured and shape.peak_tflops]
@@ -62,8 +62,8 @@ def speeds_of(job: Obj, measured: Measured) -> dict[str, Speed]:
 
 
 def measured_speeds(job: Obj) -> Measured:
-    """As the job's status has it: the record of each pool, or else the mean of its units that train. Of several pools of one shape the
-    first counts. Raises `InvalidJob`."""
+    """Return the speeds as the job's status has them: the record of each pool, or else the mean of its units that train. Of several pools
+    of one shape the first counts. Raises `InvalidJob`."""
     status = Status.model_validate(job.get("status") or {})
     recorded = {pool.name: pool.tokens_per_second for pool in status.pools if pool.tokens_per_second}
     found: dict[UnitShape, float] = {}
@@ -81,7 +81,7 @@ def _trains(unit: UnitStatus) -> bool:
 
 
 def _shape(pool: Pool) -> UnitShape | None:
-    """None: of a kind that is in the operator's catalogue file alone."""
+    """Return the shape of the pool's units; None: of a kind that is in the operator's catalogue file alone."""
     try:
         return pool.shape
     except ValueError:
@@ -89,7 +89,7 @@ def _shape(pool: Pool) -> UnitShape | None:
 
 
 def shares_of(speeds: Sequence[Speed]) -> list[float | None]:
-    """The share of each of these units in the tokens of the job; None where it is not known."""
+    """Return the share of each of these units in the tokens of the job; None where it is not known."""
     values = [speed.tokens_per_second for speed in speeds]
     if any(value is None for value in values):
         values = [speed.relative for speed in speeds]
@@ -99,7 +99,7 @@ def shares_of(speeds: Sequence[Speed]) -> list[float | None]:
 
 
 def known_of(job: Obj) -> Known:
-    """What the syncer of a job that runs already would go on to report."""
+    """Return what the syncer of a job that runs already would go on to report."""
     status = Status.model_validate(job.get("status") or {})
     units = {
         unit.name: UnitReport(

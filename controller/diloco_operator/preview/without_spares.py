@@ -12,7 +12,7 @@ from diloco_operator.preview.outlook import JobOutlook
 
 
 def keeps_spares(jobs: Iterable[JobOutlook]) -> bool:
-    """Whether a slice is kept free."""
+    """Return whether a slice is kept free."""
     return any(pool.spares.kept for job in jobs for pool in job.pools)
 
 

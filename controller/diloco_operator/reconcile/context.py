@@ -92,7 +92,7 @@ class ReconcileContext:
     """The hosts on which attempts failed, once `units.hosts` has judged them."""
 
     def node_health(self, node: str) -> NodeHealth:
-        """Of the node `node`; "" is the node of a pod that has none yet."""
+        """Return the health of the node `node`; "" is the node of a pod that has none yet."""
         if not node:
             return NodeHealth()
         view = self.observed.fleet.node(node)
@@ -103,12 +103,12 @@ class ReconcileContext:
         return NodeHealth("", min((moment for moment in moments if moment is not None), default=None))
 
     def unreachable(self, node: str) -> bool:
-        """No kubelet on this node can confirm that a pod has ended."""
+        """Say whether no kubelet on this node can confirm that a pod has ended."""
         return bool(node) and is_unreachable(self.observed.fleet.node(node), self.signals, self.now, self.not_ready)
 
     def on_slice(self, pods: Iterable[PodView], pool: str, name: str) -> bool | None:
-        """Whether these pods of a unit are on the slice of this name; None: the fleet does not know the slice. Who may write pods can write
-        any name into their annotations."""
+        """Return whether these pods of a unit are on the slice of this name; None: the fleet does not know the slice. Who may write pods
+        can write any name into their annotations."""
         shape = self.shapes.get(pool)
         slices = self.observed.fleet.resolve(shape, name) if shape is not None else None
         if slices is None:
@@ -117,23 +117,23 @@ class ReconcileContext:
         return all(pod.node in nodes for pod in pods if pod.node)
 
     def up_to_date(self, record: UnitStatusRecord) -> bool:
-        """Whether the unit's newest attempt was made from the present template of its pool. False if the pool has gone."""
+        """Return whether the unit's newest attempt was made from the present template of its pool. False if the pool has gone."""
         return self.is_known(record.pool, record.template_hash)
 
     def is_known(self, pool: str, template_hash: str) -> bool:
-        """Whether pods of the pool with this hash are made from its present template."""
+        """Return whether pods of the pool with this hash are made from its present template."""
         derived = self.observed.job.derived
         assert derived is not None, "the derived values of a valid spec are there"
         return template_hash in derived.known_hashes.get(pool, ())
 
     def rejection(self, key: WriteKey) -> Rejection | None:
-        """Why an object must not be tried now; None when it may be."""
+        """Return why an object must not be tried now; None when it may be."""
         observed = self.observed
         found = standing_rejection(observed.rejected_writes, key, observed.job.generation, self.now, observed.config)
         return Rejection(key, explain(found, observed.config), retry_at(found, observed.config)) if found is not None else None
 
     def refused_pods(self, pool: str) -> Rejection | None:
-        """Why no unit of another job leaves for one of this pool; None while the API server is not known to refuse its pods."""
+        """Return why no unit of another job leaves for one of this pool; None while the API server is not known to refuse its pods."""
         observed = self.observed
         answer, generation = observed.pod_answers.get(pool), observed.job.generation
         if answer is None or answer.rejected is None or answer.generation != generation or not is_known(answer.rejected):
@@ -144,7 +144,7 @@ class ReconcileContext:
         return Rejection((names.PODS.kind, pool), explain(answer.rejected, observed.config, again), again)
 
     def without_rejected(self, creates: Iterable[Create]) -> tuple[list[Create], list[Rejection]]:
-        """Those that may be tried now, and why the others may not."""
+        """Return those that may be tried now, and why the others may not."""
         allowed, rejected = [], []
         for create in creates:
             if (rejection := self.rejection(write_key(create.resource, create.obj))) is not None:
@@ -154,7 +154,7 @@ class ReconcileContext:
         return allowed, rejected
 
     def unit_report(self, unit: str, attempt: int) -> UnitReport | None:
-        """What the syncer reports of this very attempt."""
+        """Return what the syncer reports of this very attempt."""
         found = self.report.units.get(unit) if self.report is not None else None
         return found if found is not None and found.attempt == attempt else None
 
@@ -228,7 +228,7 @@ class OwnLearners(NamedTuple):
 
 
 def own_learners(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitStatusRecord]) -> OwnLearners:
-    """The learner pods that the operator can have made for this job. Pods of another owner do not belong to it."""
+    """Return the learner pods that the operator can have made for this job. Pods of another owner do not belong to it."""
     found: dict[str, list[PodView]] = {}
     ignored: dict[str, str] = {}
     for pod in pods:
@@ -251,7 +251,7 @@ def own_learners(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitSt
 
 
 def _resource(job: Job, pool: str) -> str:
-    """What each pod of the pool requests for its accelerators; "" if it has none."""
+    """Return what each pod of the pool requests for its accelerators; "" if it has none."""
     shape = job.derived.shapes.get(pool) if job.derived is not None else None
     return CATALOGUE[shape.accelerator].resource if shape is not None else ""
 

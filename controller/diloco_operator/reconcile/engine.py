@@ -41,7 +41,7 @@ from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
 def reconcile(observed: ObservedState, now: datetime) -> Plan:
-    """The whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
+    """Return the whole desired change for this job. `now` must have a time zone. Pure: same arguments, same plan."""
     plan = _decide(observed, now)
     return replace(plan, patches=(*plan.patches, *_orphans(observed, now.timestamp())))
 
@@ -89,7 +89,7 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
 
 
 def _orphans(observed: ObservedState, now: float) -> list[Patch]:
-    """What grantors must be told of an earlier job of this name, whose last pods end."""
+    """Return what grantors must be told of an earlier job of this name, whose last pods end."""
     job, config = observed.job, observed.config
     return orphan_patches(
         observed.pods,
@@ -100,8 +100,8 @@ def _orphans(observed: ObservedState, now: float) -> list[Patch]:
 
 
 def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | None:
-    """What a job has and wants by its spec, status and pods, for the allotment before the job's first reconcile. None: it keeps what it
-    has and wants nothing."""
+    """Return what a job has and wants by its spec, status and pods, for the allotment before the job's first reconcile. None: it keeps what
+    it has and wants nothing."""
     job = observed.job
     if job.spec is None:
         return None
@@ -111,7 +111,7 @@ def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | 
 
 
 def _run(context: ReconcileContext, units: Units) -> Plan:
-    """Of a job that should train. Each step goes by what those before it decided."""
+    """Plan for a job that should train. Each step goes by what those before it decided."""
     # 1. The objects that all units share. Until they are there, no unit starts.
     shared = shared_objects(context)
 

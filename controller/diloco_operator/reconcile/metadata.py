@@ -8,7 +8,7 @@ from diloco_operator.reconcile.observe.job import Job
 
 
 def owned(job: Job, name: str) -> Obj:
-    """Of an object that belongs to the job and is deleted with it."""
+    """Return the metadata of an object that belongs to the job and is deleted with it."""
     return {
         "name": name,
         "namespace": job.namespace,
@@ -18,6 +18,6 @@ def owned(job: Job, name: str) -> Obj:
 
 
 def owner_reference(job: Job) -> Obj:
-    """The job is the controller; deleting it takes everything with it. Without blockOwnerDeletion, which would need the right to
-    change the job's finalizers; only a deletion in the foreground would heed it."""
+    """Return the reference to the job as the controller; deleting it takes everything with it. Without blockOwnerDeletion, which would need
+    the right to change the job's finalizers; only a deletion in the foreground would heed it."""
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}

@@ -28,7 +28,7 @@ from diloco_operator.reconcile.units.scaling import Scaling
 
 
 def suspend(context: ReconcileContext, units: Units) -> Plan:
-    """Learners end first, then the syncer, which writes its snapshot when no learner can add to it any more."""
+    """Suspend the job: learners end first, then the syncer, which writes its snapshot when no learner can add to it any more."""
     scaling = Scaling({name: suspend_unit(record, context.now) for name, record in units.records.items()})
     removal = remove_outdated(context, scaling.records)
     running = [
@@ -54,7 +54,7 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
 
 
 def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
-    """The job is complete or failed: record it first, and clean up once it is on record."""
+    """Record first that the job is complete or failed, and clean up once it is on record."""
     records = units.records.items()
     scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
     retention = claim_retention(context)
@@ -72,8 +72,8 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
 
 
 def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
-    """The end is on record: delete the pods that do not end by themselves, and the job itself when its time has come. What happens to the
-    model may still change."""
+    """Delete the pods that do not end by themselves, once the end is on record, and the job itself when its time has come. What happens to
+    the model may still change."""
     removal = remove_all(context, prune_pods_of_finished_job(context, ended_at=end.at, complete=end.complete))
     retention = claim_retention(context)
     delete, due = time_to_live(context, end, retention)
@@ -111,7 +111,7 @@ def start_again(context: ReconcileContext, start: SecondStart) -> Plan:
 
 
 def force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
-    """Garbage collection ends the pods; those whose end no kubelet will confirm are deleted by force, as for any job."""
+    """Delete by force, as for any job, those pods whose end no kubelet will confirm; garbage collection ends the others."""
     deletes, deadlines = force_deletes(context)
     return Plan(
         patches=tuple(grantor_patches(context, {})),
@@ -123,7 +123,7 @@ def force_pods_of_deleted_job(context: ReconcileContext) -> Plan:
 
 
 def leave_alone(observed: ObservedState, statements: Statements, now: float) -> Plan:
-    """Whatever runs is left alone until a person has corrected what the statements say."""
+    """Leave whatever runs alone until a person has corrected what the statements say."""
     job = observed.job
     write = write_status(observed, with_conditions(job, statements, now), now)
     return Plan(

@@ -54,7 +54,7 @@ class Effect:
     """Of the job at that time."""
 
     def sentence(self) -> str:
-        """For people."""
+        """Write it for people."""
         fault = self.fault
         said = [f"{fault.unit} {said_of(fault.signal)} at step {fault.step}, {self._return()}"]
         meanwhile = [*self._others(), *self._merges()]
@@ -63,7 +63,7 @@ class Effect:
         return "; ".join(said)
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Write it for programs."""
         return {
             "unit": self.fault.unit,
             "signal": self.fault.signal,
@@ -133,8 +133,8 @@ def _effect(job: JobHistory, fault: Fault) -> Effect:
 
 
 def _training_again(job: JobHistory, fault: Fault) -> float | None:
-    """Seconds until the unit trained again. After SIGKILL that is what the job's status says, from the loss, which is noticed at once.
-    A unit that had not trained before has no such figure, and one that was not lost only took a long step."""
+    """Return seconds until the unit trained again. After SIGKILL that is what the job's status says, from the loss, which is noticed at
+    once. A unit that had not trained before has no such figure, and one that was not lost only took a long step."""
     unit = job.units.get(fault.unit)
     if unit is None:
         return None
@@ -150,7 +150,7 @@ def _training_again(job: JobHistory, fault: Fault) -> float | None:
 
 
 def _merging_again(job: JobHistory, fault: Fault) -> tuple[float | None, int | None]:
-    """Seconds until the next process of the syncer merged, and the outer step that it went on from if that was an earlier one."""
+    """Return seconds until the next process of the syncer merged, and the outer step that it went on from if that was an earlier one."""
     before = [merge for merge in job.merges if merge.at <= fault.at]
     after = [merge for merge in job.merges if merge.at > fault.at]
     if not after:
@@ -167,7 +167,7 @@ class _Time:
 
 
 def _longest(job: JobHistory, fault: Fault, when: _Time, affected: _Time) -> Longest | None:
-    """The longest step of the other units in that time, beside the usual step of its unit at other times than the affected one."""
+    """Return the longest step of the other units in that time, beside the usual step of its unit at other times than the affected one."""
     units = [unit for unit in job.units.values() if unit.name != fault.unit]
     unheard = fault.unit == COMPONENT_SYNCER
     last_merge = max((merge.at for merge in job.merges), default=0.0)
@@ -185,7 +185,7 @@ def _longest(job: JobHistory, fault: Fault, when: _Time, affected: _Time) -> Lon
 
 
 def _unended_step(unit: UnitHistory, when: _Time, last_merge: float) -> Iterator[float]:
-    """Of a unit that stands still to the end of the record, though the job trains: how long it has done so."""
+    """Yield how long a unit that stands still to the end of the record, though the job trains, has done so."""
     if not unit.gaps:
         return
     last, until = max(unit.gaps[-1].end, unit.first_steps[-1]), min(when.end, last_merge)
@@ -198,8 +198,8 @@ def _rounded(value: float | None) -> float | None:
 
 
 def tokens_sentence(job: JobHistory) -> str:
-    """Whether the job's tokens are what its committed samples hold. Two counts: the syncer adds up what units say of their tokens, and
-    keeps the set of sequence numbers that are committed; how many tokens a sample has, every step on record says."""
+    """Return whether the job's tokens are what its committed samples hold. Two counts: the syncer adds up what units say of their tokens,
+    and keeps the set of sequence numbers that are committed; how many tokens a sample has, every step on record says."""
     size = job.sample_size
     if size.own_data or not size.samples:
         return (

@@ -112,7 +112,7 @@ class RecordReader:
         return tuple(self._remarks)
 
     def __iter__(self) -> Iterator[Line]:
-        """The oldest line first, and one at least. Raises NoRecord."""
+        """Yield the oldest line first, and one at least. Raises NoRecord."""
         paths = [path for name in (OLD_NAME, NAME) if (path := self._directory / name).is_file()]
         if not paths:
             why = "give the state directory of a `diloco up` (its option --state-dir, by default .diloco)"

@@ -70,12 +70,12 @@ class UnitHistory:
         return sum(span.seconds for span in self.spans if span.phase.use is not None)
 
     def share(self, phase: Phase) -> float:
-        """Of these seconds, 0..1."""
+        """Return the phase's share of these seconds, 0..1."""
         total = self.seconds
         return sum(span.seconds for span in self.spans if span.phase is phase) / total if total else 0.0
 
     def phase_at(self, at: float) -> Phase | None:
-        """None: it was not there."""
+        """Return the phase; None: it was not there."""
         return next((span.phase for span in reversed(self.spans) if span.start <= at <= span.end), None)
 
 
@@ -119,7 +119,7 @@ class SampleSize:
     """A program feeds itself, and counts no samples."""
 
     def add(self, samples: int, tokens: int) -> None:
-        """Totals of a session after some step."""
+        """Add the totals of a session after some step."""
         if not samples:
             self.own_data = self.own_data or tokens > 0
         elif not self.samples:
@@ -169,7 +169,7 @@ class JobHistory:
         return self.name.removeprefix("default/")
 
     def share(self, phase: Phase) -> float:
-        """Of the time of all units, 0..1."""
+        """Return the phase's share of the time of all units, 0..1."""
         total = sum(unit.seconds for unit in self.units.values())
         return sum(unit.share(phase) * unit.seconds for unit in self.units.values()) / total if total else 0.0
 

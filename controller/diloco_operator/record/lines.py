@@ -179,10 +179,10 @@ _ADAPTER: TypeAdapter[Line] = TypeAdapter(Line)
 
 
 def parse_line(text: bytes) -> Line:
-    """Raises ValueError for what is no line of a record."""
+    """Raise ValueError for what is no line of a record."""
     return _ADAPTER.validate_json(text)
 
 
 def line_bytes(line: Line) -> bytes:
-    """With its line break."""
+    """Encode a line with its line break."""
     return line.model_dump_json(by_alias=True, exclude_none=True).encode() + b"\n"

@@ -30,7 +30,7 @@ from diloco_operator.record.lines import (
 
 
 def history_of(lines: Iterable[Line]) -> History:
-    """Of a record with one line at least, in one pass."""
+    """Read the history from a record with one line at least, in one pass."""
     readers: dict[str, _JobReader] = {}
     began: float | None = None
     command = ending = ""
@@ -53,8 +53,8 @@ def history_of(lines: Iterable[Line]) -> History:
 
 
 def _on_one_clock(lines: Iterable[Line]) -> Iterator[tuple[float, Line]]:
-    """Each line with its second of the run. A command begins where the one before has ended. What a syncer says comes up to a second late,
-    so times of lines that follow each other may go back a little."""
+    """Yield each line with its second of the run. A command begins where the one before has ended. What a syncer says comes up to a second
+    late, so times of lines that follow each other may go back a little."""
     offset: float | None = None
     newest = 0.0
     for line in lines:
@@ -80,7 +80,7 @@ class _JobReader:
         """Per unit the bytes (received, sent) that earlier processes of the syncer have counted."""
 
     def take(self, at: float, line: Line) -> None:
-        """One line of this job."""
+        """Take one line of this job."""
         if self._start is None:
             self._start = at
         at = max(0.0, at - self._start)
@@ -105,7 +105,7 @@ class _JobReader:
                 self.job.missing += line.entries
 
     def end_of_command(self, at: float) -> None:
-        """Nothing of the job runs any more."""
+        """Note that nothing of the job runs any more."""
         at -= self._start or 0.0
         if self.job.state not in ENDED:
             self.job.end = at
@@ -116,7 +116,7 @@ class _JobReader:
         self._last_steps.clear()
 
     def command_began(self, at: float) -> None:
-        """Another command, of which this job may be one."""
+        """Note that another command began, of which this job may be one."""
         if self.job.state not in ENDED:
             self.job.runs.append(at - (self._start or 0.0))
 
@@ -172,7 +172,8 @@ class _JobReader:
 
 
 def _with_lost_work(unit: UnitHistory) -> Iterator[Span]:
-    """Its spans, where a loss ends the training with the step that was lost. Only now are all steps read: some come after the loss."""
+    """Yield its spans, where a loss ends the training with the step that was lost. Only now are all steps read: some come after the
+    loss."""
     steps = sorted([*unit.first_steps, *(gap.end for gap in unit.gaps)])
     for span, after in itertools.pairwise([*unit.spans, None]):
         assert span is not None, "only the end of the pairs is"

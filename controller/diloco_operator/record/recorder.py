@@ -66,24 +66,24 @@ class Recorder:
         self._jobs: dict[JobKey, _Job] = {}
 
     def began(self, command: str) -> None:
-        """The command has begun."""
+        """Record that the command has begun."""
         self._write(RunBegan(at=self._now(), command=command))
 
     def ended(self, ending: str) -> None:
-        """The command ends."""
+        """Record that the command ends."""
         self._write(RunEnded(at=self._now(), ending=ending))
 
     def status(self, key: JobKey, state: str, status: Status) -> None:
-        """The job has this status now. What has not changed is not written."""
+        """Record that the job has this status now. What has not changed is not written."""
         job = self._jobs.setdefault(key, _Job())
         self._write(*self._changes(job, _name(key), state, status, self._now()))
 
     def fault(self, key: JobKey, unit: str, signal: str, step: int, at: float) -> None:
-        """A signal was sent at that time."""
+        """Record that a signal was sent at that time."""
         self._write(FaultFired(at=at, job=_name(key), unit=unit, signal=signal, step=step))
 
     def report(self, key: JobKey, report: Report) -> None:
-        """The job's syncer has reported."""
+        """Record what the job's syncer has reported."""
         job = self._jobs.setdefault(key, _Job())
         if job.syncer.incarnation != report.incarnation:
             job.syncer = _Syncer(report.incarnation)
@@ -93,7 +93,7 @@ class Recorder:
         return self._offset + self._monotonic()
 
     def _at(self, clock: float) -> float:
-        """Seconds since the epoch, and none that is to come, whatever a syncer says."""
+        """Return seconds since the epoch, and none that is to come, whatever a syncer says."""
         return min(max(0.0, self._offset + clock), self._now())
 
     @staticmethod
@@ -172,7 +172,7 @@ class Recorder:
 
 
 def _rounded(value: float | None) -> float | None:
-    """Seven digits: more are the noise of a measurement, and lines of a file that is bounded."""
+    """Return seven digits: more are the noise of a measurement, and lines of a file that is bounded."""
     return None if value is None else float(f"{value:.7g}")
 
 

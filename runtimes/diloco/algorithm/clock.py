@@ -32,27 +32,28 @@ class Clock(Protocol):
         ...
 
     def add(self, unit: str, steps: int, counting: int) -> None:
-        """The unit has reported `steps` new local steps while `counting` learners, at least this one, count."""
+        """Count `steps` new local steps that the unit has reported while `counting` learners, at least this one, count."""
         ...
 
     def forget(self, unit: str) -> None:
-        """The unit has left. Idempotent."""
+        """Forget a unit that has left. Idempotent."""
         ...
 
     def exhausted(self, unit: str) -> bool:
-        """Whether the unit, which has reported for the next outer step, is to rest until the quorum is there."""
+        """Return whether the unit, which has reported for the next outer step, is to rest until the quorum is there."""
         ...
 
     def spend(self) -> None:
-        """The outer step was taken."""
+        """Spend the outer step that was taken."""
         ...
 
     def waits_for(self, members: Members, fragment: int, begin: float, end: float) -> bool:
-        """Whether a learner is worth waiting for in the grace window from `begin` to `end`, seconds, of an exchange of the fragment."""
+        """Return whether a learner is worth waiting for in the grace window from `begin` to `end`, seconds, of an exchange of the
+        fragment."""
         ...
 
     def asks(self, member: Member, fragment: int) -> bool:
-        """Whether the learner is asked for the fragment, at the moment before the outer step is taken."""
+        """Return whether the learner is asked for the fragment, at the moment before the outer step is taken."""
         ...
 
 

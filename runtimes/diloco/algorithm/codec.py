@@ -49,12 +49,12 @@ class Coding(enum.IntEnum):
 
 
 def coding_for(compression: Literal["None", "BFloat16", "Int4"]) -> Coding:
-    """The coding that `training.compression` asks for."""
+    """Return the coding that `training.compression` asks for."""
     return {"None": Coding.FLOAT32, "BFloat16": Coding.BFLOAT16_DELTA, "Int4": Coding.INT4_DELTA}[compression]
 
 
 def payload_bytes(coding: Coding, n: int) -> int:
-    """Bytes of the payload of `n` values."""
+    """Return bytes of the payload of `n` values."""
     match coding:
         case Coding.FLOAT32:
             return 4 * n
@@ -65,7 +65,7 @@ def payload_bytes(coding: Coding, n: int) -> int:
 
 
 def finite(x: Array) -> bool:
-    """Whether all values are finite."""
+    """Return whether all values are finite."""
     return kernels.finite(np.ascontiguousarray(x).reshape(-1))
 
 
@@ -74,8 +74,8 @@ def _new(size: int) -> NDArray[np.uint8]:
 
 
 def encode(coding: Coding, x: Array, base: Array | None = None, take: Callable[[int], NDArray[np.uint8]] = _new) -> memoryview:
-    """The payload of the float32 vector `x`: a value for FLOAT32; for the other codings a delta, or, with `base`, the delta `x - base`.
-    `take`: gives the delta's bytes, of any content.
+    """Return the payload of the float32 vector `x`: a value for FLOAT32; for the other codings a delta, or, with `base`, the delta `x -
+    base`. `take`: gives the delta's bytes, of any content.
 
     FLOAT32 shares memory with `x` where `x` is contiguous: do not write to `x` as long as the payload is in use.
     Raises NonFiniteError if what is coded, or its coded form, is not finite.
@@ -103,7 +103,7 @@ def encode(coding: Coding, x: Array, base: Array | None = None, take: Callable[[
 
 
 def decode(coding: Coding, data: Buffer, n: int) -> Array:
-    """The `n` float32 values of a payload; for FLOAT32 a view of `data`, so read-only if that is, else a new array.
+    """Return the `n` float32 values of a payload; for FLOAT32 a view of `data`, so read-only if that is, else a new array.
 
     Raises CodecError for a payload of another size, NonFiniteError if a value is not finite.
     """
@@ -116,13 +116,13 @@ def decode(coding: Coding, data: Buffer, n: int) -> Array:
 
 
 def value_of(coding: Coding, data: Buffer, base: Array, out: Array | None = None) -> Array:
-    """The value that a payload stands for: itself for FLOAT32, else `base` plus the delta, in `out` or a new array. The one addition that
-    the syncer and every learner do, so that all hold bit-identical values. Raises as `decode`."""
+    """Return the value that a payload stands for: itself for FLOAT32, else `base` plus the delta, in `out` or a new array. The one addition
+    that the syncer and every learner do, so that all hold bit-identical values. Raises as `decode`."""
     return _placed(coding, data, base.size, base, Mode.ADDED, out) if coding.delta else decode(coding, data, base.size)
 
 
 def outer_gradient(coding: Coding, data: Buffer, anchor: Array, out: Array | None = None, squares: Squares | None = None) -> Array:
-    """`anchor` less the value that a payload stands for, in `out` or a new array: the opposite of the delta, if it is one against
+    """Return `anchor` less the value that a payload stands for, in `out` or a new array: the opposite of the delta, if it is one against
     `anchor`. `squares` gets the squares of its tensors on the way. Raises as `decode`."""
     if coding.delta:
         return _placed(coding, data, anchor.size, None, Mode.NEGATED, out, squares)
@@ -142,12 +142,12 @@ def _blocks(n: int) -> int:
 
 
 def _int4_parts(payload: NDArray[np.uint8], n: int) -> tuple[Array, NDArray[np.uint8]]:
-    """Scales and pairs of levels, as views."""
+    """Return scales and pairs of levels, as views."""
     return payload[: 4 * _blocks(n)].view(np.float32), payload[4 * _blocks(n) :]
 
 
 def _payload(coding: Coding, data: Buffer, n: int) -> NDArray[Any]:
-    """`data` as bytes, a view where it lies as float32 must. Raises CodecError for another size than that of `n` values."""
+    """Return `data` as bytes, a view where it lies as float32 must. Raises CodecError for another size than that of `n` values."""
     view = memoryview(data).cast("B")
     if view.nbytes != payload_bytes(coding, n):
         raise CodecError(f"the payload has {view.nbytes} bytes, {n} values in {coding.name} have {payload_bytes(coding, n)}")

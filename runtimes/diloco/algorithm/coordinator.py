@@ -63,7 +63,7 @@ class Coordinator:
         contributions: Mapping[str, ContributionStats] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """With `versions`, one per fragment, continue at outer step `t`; without them the job has not begun. `guard` judges what is merged.
+        """Continue at outer step `t` with `versions`, one per fragment; without them the job has not begun. `guard` judges what is merged.
         `clock`: None is a new `PullClock`.
 
         Raises ValueError if training.overlapSteps is not less than syncInterval.
@@ -148,19 +148,19 @@ class Coordinator:
         return {unit: self.contributions_of(unit) for unit in self._contributions}
 
     def contributions_of(self, unit: str) -> ContributionStats:
-        """What the unit has contributed, over all its attempts."""
+        """Return what the unit has contributed, over all its attempts."""
         known = self._contributions.get(unit)
         return replace(known, share=self._shares.of(unit)) if known is not None else ContributionStats()
 
     def staleness(self, unit: str) -> int:
-        """Outer steps since the unit's last contribution; without one, since it joined."""
+        """Return outer steps since the unit's last contribution; without one, since it joined."""
         last = self.contributions_of(unit).last
         member = self._members.get(unit)
         return self._t - (last or (member.joined_t if member else 0))
 
     def steps_per_sync(self, unit: str) -> int:
-        """Local steps since the unit had adopted the fragment, at its last contribution that was merged: its real H. 0: none since this
-        process began."""
+        """Return local steps since the unit had adopted the fragment, at its last contribution that was merged: its real H. 0: none since
+        this process began."""
         return self._steps_per_sync.get(unit, 0)
 
     def ordered(self, t: int) -> Exchange:
@@ -170,22 +170,22 @@ class Coordinator:
     # --- events of units ----------------------------------------------------------------------------------------------
 
     def begin(self, norms: Sequence[float]) -> None:
-        """The job has parameters: version 0 of every fragment. `norms`: per fragment, the Euclidean norm of its value."""
+        """Begin with the job's parameters: version 0 of every fragment. `norms`: per fragment, the Euclidean norm of its value."""
         self._guard.begin(norms)
         self._begun = True
 
     def end(self, t: int) -> None:
-        """The job ends at outer step `t`, or at the present one if that is later. It ends never later than it would have before."""
+        """End the job at outer step `t`, or at the present one if that is later. It ends never later than it would have before."""
         self._last = min(self._last, max(t, self._t))
 
     def join(self, unit: str, now: float) -> None:
-        """The unit has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
+        """Join a unit that has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
         self.leave(unit, now)
         self._members.join(Member(unit, self._t, [0] * len(self._versions)))
         self._guard.joined(unit)
 
     def leave(self, unit: str, now: float) -> None:
-        """The unit is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
+        """Remove a unit that is gone, for any reason. Its contributions stand; it is waited for no longer. Idempotent."""
         if self._members.leave(unit):
             self._clock.forget(unit)
             self._reported.pop(unit, None)
@@ -193,7 +193,7 @@ class Coordinator:
                 self._answered(exchange, unit, now)
 
     def progress(self, unit: str, metadata: Metadata, now: float) -> None:
-        """A learner has taken a local step. Ignored if the unit is not joined.
+        """Count a local step that a learner has taken. Ignored if the unit is not joined.
 
         Raises ValueError if there is not one counter per fragment: the learner is broken.
         """
@@ -211,17 +211,18 @@ class Coordinator:
             self._clock.add(unit, new, self._members.counting)
 
     def paused(self, unit: str, until: float, now: float) -> None:
-        """A learner takes no steps until `until`, on purpose; one in the past: it goes on. Ignored if the unit is not joined."""
+        """Note that a learner takes no steps until `until`, on purpose; one in the past: it goes on. Ignored if the unit is not joined."""
         self._members.pauses(unit, until, now)
 
     def alive(self, unit: str, now: float) -> None:
-        """A learner's process is alive, although it may take no step: it counts, see `members`. Ignored if the unit is not joined."""
+        """Note that a learner's process is alive, although it may take no step: it counts, see `members`. Ignored if the unit is not
+        joined."""
         self._members.alive(unit, now)
 
     # --- events of answers --------------------------------------------------------------------------------------------
 
     def awaits(self, unit: str, offer: Offer) -> bool:
-        """Whether `admit` would take this answer now. Changes nothing: an answer that comes in parts asks for each."""
+        """Return whether `admit` would take this answer now. Changes nothing: an answer that comes in parts asks for each."""
         exchange = self._open.get(offer.t)
         if exchange is None or exchange.fragment != offer.fragment or unit not in exchange.waiting or unit in exchange.arriving:
             return False
@@ -248,9 +249,9 @@ class Coordinator:
         return refusal
 
     def contributed(self, unit: str, offer: Offer, norm: float, now: float, countable_tokens: float = math.inf) -> Refusal | None:
-        """The shard can accept what was admitted. None: the merge will contain it, even if the unit leaves before, unless the guards refuse
-        it then. `norm`: Euclidean norm of the outer gradient. `countable_tokens`: of its tokens at most so many count in its weight.
-        Refused if the unit has left meanwhile."""
+        """Say why the shard cannot accept what was admitted; None: it can. None: the merge will contain it, even if the unit leaves before,
+        unless the guards refuse it then. `norm`: Euclidean norm of the outer gradient. `countable_tokens`: of its tokens at most so many
+        count in its weight. Refused if the unit has left meanwhile."""
         exchange = self._open.get(offer.t)
         if exchange is None or unit not in exchange.arriving:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
@@ -264,13 +265,14 @@ class Coordinator:
         return None
 
     def rejected(self, unit: str, offer: Offer, now: float) -> None:
-        """What was admitted cannot be used. It is not waited for any longer in that exchange. Idempotent."""
+        """Reject what was admitted and cannot be used. It is not waited for any longer in that exchange. Idempotent."""
         exchange = self._open.get(offer.t)
         if exchange is not None and unit in exchange.arriving:
             self._answered(exchange, unit, now)
 
     def applied(self, t: int, now: float, *, finite: bool) -> Merged | Skipped:
-        """The shard has carried out the order of outer step `t`. `finite`: the update could be taken; else the fragment keeps its value.
+        """Note that the shard has carried out the order of outer step `t`. `finite`: the update could be taken; else the fragment keeps its
+        value.
 
         Raises KeyError if there is no such order.
         """
@@ -290,7 +292,7 @@ class Coordinator:
     # --- decisions ----------------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Order]:
-        """The orders that are due now. Carry them out in order, then call it again, until there are none. Idempotent.
+        """Return the orders that are due now. Carry them out in order, then call it again, until there are none. Idempotent.
 
         The shard may take its time over a `Close`: `advance` goes on with what does not depend on it.
         """
@@ -328,7 +330,7 @@ class Coordinator:
                 return orders
 
     def wake_at(self, now: float) -> float | None:
-        """When to call `advance` if no event comes before; None: only an event changes anything. Later than `now`."""
+        """Return when to call `advance` if no event comes before; None: only an event changes anything. Later than `now`."""
         if not self._begun or self._finished:
             return None
         if self._t < self._last:
@@ -351,8 +353,8 @@ class Coordinator:
                 self._quorum_seconds.add(now - self._stepped_at)
 
     def _rests(self) -> list[Order]:
-        """Who is to rest from now on, or to train again. A learner rests only while the quorum waits for others than itself, so that those
-        that rest cannot be what it waits for."""
+        """Return who is to rest from now on, or to train again. A learner rests only while the quorum waits for others than itself, so that
+        those that rest cannot be what it waits for."""
         waits = self._quorum_at is None and self._t < self._last
         if waits is self._waited and not self._reported:
             return []
@@ -365,11 +367,11 @@ class Coordinator:
         return [Rest(m.unit, m.resting) for m in changed]
 
     def _step_ready(self, now: float) -> bool:
-        """Conditions 1, 2 and 4 of the next step; condition 3 is about exchanges."""
+        """Check conditions 1, 2 and 4 of the next step; condition 3 is about exchanges."""
         return self._quorum_at is not None and self._clock.ready and now >= self._grace_over(self._quorum_at)
 
     def _grace_over(self, quorum_at: float) -> float:
-        """When the grace window of the next step ends.
+        """Return when the grace window of the next step ends.
 
         Only a step with an exchange has a window, and only while the clock knows a learner to wait for. For that of jobs it is one that has
         not trained the fragment since its adoption and is expected to report within it. A learner that can be pulled already is not waited
@@ -391,14 +393,14 @@ class Coordinator:
         return deadline if self._clock.waits_for(self._members, p, quorum_at, deadline) else quorum_at
 
     def _due_exchanges(self) -> list[Exchange]:
-        """Exchanges that must be merged before the next step, or at T before the end."""
+        """Exchange that must be merged before the next step, or at T before the end."""
         unmerged = [*self._ordered.values(), *self._open.values()]
         if self._t == self._last:
             return unmerged
         return [e for e in unmerged if e.t + self.training.overlap_steps <= self._t]
 
     def _is_over(self, exchange: Exchange, now: float) -> bool:
-        """Whether nothing is waited for any more in an open exchange, once the clock needs its merge."""
+        """Return whether nothing is waited for any more in an open exchange, once the clock needs its merge."""
         used_up = exchange.used_up(self._clock.worked, self.training.overlap_steps, self.training.grace.max_steps)
         return used_up or now >= self._closes_at(exchange, now)
 
@@ -540,5 +542,5 @@ class Coordinator:
 
 
 def refuse(reason: Reason, unit: str, offer: Offer, why: str) -> Refusal:
-    """The refusal of an answer, in words that name unit, fragment and outer step."""
+    """Return the refusal of an answer, in words that name unit, fragment and outer step."""
     return Refusal(reason, f"fragment {offer.fragment} of outer step {offer.t} from unit {unit} is refused: {why}")

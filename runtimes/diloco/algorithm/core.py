@@ -90,27 +90,28 @@ class Core(Driver):
         return self.coordinator.outer_step_seconds
 
     def version(self, p: int) -> int:
-        """Outer step of the last merge of fragment p; 0 after the seed."""
+        """Return outer step of the last merge of fragment p; 0 after the seed."""
         return self.shard.versions[p]
 
     def value(self, p: int) -> Array:
-        """As `Shard.value`."""
+        """Return the value, as `Shard.value`."""
         return self.shard.value(p)
 
     def contributions_of(self, unit: str) -> ContributionStats:
-        """What the unit has contributed, over all its attempts."""
+        """Return what the unit has contributed, over all its attempts."""
         return self.coordinator.contributions_of(unit)
 
     def staleness(self, unit: str) -> int:
-        """Outer steps since the unit's last contribution; without one, since it joined."""
+        """Return outer steps since the unit's last contribution; without one, since it joined."""
         return self.coordinator.staleness(unit)
 
     def steps_per_sync(self, unit: str) -> int:
-        """As `Coordinator.steps_per_sync`."""
+        """Return the steps, as `Coordinator.steps_per_sync`."""
         return self.coordinator.steps_per_sync(unit)
 
     def state(self) -> CoreState:
-        """What a snapshot must hold. Costs nothing: the arrays are shared and never written to. Raises ValueError before the seed."""
+        """Return what a snapshot must hold. Costs nothing: the arrays are shared and never written to. Raises ValueError before the
+        seed."""
         shard = self.shard
         return CoreState(
             self.layout,
@@ -131,25 +132,25 @@ class Core(Driver):
         return refusal if refusal is not None else tuple(self.shard.value_norms())
 
     def decode(self, unit: str, offer: Offer, payload: Buffer) -> Decoded | Refusal:
-        """The outer gradient of an answer that is to be decoded, or why it cannot be used. In any thread: changes nothing, keeps no
+        """Return the outer gradient of an answer that is to be decoded, or why it cannot be used. In any thread: changes nothing, keeps no
         `payload`."""
         return self._decoded(unit, offer, lambda: self.shard.decode(offer, payload))
 
     def decode_portions(self, unit: str, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Decoded | Refusal:
-        """As `decode`, of an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
+        """Decode, as `decode`, an answer that comes in the portions of several ranks, see `Shard.decode_portions`."""
         return self._decoded(unit, offer, lambda: self.shard.decode_portions(offer, parts))
 
     def use(self, unit: str, offer: Offer, decoded: Decoded, at: float, countable_tokens: float = math.inf) -> list[Effect]:
-        """`Usable`: the outer gradient of an answer is known."""
+        """Use the outer gradient of an answer, which is known now (`Usable`)."""
         self.shard.hold(unit, offer, decoded)
         return self.take(Usable(at, unit, offer, decoded.norm, countable_tokens))
 
     def compute(self, close: Close) -> Update | None:
-        """As `Shard.compute`. In any thread."""
+        """Compute, as `Shard.compute`. In any thread."""
         return self.shard.compute(close)
 
     def computed(self, close: Close, update: Update | None, at: float) -> list[Effect]:
-        """`Computed`: what `compute` gives takes its place, in shard and coordinator at once."""
+        """Put what `compute` gives in its place, in shard and coordinator at once (`Computed`)."""
         self.shard.hold_update(close, update)
         return self.take(Computed(at, close.t, update is not None))
 

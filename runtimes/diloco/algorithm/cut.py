@@ -33,14 +33,14 @@ _MOST_RUNS: Final = 1 << 16
 
 
 def cut_bytes(coding: Coding, portion: Portion) -> int:
-    """Bytes of a portion's cut. Of INT4_DELTA it depends on how the portion lies in the fragment."""
+    """Return bytes of a portion's cut. Of INT4_DELTA it depends on how the portion lies in the fragment."""
     if coding is not Coding.INT4_DELTA:
         return codec.payload_bytes(coding, portion.size)
     return 4 * int(_touched(portion).sum()) + (portion.size + 1) // 2
 
 
 def cut(coding: Coding, payload: Buffer, portion: Portion) -> memoryview:
-    """What a rank with this portion needs of the fragment's payload, as a copy. Raises CodecError for a payload of another size."""
+    """Return what a rank with this portion needs of the fragment's payload, as a copy. Raises CodecError for a payload of another size."""
     n = portion.fragment.size
     coded = _checked(payload, codec.payload_bytes(coding, n), f"{n} values in {coding.name}")
     if coding is not Coding.INT4_DELTA:
@@ -56,7 +56,7 @@ def cut(coding: Coding, payload: Buffer, portion: Portion) -> memoryview:
 
 
 def value_of_cut(coding: Coding, data: Buffer, portion: Portion, base: Array) -> Array:
-    """The portion's values that a cut stands for: bit for bit those which `codec.value_of` gives for the whole fragment. `base`: the
+    """Return the portion's values that a cut stands for: bit for bit those which `codec.value_of` gives for the whole fragment. `base`: the
     portion's values of the base, float32 [size].
 
     Raises CodecError for a cut of another size, NonFiniteError if a value is not finite.
@@ -80,7 +80,7 @@ def value_of_cut(coding: Coding, data: Buffer, portion: Portion, base: Array) ->
 
 
 def _checked(data: Buffer, expected: int, what: str) -> NDArray[Any]:
-    """`data` as bytes, a view where it lies as float32 must. Raises CodecError for another size."""
+    """Return `data` as bytes, a view where it lies as float32 must. Raises CodecError for another size."""
     view = memoryview(data).cast("B")
     if view.nbytes != expected:
         raise CodecError(f"the payload has {view.nbytes} bytes, {what} have {expected}")
@@ -89,7 +89,7 @@ def _checked(data: Buffer, expected: int, what: str) -> NDArray[Any]:
 
 
 def _touched(portion: Portion) -> NDArray[np.bool_]:
-    """Of each block of the fragment, whether the portion has a value in it."""
+    """Say of each block of the fragment whether the portion has a value in it."""
     marked = np.zeros(-(-portion.fragment.size // BLOCK), np.uint8)
     for runs, _ in _runs(portion):
         kernels.mark_blocks(runs, marked)
@@ -97,7 +97,7 @@ def _touched(portion: Portion) -> NDArray[np.bool_]:
 
 
 def _runs(portion: Portion) -> Iterator[tuple[Runs, int]]:
-    """The runs of the portion's elements in the fragment, and where the first of them lies in the portion."""
+    """Yield the runs of the portion's elements in the fragment, and where the first of them lies in the portion."""
     tensors = {tensor.name: (tensor, at.start) for tensor, at in portion.fragment.slices()}
     for piece, at in portion.slices():
         done = at.start
@@ -108,7 +108,7 @@ def _runs(portion: Portion) -> Iterator[tuple[Runs, int]]:
 
 
 def _runs_of(piece: Piece, tensor: TensorSpec) -> Iterator[tuple[kernels.Indices, int]]:
-    """(starts, length) of the runs of a piece in its tensor, in order."""
+    """Yield (starts, length) of the runs of a piece in its tensor, in order."""
     strides = [math.prod(tensor.shape[d + 1 :]) for d in range(len(tensor.shape))]
     first = sum(start * stride for start, stride in zip(piece.start, strides, strict=True))
     inner = len(tensor.shape)  # from this axis on the piece has all of the tensor

@@ -83,7 +83,7 @@ class Driver:
         """By outer step, what is being computed."""
 
     def take(self, event: Event) -> list[Effect]:
-        """What follows at once from the event. What is due because of it follows from the next `Tick`.
+        """Return what follows at once from the event. What is due because of it follows from the next `Tick`.
 
         Raises ValueError for counters that are not one per fragment, KeyError for a merge that was not ordered: nothing has changed then.
         """
@@ -119,7 +119,7 @@ class Driver:
         return []
 
     def wake_at(self, now: float) -> float | None:
-        """When to take a `Tick` if no event comes before; None: only an event changes anything. Later than `now`."""
+        """Return when to take a `Tick` if no event comes before; None: only an event changes anything. Later than `now`."""
         return self.coordinator.wake_at(now)
 
     def _decide(self, at: float) -> list[Effect]:

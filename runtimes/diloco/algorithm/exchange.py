@@ -62,14 +62,14 @@ class Exchange:
     """Mean local steps so far at that moment."""
 
     def answered(self, unit: str, quorum: int, now: float, worked: float) -> None:
-        """`unit` is not waited for any more. `worked`: mean local steps so far."""
+        """Note that `unit` is not waited for any more. `worked`: mean local steps so far."""
         self.waiting.discard(unit)
         self.arriving.discard(unit)
         if self.quorum_at is None and len(self.contributions) >= quorum:
             self.quorum_at, self.worked_at_quorum = now, worked
 
     def closes_at(self, now: float, deadline: Callable[[str], float], overlap_seconds: float, grace_seconds: float) -> float:
-        """When to merge without the units that have not answered, once the overlap in outer steps is used up.
+        """Return when to merge without the units that have not answered, once the overlap in outer steps is used up.
 
         With fewer answers than the quorum, the core waits for each unit until `deadline` of it. With the quorum, the others get
         `grace_seconds` from the end of the overlap, or from the quorum if that came later: on a network slower than the overlap one fast
@@ -85,8 +85,8 @@ class Exchange:
         return max(self.launched_at + overlap_seconds, self.quorum_at) + grace_seconds
 
     def used_up(self, worked: float, overlap_steps: int, grace_steps: float) -> bool:
-        """Whether the learners have taken the steps for which `closes_at` waits, once the quorum has answered. `worked`: mean local steps
-        so far. Averages of durations lag behind where steps are uneven; steps that were taken do not."""
+        """Return whether the learners have taken the steps for which `closes_at` waits, once the quorum has answered. `worked`: mean local
+        steps so far. Averages of durations lag behind where steps are uneven; steps that were taken do not."""
         if self.quorum_at is None:
             return False
         # A launch follows a report. An answer comes at any time, also just before the learners report, which is one more step.

@@ -30,7 +30,7 @@ class Fragment:
     """Elements of the flat vector."""
 
     def slices(self) -> Iterator[tuple[TensorSpec, slice]]:
-        """Where each tensor lies in the flat vector."""
+        """Yield where each tensor lies in the flat vector."""
         start = 0
         for tensor in self.tensors:
             yield tensor, slice(start, start + tensor.size)
@@ -61,14 +61,14 @@ def make_fragments(layout: Layout, count: int) -> tuple[Fragment, ...]:
 
 
 def offsets(count: int, sync_interval: int) -> tuple[int, ...]:
-    """offset[p] for each of `count` fragments: distinct in 0..H-1 and evenly spread. p is exchanged when t mod H == offset[p]."""
+    """Return offset[p] for each of `count` fragments: distinct in 0..H-1 and evenly spread. p is exchanged when t mod H == offset[p]."""
     if not 1 <= count <= sync_interval:
         raise ValueError(f"training.fragments is {count}; it must be between 1 and training.syncInterval, which is {sync_interval}")
     return tuple(p * sync_interval // count for p in range(count))
 
 
 def pack(fragment: Fragment, arrays: Mapping[str, NDArray[Any]]) -> Array:
-    """One flat float32 copy of the fragment's tensors. Raises LayoutError if one is missing or has another shape."""
+    """Return one flat float32 copy of the fragment's tensors. Raises LayoutError if one is missing or has another shape."""
     flat = np.empty(fragment.size, np.float32)
     for tensor, where in fragment.slices():
         array = arrays.get(tensor.name)
@@ -81,7 +81,7 @@ def pack(fragment: Fragment, arrays: Mapping[str, NDArray[Any]]) -> Array:
 
 
 def unpack(fragment: Fragment, flat: Array) -> dict[str, Array]:
-    """Name -> view into `flat` in the tensor's shape. Nothing is copied. Raises LayoutError for another size."""
+    """Map name -> view into `flat` in the tensor's shape. Nothing is copied. Raises LayoutError for another size."""
     if flat.shape != (fragment.size,):
         raise LayoutError(f"fragment {fragment.index} has {fragment.size} elements, not an array of shape {flat.shape}")
     return {tensor.name: flat[where].reshape(tensor.shape) for tensor, where in fragment.slices()}

@@ -44,12 +44,12 @@ def blocks(start: tuple[int, ...], size: tuple[int, ...]) -> Iterator[Block]:
 
 
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a tensor in canonical order, in elements."""
+    """Return the strides of a tensor in canonical order, in elements."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def digest(shape: tuple[int, ...], start: tuple[int, ...], values: NDArray[Any]) -> int:
-    """The part of a tensor's digest that the block `values` at `start` contributes: 64 bits, to be added modulo 2^64.
+    """Return the part of a tensor's digest that the block `values` at `start` contributes: 64 bits, to be added modulo 2^64.
 
     Numbers count by value, whatever their type: floating ones as float32, others as int64.
     """

@@ -94,7 +94,7 @@ class Level:
     """Of all merges."""
 
     def note(self, median: float) -> None:
-        """One more merge."""
+        """Note one more merge."""
         self.merges += 1
         if self.armed:
             self.value = max(FALL * self.value, min(median, RISE * self.value))
@@ -108,7 +108,8 @@ class Level:
         return self.merges >= ARMED_AFTER and self.value > 0
 
     def reference(self, peers: float | None) -> float:
-        """With the median of the other values of this merge; None: there are none, and what the job had once is no fault. Only if armed."""
+        """Return the reference with the median of the other values of this merge; None: there are none, and what the job had once is no
+        fault. Only if armed."""
         if peers is None:
             return self.highest
         return max(self.value, min(peers, max(PEERS * self.value, self.highest)))
@@ -121,7 +122,7 @@ class Others:
         self._values = sorted(values)
 
     def median(self, own: float) -> float | None:
-        """Without `own`, which is one of the values; None: it is the only one."""
+        """Return the median without `own`, which is one of the values; None: it is the only one."""
         others = len(self._values) - 1
         if not others:
             return None
@@ -129,7 +130,7 @@ class Others:
         return self._values[middle if middle < bisect_left(self._values, own) else middle + 1]
 
     def __len__(self) -> int:
-        """How many others there are."""
+        """Return how many others there are."""
         return len(self._values) - 1
 
 
@@ -143,12 +144,12 @@ class Merge:
         self._steps = Others([one.steps for one in given])
 
     def far(self, one: Measured, typical: float) -> bool:
-        """Whether the norm is far above what the peers and the typical step say."""
+        """Return whether the norm is far above what the peers and the typical step say."""
         return one.norm > FAR * self.expected(one, typical)
 
     def expected(self, one: Measured, typical: float) -> float:
-        """The norm that the peers and the typical step say; infinity if too few peers can say it. One with more steps than they have may
-        have gone further in proportion."""
+        """Return the norm that the peers and the typical step say; infinity if too few peers can say it. One with more steps than they have
+        may have gone further in proportion."""
         if len(self.norms) < ENOUGH_PEERS:
             return math.inf
         further = max(1.0, one.steps / (self._steps.median(one.steps) or 1.0))
@@ -159,7 +160,7 @@ class Guard:
     """The levels of one job, and the verdicts by them."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """`sizes`: values per fragment."""
+        """Begin with `sizes`: values per fragment."""
         self._sizes = tuple(sizes)
         self._parameters = [0.0] * len(sizes)
         self._norms = [Level() for _ in sizes]
@@ -172,19 +173,19 @@ class Guard:
         """Merges in a row of which nothing was accepted."""
 
     def begin(self, parameters: Sequence[float]) -> None:
-        """The job, or this process, begins. `parameters`: per fragment, the Euclidean norm of its values."""
+        """Begin the job, or this process. `parameters`: per fragment, the Euclidean norm of its values."""
         everything = math.hypot(*parameters) / math.sqrt(sum(self._sizes))
         # A fragment that begins at zero (biases, adapters) moves on the scale of the whole model.
         self._parameters = [max(norm, everything * math.sqrt(size)) for norm, size in zip(parameters, self._sizes, strict=True)]
 
     def joined(self, unit: str) -> None:
-        """Another process may act for the unit, with another batch size: its own history begins anew."""
+        """Begin the unit's history anew: another process may act for it, with another batch size."""
         self._tokens_of.pop(unit, None)
         self._far.pop(unit, None)
 
     def impossible(self, steps: int, tokens: int) -> str:
-        """What cannot be a fact in the counters of a contribution; empty: nothing. The unit's reports are no witness: they say no more than
-        the contribution does, and on a busy machine they come hundreds of steps after it."""
+        """Return what cannot be a fact in the counters of a contribution; empty: nothing. The unit's reports are no witness: they say no
+        more than the contribution does, and on a busy machine they come hundreds of steps after it."""
         if tokens > MOST_TOKENS_PER_STEP * steps:
             claim = f"{plural(tokens, 'token')} in {plural(steps, 'step')}"
             return f"it claims {claim}; more than {MOST_TOKENS_PER_STEP} tokens in a step cannot be"
@@ -193,7 +194,7 @@ class Guard:
         return ""
 
     def judge(self, fragment: int, given: Sequence[Measured]) -> dict[str, str]:
-        """Which of the contributions of one merge are refused: by unit, what was seen. Changes nothing."""
+        """Return which of the contributions of one merge are refused: by unit, what was seen. Changes nothing."""
         typical = self._typical(fragment)
         if self._unsuspicious(fragment, given, typical):
             return {}
@@ -206,7 +207,8 @@ class Guard:
         return verdicts
 
     def lighter(self, fragment: int, accepted: Sequence[Measured]) -> dict[str, float]:
-        """Of the contributions that one merge accepts, which count less: by unit, the part of its weight that counts. Changes nothing."""
+        """Return which of the contributions that one merge accepts count less: by unit, the part of its weight that counts. Changes
+        nothing."""
         typical = self._typical(fragment)
         if not typical or max((one.norm for one in accepted), default=0.0) <= LONG * typical:
             return {}
@@ -253,14 +255,14 @@ class Guard:
     # --- what is judged -----------------------------------------------------------------------------------------------
 
     def _unsuspicious(self, fragment: int, given: Sequence[Measured], typical: float) -> bool:
-        """Whether no limit can be reached, whatever the contributions say of each other: so of nearly all merges."""
+        """Return whether no limit can be reached, whatever the contributions say of each other: so of nearly all merges."""
         if not given or not self._norms[fragment].armed or not self._tokens.armed:
             return False
         norms = all(one.norm <= FAR * typical for one in given)  # false for NaN
         return norms and max(one.tokens_per_step for one in given) <= TOKENS_OF_UNIT * self._tokens.value
 
     def _typical(self, fragment: int) -> float:
-        """The norm of a move of this fragment that is as large per value as the largest level of a fragment."""
+        """Return the norm of a move of this fragment that is as large per value as the largest level of a fragment."""
         levels = (level.value / math.sqrt(size) for level, size in zip(self._norms, self._sizes, strict=True) if level.armed)
         return max(levels, default=0.0) * math.sqrt(self._sizes[fragment])
 
@@ -304,11 +306,11 @@ class Guard:
     # --- state --------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """What a snapshot must hold."""
+        """Return what a snapshot must hold."""
         return {"norms": [_stored(level) for level in self._norms], "tokens": _stored(self._tokens)}
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Restore what `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
         norms = [_restored(level) for level in stored["norms"]]
         if len(norms) != len(self._sizes):
             raise ValueError(f"the stored levels are of {len(norms)} fragments, not {len(self._sizes)}")
@@ -328,5 +330,5 @@ def _restored(stored: Sequence[Any]) -> Level:
 
 
 def lower_median(values: Sequence[float]) -> float:
-    """The median; of an even number the smaller of the two in the middle. 0 of none."""
+    """Return the median; of an even number the smaller of the two in the middle. 0 of none."""
     return sorted(values)[(len(values) - 1) // 2] if values else 0.0

@@ -96,7 +96,7 @@ class Layout:
         return sum(x.size for x in self.tensors)
 
     def difference(self, other: Layout) -> list[str]:
-        """What distinguishes this layout ("here") from `other` ("in the job"), one sentence a tensor; empty iff they are equal."""
+        """Return what distinguishes this layout ("here") from `other` ("in the job"), one sentence a tensor; empty iff they are equal."""
         here = {x.name: x for x in self.tensors}
         there = {x.name: x for x in other.tensors}
         still, kept = {x.name: x for x in self.frozen}, {x.name: x for x in other.frozen}

@@ -95,7 +95,7 @@ class Member:
         return new
 
     def pauses(self, until: float, now: float) -> None:
-        """Its program takes no steps until `until`. One that lies in the past: its pause is over."""
+        """Note that its program takes no steps until `until`. One that lies in the past: its pause is over."""
         if until <= now < self.paused_until and self.heard is not None:
             self.heard = now
         self.paused_until = until
@@ -137,7 +137,8 @@ class Member:
         return max(self.heard, self.paused_until) + max(SILENT_SECONDS, SILENT_STEPS * self.longest)
 
     def answer_deadline(self, launched_at: float) -> float:
-        """Until when to wait for an answer to a pull of `launched_at` where the quorum depends on it. Not at all after a missed pull."""
+        """Return until when to wait for an answer to a pull of `launched_at` where the quorum depends on it. Not at all after a missed
+        pull."""
         if self.missed:
             return launched_at
         expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
@@ -176,7 +177,7 @@ class Members:
         return self._members[unit]
 
     def get(self, unit: str) -> Member | None:
-        """None if it is not joined."""
+        """Return the member; None if it is not joined."""
         return self._members.get(unit)
 
     @property
@@ -190,11 +191,11 @@ class Members:
         return min(self.step_seconds, MOST_LOCAL_STEPS / self._fastest) if self._fastest else 0.0
 
     def join(self, member: Member) -> None:
-        """A unit that is not joined joins."""
+        """Join a unit that is not joined."""
         self._members[member.unit] = member
 
     def leave(self, unit: str) -> bool:
-        """Whether it was joined."""
+        """Return whether it was joined."""
         member = self._members.pop(unit, None)
         if member is None:
             return False
@@ -221,14 +222,14 @@ class Members:
         return new
 
     def pauses(self, unit: str, until: float, now: float) -> None:
-        """As `Member.pauses`. Ignored if the unit is not joined."""
+        """Note a pause, as `Member.pauses`. Ignored if the unit is not joined."""
         if (member := self._members.get(unit)) is not None:
             member.pauses(until, now)
             self._look_at = min(self._look_at, member.lost_at) if member.counts else self._look_at
             self._note_untrained(member)
 
     def alive(self, unit: str, now: float) -> None:
-        """The unit's process is alive, whatever its program does. Ignored if the unit is not joined."""
+        """Note that the unit's process is alive, whatever its program does. Ignored if the unit is not joined."""
         if (member := self._members.get(unit)) is not None:
             member.alive_at = now
 
@@ -244,7 +245,7 @@ class Members:
         self._sum_up()
 
     def stepped(self) -> None:
-        """An outer step was taken."""
+        """Count an outer step that was taken."""
         for member in self._members.values():
             member.fresh = False
         self.fresh = 0
@@ -252,14 +253,14 @@ class Members:
         self._sum_up()
 
     def merged(self, p: int) -> None:
-        """A version of fragment p goes out: none has trained it."""
+        """Note that a version of fragment p goes out: none has trained it."""
         for member in self._members.values():
             member.steps[p] = 0
         self._untrained_of = None
 
     def expects(self, p: int, begin: float, end: float) -> bool:
-        """Whether the report of a unit that counts and has not trained fragment p since its adoption is due by `end`, and was not overdue
-        at `begin`. `begin` never goes back between two outer steps."""
+        """Return whether the report of a unit that counts and has not trained fragment p since its adoption is due by `end`, and was not
+        overdue at `begin`. `begin` never goes back between two outer steps."""
         if self._untrained_of != p:
             found = [(m.expected_at, next(self._numbers), m) for m in self._members.values() if m.counts and not m.steps[p]]
             heapq.heapify(found)
@@ -273,7 +274,7 @@ class Members:
         return False
 
     def _note_untrained(self, member: Member) -> None:
-        """When it is expected has changed, or what it has trained."""
+        """Note that a change was made in when it is expected, or in what it has trained."""
         p = self._untrained_of
         if p is None or member.steps[p]:
             return
@@ -283,11 +284,11 @@ class Members:
             heapq.heappush(self._untrained, (member.expected_at, next(self._numbers), member))
 
     def _sum_up(self) -> None:
-        """Anew, as errors of a sum that is only added to and subtracted from would grow."""
+        """Sum up anew, as errors of a sum that is only added to and subtracted from would grow."""
         speeds = [speed for m in self._members.values() if m.counts and (speed := m.speed)]
         self._speeds, self._with_speed, self._fastest = math.fsum(speeds), len(speeds), max(speeds, default=0.0)
 
 
 def usable_step_seconds(seconds: float) -> bool:
-    """Whether a reported duration can be that of a step."""
+    """Return whether a reported duration can be that of a step."""
     return SHORTEST_STEP <= seconds <= LONGEST_STEP

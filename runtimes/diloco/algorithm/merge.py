@@ -55,7 +55,7 @@ class Merged:
 
 
 def matrices(fragment: Fragment) -> Iterator[tuple[TensorSpec, slice]]:
-    """What is merged as one: each tensor, and where it lies in the flat vector; of a stack each matrix."""
+    """Yield what is merged as one: each tensor, and where it lies in the flat vector; of a stack each matrix."""
     for tensor, where in fragment.slices():
         size = tensor.size // tensor.matrices
         for start in range(where.start, where.stop, size):
@@ -63,7 +63,7 @@ def matrices(fragment: Fragment) -> Iterator[tuple[TensorSpec, slice]]:
 
 
 def norms(fragment: Fragment, delta: Array) -> tuple[float, ...]:
-    """The Euclidean norm of each of the fragment's `matrices`, in their order. `delta`: float32 [size], finite."""
+    """Return the Euclidean norm of each of the fragment's `matrices`, in their order. `delta`: float32 [size], finite."""
     return tuple(norm(delta[where]) for _, where in matrices(fragment))
 
 
@@ -127,7 +127,7 @@ def _mean_of_pairs(lengths: Sequence[float], squares: float) -> float:
 
 
 def rda(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[float], out: Array) -> float:
-    """`out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0.
+    """Write `out = (sum w ||d|| / sum w) * phi(sum w phi(d) / sum w)`; the weighted average where directions cancel; 0 if all are 0.
     `norms`: of each delta."""
     total = math.fsum(weights)
     moving = [(d, w / total, n) for d, w, n in zip(deltas, weights, norms, strict=True) if n > 0]
@@ -160,13 +160,13 @@ RULES: Final[Mapping[MergeMethod, Rule]] = {"RDA": rda, "Average": average}
 
 
 def _within_float32(d: Array, coefficient: float) -> tuple[Array, float]:
-    """`d` and the factor for it. Beside a gradient that is smaller by more than float32's range, the factor exceeds float32; the product
-    does not."""
+    """Return `d` and the factor for it. Beside a gradient that is smaller by more than float32's range, the factor exceeds float32; the
+    product does not."""
     if coefficient < _LARGEST_COEFFICIENT:
         return d, coefficient
     return (d.astype(np.float64) * coefficient).astype(np.float32), 1.0
 
 
 def norm(x: Array) -> float:
-    """Euclidean norm, accumulated in float64, in which squares of float32 neither overflow nor vanish."""
+    """Return Euclidean norm, accumulated in float64, in which squares of float32 neither overflow nor vanish."""
     return math.sqrt(kernels.squares(x))

@@ -20,8 +20,8 @@ def _new(n: int) -> Array:
 def nesterov(
     delta: Array, momentum: Array, onto: Array | None, learning_rate: float, mu: float, take: Callable[[int], Array] = _new
 ) -> tuple[Array, Array] | None:
-    """(`onto` after one step, new momentum): `buf = mu*momentum + delta; onto - lr*(delta + mu*buf)`. Without `onto` the first is the
-    update alone, `-lr*(delta + mu*buf)`. None if one of them is not finite.
+    """Return (`onto` after one step, new momentum): `buf = mu*momentum + delta; onto - lr*(delta + mu*buf)`. Without `onto` the first is
+    the update alone, `-lr*(delta + mu*buf)`. None if one of them is not finite.
 
     All are contiguous float32 vectors of one size. `take`: gives the results' arrays, of any content.
     """

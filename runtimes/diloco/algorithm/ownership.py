@@ -21,7 +21,7 @@ class Group:
     """For each of the ranks: what it owns of these pieces, in one order on all of them."""
 
     def of(self, rank: int) -> tuple[Piece, ...]:
-        """What `rank` owns of them; nothing if it does not hold them."""
+        """Return what `rank` owns of them; nothing if it does not hold them."""
         return self.owned[self.ranks.index(rank)] if rank in self.ranks else ()
 
 

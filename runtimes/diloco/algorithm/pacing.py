@@ -51,8 +51,9 @@ _ROUNDING: Final = 1e-9
 
 
 def countable_steps(outer_steps: int, sync_interval: int) -> float:
-    """Of the local steps that a learner says it has done in so many outer steps, how many may count in a weight: what the clock allows for,
-    and H with some bunched reports more. A learner that trained on while the syncer was away has more, and counts as one at the bound."""
+    """Return how many of the local steps that a learner says it has done in so many outer steps may count in a weight: what the clock
+    allows for, and H with some bunched reports more. A learner that trained on while the syncer was away has more, and counts as one at the
+    bound."""
     return MOST_LOCAL_STEPS * outer_steps + sync_interval + _COUNTABLE
 
 
@@ -79,7 +80,7 @@ class OuterStepBudget:
     """
 
     def __init__(self, sync_interval: int) -> None:
-        """`sync_interval`: H."""
+        """Begin with `sync_interval`: H."""
         self._lenience = max(LEAST_LENIENCE, LENIENCE * sync_interval)
         self._overdue = MOST_LOCAL_STEPS * MOST_BEHIND * sync_interval
         self._furthest = self._overdue + _CATCH_UP * MOST_LOCAL_STEPS
@@ -94,7 +95,7 @@ class OuterStepBudget:
         """Upper bound of how far the units are ahead over all now; exact above -lenience."""
 
     def add(self, unit: str, steps: int, counting: int) -> None:
-        """The unit has reported `steps` new local steps while `counting` learners, at least this one, count."""
+        """Count `steps` new local steps that the unit has reported while `counting` learners, at least this one, count."""
         mean = steps / max(1, counting)
         self._credit = min(self._most_saved, self._credit + mean)
         self.worked += mean
@@ -112,7 +113,7 @@ class OuterStepBudget:
         self._most = max(self._most, ahead.over_all)
 
     def forget(self, unit: str) -> None:
-        """The unit has left. Idempotent."""
+        """Forget a unit that has left. Idempotent."""
         if self._ahead.pop(unit, None) is not None:
             self._most = max((self._over_all(other) for other in self._ahead.values()), default=-self._lenience)
 
@@ -127,12 +128,12 @@ class OuterStepBudget:
         return self._most >= self._overdue
 
     def exhausted(self, unit: str) -> bool:
-        """Whether the unit is so far ahead of the clock that the clock would not catch up with one more step."""
+        """Return whether the unit is so far ahead of the clock that the clock would not catch up with one more step."""
         ahead = self._ahead.get(unit)
         return ahead is not None and self._now_ahead(ahead) > self._furthest - 1
 
     def spend(self) -> None:
-        """The outer step was taken."""
+        """Spend the outer step that was taken."""
         self._credit = max(0.0, self._credit - 1)
         self._spent += 1
         self._most = max(-self._lenience, self._most - MOST_LOCAL_STEPS)

@@ -42,7 +42,7 @@ class Piece:
         return math.prod(self.size)
 
     def of[T: np.generic](self, tensor: NDArray[T]) -> NDArray[T]:
-        """A view of the piece within a tensor of its name."""
+        """Return a view of the piece within a tensor of its name."""
         where: tuple[Any, ...] = tuple(slice(start, start + size) for start, size in zip(self.start, self.size, strict=True))
         view: NDArray[T] = tensor[(*where, ...)]  # "...": a scalar gives a view, too
         return view
@@ -52,12 +52,12 @@ class Piece:
 
 
 def whole(spec: TensorSpec) -> Piece:
-    """All of a tensor."""
+    """Return all of a tensor."""
     return Piece(spec.name, (0,) * len(spec.shape), spec.shape)
 
 
 def deal(specs: Sequence[TensorSpec], ranks: int) -> list[list[Piece]]:
-    """Owners for tensors that every one of `ranks` processes has as a whole: the pieces of each rank.
+    """Return owners for tensors that every one of `ranks` processes has as a whole: the pieces of each rank.
 
     Each tensor is cut along its longest axis into parts that differ by one row at most; the longer ones go to those who have least so
     far. Deterministic: every process gets the same answer.
@@ -117,14 +117,14 @@ class Portion:
     """Elements of the flat vector; 0: the rank owns nothing of this fragment."""
 
     def slices(self) -> Iterator[tuple[Piece, slice]]:
-        """Where each piece lies in the portion's flat vector."""
+        """Yield where each piece lies in the portion's flat vector."""
         start = 0
         for piece in self.pieces:
             yield piece, slice(start, start + piece.elements)
             start += piece.elements
 
     def cut[T: np.generic](self, values: NDArray[T]) -> NDArray[T]:
-        """The portion's values, a copy of [size], from the fragment's flat vector of any type."""
+        """Return the portion's values, a copy of [size], from the fragment's flat vector of any type."""
         part = np.empty(self.size, values.dtype)
         for (_, at), source in zip(self.slices(), self._views(values), strict=True):
             part[at].reshape(source.shape)[...] = source
@@ -139,7 +139,7 @@ class Portion:
             target[...] = part[at].reshape(target.shape)
 
     def _views[T: np.generic](self, values: NDArray[T]) -> Iterator[NDArray[T]]:
-        """A view of each piece within the fragment's flat vector."""
+        """Yield a view of each piece within the fragment's flat vector."""
         if values.shape != (self.fragment.size,):
             raise ValueError(f"fragment {self.fragment.index} has {self.fragment.size} elements, not an array of shape {values.shape}")
         tensors = {tensor.name: values[at].reshape(tensor.shape) for tensor, at in self.fragment.slices()}
@@ -147,15 +147,15 @@ class Portion:
 
 
 def portion(fragment: Fragment, pieces: Iterable[Piece]) -> Portion:
-    """The portion of a rank with these pieces, of which those of other fragments' tensors do not count."""
+    """Return the portion of a rank with these pieces, of which those of other fragments' tensors do not count."""
     order = {tensor.name: index for index, tensor in enumerate(fragment.tensors)}
     own = tuple(sorted((piece for piece in pieces if piece.tensor in order), key=lambda piece: (order[piece.tensor], piece.start)))
     return Portion(fragment, own, sum(piece.elements for piece in own))
 
 
 def _is_grid(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
-    """Whether the pieces are the cells of a regular grid over the whole tensor, each once: so nearly every framework shards. False for all
-    others, good or bad."""
+    """Return whether the pieces are the cells of a regular grid over the whole tensor, each once: so nearly every framework shards. False
+    for all others, good or bad."""
     try:
         starts = np.array([piece.start for piece in pieces], np.int64).reshape(-1, len(spec.shape))
         sizes = np.array([piece.size for piece in pieces], np.int64).reshape(-1, len(spec.shape))

@@ -42,13 +42,13 @@ class Quarantine:
     """The records of one job."""
 
     def __init__(self, fragments: int) -> None:
-        """`fragments`: P."""
+        """Begin with `fragments`: P."""
         self._forgotten_after = CLEAN_CYCLES * fragments
         self._records: dict[str, Record] = {}
 
     def judged(self, refused: Collection[str], accepted: Collection[str]) -> set[str]:
-        """One merge was judged. Returns the units that must not take part any longer. Their records stay: the next refusal of a later
-        attempt quarantines that one too, until it has contributed cleanly for long enough."""
+        """Note that one merge was judged. Returns the units that must not take part any longer. Their records stay: the next refusal of a
+        later attempt quarantines that one too, until it has contributed cleanly for long enough."""
         for unit in accepted:
             if (record := self._records.get(unit)) is not None:
                 record.clean += 1

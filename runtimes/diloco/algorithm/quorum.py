@@ -46,7 +46,7 @@ class MovingAverage:
 def grace_seconds(
     step_seconds: float, quorum_seconds: float, sync_seconds: float, overlap_steps: int, safety_factor: float, max_steps: float
 ) -> float:
-    """Length of the grace window, seconds (the paper):
+    """Return length of the grace window, seconds (the paper):
 
     `min(gamma * (tau * step_time - (quorum_time + sync_time)), max_steps * step_time)`, at least 0. The times are moving averages in
     seconds, gamma is `safety_factor`, tau is `overlap_steps`.

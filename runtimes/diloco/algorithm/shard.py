@@ -131,16 +131,17 @@ class Shard:
         return tuple(self._residual)
 
     def value(self, p: int) -> Array:
-        """Fragment p as float32 [size], read-only. A later merge makes a new array and leaves this one as it is. Raises ValueError before
-        the seed."""
+        """Return fragment p as float32 [size], read-only. A later merge makes a new array and leaves this one as it is. Raises ValueError
+        before the seed."""
         return self._seeded_values()[p]
 
     def whole(self, p: int) -> memoryview:
-        """The payload of fragment p in FLOAT32. It shares the value's memory; values of a shard are finite, so nothing is searched."""
+        """Return the payload of fragment p in FLOAT32. It shares the value's memory; values of a shard are finite, so nothing is
+        searched."""
         return memoryview(self.value(p).astype("<f4", copy=False)).cast("B")
 
     def value_norms(self) -> list[float]:
-        """Per fragment, the Euclidean norm of its value. Reads all of it. Raises ValueError before the seed."""
+        """Return per fragment the Euclidean norm of its value. Reads all of it. Raises ValueError before the seed."""
         return [math.hypot(*norms(f, value)) for f, value in zip(self.fragments, self._seeded_values(), strict=True)]
 
     def restore(
@@ -175,7 +176,7 @@ class Shard:
     # --- contributions ------------------------------------------------------------------------------------------------
 
     def decode(self, offer: Offer, payload: Buffer) -> Decoded:
-        """The outer gradient of an answer that the coordinator has admitted. In any thread: changes nothing, keeps no `payload`.
+        """Return the outer gradient of an answer that the coordinator has admitted. In any thread: changes nothing, keeps no `payload`.
 
         Raises codec.NonFiniteError for NaN or infinity, codec.CodecError for another size than the fragment's in this coding.
         """
@@ -185,7 +186,7 @@ class Shard:
         return Decoded(delta, tuple(np.sqrt(squares.sums).tolist()), version)
 
     def decode_portions(self, offer: Offer, parts: Sequence[tuple[Portion, Buffer]]) -> Decoded:
-        """As `decode`, of an answer in portions that cover the fragment exactly once, each coded as a vector of its own."""
+        """Decode, as `decode`, an answer in portions that cover the fragment exactly once, each coded as a vector of its own."""
         fragment = self.fragments[offer.fragment]
         version, anchor = self._versions[offer.fragment], self.value(offer.fragment)
         delta = self.memory.floats(fragment.size)
@@ -282,8 +283,8 @@ class Shard:
         self._versions[p] = update.t
 
     def _code(self, p: int, stepped: Array) -> tuple[memoryview, Array, Array | None] | None:
-        """(payload, new value, new residual) of fragment p; None if that is not finite. `stepped`: the new value for FLOAT32, else the
-        update with what the coding of former ones has left out."""
+        """Return (payload, new value, new residual) of fragment p; None if that is not finite. `stepped`: the new value for FLOAT32, else
+        the update with what the coding of former ones has left out."""
         try:
             payload = codec.encode(self.coding, stepped, take=self.memory.take)
             if not self.coding.delta:
@@ -298,7 +299,7 @@ class Shard:
             return None
 
     def _keep_memory(self, units: int) -> None:
-        """For so many contributions to an exchange; and a payload of each may be under way."""
+        """Keep memory for so many contributions to an exchange; and a payload of each may be under way."""
         limits = {self._array_bytes: _EXCHANGES_IN_FLIGHT * units + _ARRAYS_OF_A_MERGE}
         # In FLOAT32 payloads are as large as arrays.
         limits[self._payload_bytes] = limits.get(self._payload_bytes, 0) + units + _PAYLOADS_OF_A_MERGE

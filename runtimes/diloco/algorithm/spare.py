@@ -26,21 +26,21 @@ class SpareMemory:
     """Memory to write to, in pieces of few sizes. From any thread."""
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        """`sizes`: bytes of the pieces that are kept. None are kept before `keep`."""
+        """Begin with `sizes`: bytes of the pieces that are kept. None are kept before `keep`."""
         self._spare: dict[int, list[Bytes]] = {size: [] for size in sorted(set(sizes))}
         self._limits: dict[int, int] = {}
 
     def keep(self, size: int, limit: int) -> None:
-        """Of this size keep as many spare pieces as `limit`, from now on."""
+        """Keep of this size as many spare pieces as `limit`, from now on."""
         self._limits[size] = limit
         del self._spare[size][limit:]
 
     def floats(self, n: int) -> Array:
-        """`n` float32 values of any content."""
+        """Return `n` float32 values of any content."""
         return self.take(4 * n).view(np.float32)
 
     def take(self, size: int) -> Bytes:
-        """`size` bytes of any content."""
+        """Return `size` bytes of any content."""
         room = next((one for one in self._spare if one >= size), 0)
         if room >= _MUCH_SMALLER * size:
             return np.empty(size, np.uint8)
@@ -51,8 +51,8 @@ class SpareMemory:
         return np.asarray(_Lent(whole, self._back))[:size]
 
     def _back(self, whole: Bytes) -> None:
-        """In whatever thread let the last reference go, at any moment: so there is no lock, and threads at once may exceed the limit by
-        one piece each."""
+        """Take a piece back in whatever thread let the last reference go, at any moment: so there is no lock, and threads at once may
+        exceed the limit by one piece each."""
         spare = self._spare.get(whole.nbytes)
         if spare is not None and len(spare) < self._limits.get(whole.nbytes, 0):
             spare.append(whole)

@@ -61,8 +61,8 @@ class CoreState:
         return make_fragments(self.layout, len(self.versions))
 
     def parts(self) -> list[dict[str, Array]]:
-        """The arrays of one fragment after the other: views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>` in the
-        shape of the tensor. A snapshot can be read as a model without knowing the fragments.
+        """Return the arrays of one fragment after the other: views named `value/<tensor>`, `momentum/<tensor>` and `residual/<tensor>` in
+        the shape of the tensor. A snapshot can be read as a model without knowing the fragments.
 
         The fragment that was merged longest ago comes first, because it is merged next: what is written in this order is rarely replaced
         before it is written.
@@ -76,7 +76,7 @@ class CoreState:
         return parts
 
     def meta(self) -> dict[str, Any]:
-        """Everything but the arrays, as JSON."""
+        """Return everything but the arrays, as JSON."""
         return {
             "format": FORMAT,
             "t": self.t,
@@ -90,8 +90,8 @@ class CoreState:
 
     @classmethod
     def allocate(cls, meta: Mapping[str, Any]) -> CoreState:
-        """A state with this meta and arrays of any values, to be filled through `parts` and then given to `checked`. So a stored state is
-        in memory once. Raises StateError for a meta that cannot be used."""
+        """Return a state with this meta and arrays of any values, to be filled through `parts` and then given to `checked`. So a stored
+        state is in memory once. Raises StateError for a meta that cannot be used."""
         if meta.get("format") != FORMAT:
             raise StateError(f"the state has format {meta.get('format')!r}, this program reads {FORMAT}")
         try:
@@ -114,7 +114,7 @@ class CoreState:
         return cls(layout, t, versions, values, momentum, residual, contributions, guard)
 
     def checked(self) -> CoreState:
-        """This state, filled and from now on read-only. Raises StateError for NaN and infinity."""
+        """Return this state, filled and from now on read-only. Raises StateError for NaN and infinity."""
         arrays = [x for x in (*self.values, *self.momentum, *self.residual) if x is not None]
         if not all(finite(x) for x in arrays):
             raise StateError("the state holds NaN or infinity")

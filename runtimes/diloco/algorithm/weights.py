@@ -13,8 +13,8 @@ SHARE_ALPHA: Final = 0.1
 
 
 def weight(tokens: float, steps: int) -> float:
-    """`tokens * (tokens / steps)`, quantity times quality (the paper), of the work since the learner last adopted the fragment; 0 without
-    steps. Twice as many steps with the same batch size give twice the weight; half the batch size with equal steps gives a quarter.
+    """Return `tokens * (tokens / steps)`, quantity times quality (the paper), of the work since the learner last adopted the fragment; 0
+    without steps. Twice as many steps with the same batch size give twice the weight; half the batch size with equal steps gives a quarter.
 
     Raises ValueError for a negative counter.
     """
@@ -35,7 +35,7 @@ class Shares:
         self._merges = round(1 / SHARE_ALPHA) if known else 0
 
     def of(self, unit: str) -> float:
-        """0 to 1; 0 for a unit that never took part."""
+        """Return 0 to 1; 0 for a unit that never took part."""
         return self._shares.get(unit, 0.0)
 
     def merged(self, weights: Mapping[str, float]) -> None:
@@ -51,6 +51,6 @@ class Shares:
 
 
 def shares(weights: Mapping[str, float]) -> dict[str, float]:
-    """Each weight over their sum; all 0 if that is 0."""
+    """Return each weight over their sum; all 0 if that is 0."""
     total = sum(weights.values())
     return {unit: w / total if total else 0.0 for unit, w in weights.items()}

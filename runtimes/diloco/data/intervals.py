@@ -65,12 +65,12 @@ class IntervalSet:
         self._ends[first:last] = [b for _, b in kept]
 
     def overlap(self, start: int, end: int) -> list[Range]:
-        """The parts of [start, end) that are in the set, in order."""
+        """Return the parts of [start, end) that are in the set, in order."""
         inside = range(bisect_right(self._ends, start), bisect_left(self._starts, end))
         return [(max(start, self._starts[i]), min(end, self._ends[i])) for i in inside]
 
     def gaps(self, start: int, end: int) -> list[Range]:
-        """The parts of [start, end) that are not in the set, in order."""
+        """Return the parts of [start, end) that are not in the set, in order."""
         found, at = [], start
         for a, b in self.overlap(start, end):
             if at < a:

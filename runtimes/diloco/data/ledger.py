@@ -115,7 +115,7 @@ class Ledger:
     # --- leases and commits -------------------------------------------------------------------------------------------
 
     def begin(self, session: str, unit: str) -> None:
-        """A session of the unit begins, with counters from 0. Repeating it changes nothing."""
+        """Begin a session of the unit, with counters from 0. Repeating it changes nothing."""
         self._sessions.setdefault(session, _WorkSession(unit))
 
     def lease(self, session: str, n: int) -> WorkLease:
@@ -137,13 +137,13 @@ class Ledger:
         return lease
 
     def leased_to(self, session: str) -> int:
-        """Samples of all leases of the session since it began. Raises LedgerError for a session that has not begun or is over."""
+        """Return samples of all leases of the session since it began. Raises LedgerError for a session that has not begun or is over."""
         held = self._session(session)
         return held.done.samples + held.leased
 
     def commit(self, session: str, done: UnitWork) -> UnitWork:
-        """The model holds this session's first `done.samples` samples. The counts are totals since the session began, so a repeated or late
-        call changes nothing. Returns what is newly committed.
+        """Note that the model holds this session's first `done.samples` samples. The counts are totals since the session began, so a
+        repeated or late call changes nothing. Returns what is newly committed.
 
         A program that feeds itself counts tokens and steps and leaves the samples at 0.
         Raises LedgerError, and commits nothing, for a session that has not begun or is over, for more samples than were leased to it, and
@@ -170,7 +170,7 @@ class Ledger:
         return new
 
     def release(self, session: str, keep: int | None = None) -> tuple[Range, ...]:
-        """The session is over: what it has not committed is free. Returns those ranges in the order of the leases.
+        """End the session: what it has not committed is free. Returns those ranges in the order of the leases.
 
         With `keep`, the session's first `keep` samples stay leased and may still be committed. The last call is without.
         """
@@ -196,7 +196,7 @@ class Ledger:
     # --- totals -------------------------------------------------------------------------------------------------------
 
     def unit(self, unit: str) -> UnitWork:
-        """What is committed of the unit, all attempts."""
+        """Return what is committed of the unit, all attempts."""
         return self._units.get(unit, UnitWork())
 
     @property
@@ -225,12 +225,12 @@ class Ledger:
         return Usual(_lower_median([x.tokens / x.samples for x in believed]), _lower_median([x.tokens / max(1, x.steps) for x in believed]))
 
     def committed(self) -> tuple[Range, ...]:
-        """All committed numbers."""
+        """Return all committed numbers."""
         return tuple(self._committed)
 
     def times_trained(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """[start, end) in pieces (start, end, times): 1 where committed, 0 where not. How often a *sample* was trained is the sum over
-        its numbers, `sampling.sequence_numbers`."""
+        """Return [start, end) in pieces (start, end, times): 1 where committed, 0 where not. How often a *sample* was trained is the sum
+        over its numbers, `sampling.sequence_numbers`."""
         pieces = [(a, b, 1) for a, b in self._committed.overlap(start, end)] + [(a, b, 0) for a, b in self._committed.gaps(start, end)]
         return sorted(pieces)
 
@@ -277,7 +277,7 @@ class Ledger:
             raise LedgerError(f"the ledger's sessions are incomplete or malformed: {type(e).__name__}: {e}") from e
 
     def to_json(self) -> dict[str, Any]:
-        """For a snapshot. What is leased counts as free; see `sessions_to_json`."""
+        """Write the ledger for a snapshot. What is leased counts as free; see `sessions_to_json`."""
         return {
             "format": FORMAT,
             "frontier": self._frontier,
@@ -288,7 +288,8 @@ class Ledger:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Ledger:
-        """The inverse of `to_json`; everything that was not committed is free. Raises LedgerError for malformed or contradictory data.
+        """Return the inverse of `to_json`; everything that was not committed is free. Raises LedgerError for malformed or contradictory
+        data.
 
         Tokens and steps beyond MOST_WORK, which a hostile learner may have had stored, are replaced, see `repaired`.
         """

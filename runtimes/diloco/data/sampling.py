@@ -29,7 +29,7 @@ _HELD_OUT_SALT: Final = 0x48656C644F7574
 
 
 def _mix(x: int) -> int:
-    """Finalizer of SplitMix64 (Steele, Lea, Flood 2014): 64 bits to 64 bits, one to one."""
+    """Return finalizer of SplitMix64 (Steele, Lea, Flood 2014): 64 bits to 64 bits, one to one."""
     x &= _MASK64
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -37,7 +37,7 @@ def _mix(x: int) -> int:
 
 
 def _mix_array(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The same for an array, in place."""
+    """Return the same for an array, in place."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)
@@ -58,11 +58,11 @@ class Permutation:
             raise ValueError(f"cannot permute {plural(self.size, 'sample')}; there must be from 1 to 2^62")
 
     def forward(self, positions: Numbers) -> Numbers:
-        """Position in the order -> sample. Raises ValueError for a position outside 0..size-1."""
+        """Return position in the order -> sample. Raises ValueError for a position outside 0..size-1."""
         return self._walk(positions, inverse=False)
 
     def inverse(self, samples: Numbers) -> Numbers:
-        """Sample -> position in the order. Raises ValueError for a sample outside 0..size-1."""
+        """Return sample -> position in the order. Raises ValueError for a sample outside 0..size-1."""
         return self._walk(samples, inverse=True)
 
     def _walk(self, given: Numbers, *, inverse: bool) -> Numbers:
@@ -93,12 +93,12 @@ class Permutation:
 
 
 def epoch_permutation(samples: int, seed: int, epoch: int) -> Permutation:
-    """The order of the samples in one epoch."""
+    """Return the order of the samples in one epoch."""
     return Permutation(samples, _mix(_mix(seed) + epoch * _GOLDEN))
 
 
 def sample_indices(numbers: Numbers, samples: int, seed: int) -> Numbers:
-    """The sample, 0..samples-1, of each sequence number (>= 0, any shape)."""
+    """Return the sample, 0..samples-1, of each sequence number (>= 0, any shape)."""
     if samples < 1:
         raise ValueError(f"there are {samples} samples, so nothing to train on")
     if numbers.size and numbers.min() < 0:
@@ -112,7 +112,7 @@ def sample_indices(numbers: Numbers, samples: int, seed: int) -> Numbers:
 
 
 def sequence_numbers(sample: int, samples: int, seed: int, end: int) -> Iterator[int]:
-    """Every sequence number below `end` that stands for this sample: one an epoch."""
+    """Yield every sequence number below `end` that stands for this sample: one an epoch."""
     for epoch in range(-(-end // samples)):
         number = epoch * samples + int(epoch_permutation(samples, seed, epoch).inverse(np.array([sample]))[0])
         if number < end:
@@ -137,13 +137,13 @@ class Split:
         return self.total - self.held_out
 
     def training_samples(self, indices: Numbers) -> Numbers:
-        """The sample of each index in 0..training-1."""
+        """Return the sample of each index in 0..training-1."""
         if indices.size and indices.min() < 0:
             raise ValueError(f"indices count from 0, not {indices.min()}")
         return self._order.forward(indices + self.held_out)
 
     def held_out_samples(self) -> Numbers:
-        """All samples to evaluate on; never one of `training_samples`."""
+        """Return all samples to evaluate on; never one of `training_samples`."""
         return self._order.forward(np.arange(self.held_out, dtype=np.int64))
 
     @property

@@ -25,7 +25,7 @@ class Watermark:
     """Of one session. `done` is what the session had trained when a contribution was read: totals since it began."""
 
     def __init__(self, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
-        """`stored`: the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Restore the result of `to_json`, `stored`. Raises KeyError, TypeError or ValueError for anything else."""
         self._merged = [UnitWork()] * fragments
         self._merged_at = [0] * fragments
         if stored is not None:
@@ -50,11 +50,11 @@ class Watermark:
         )
 
     def merged(self, p: int) -> UnitWork:
-        """How far the session had trained when the values were read of which fragment `p` has merged its last contribution."""
+        """Return how far the session had trained when the values were read of which fragment `p` has merged its last contribution."""
         return self._merged[p]
 
     def merged_at(self, p: int) -> int:
-        """Outer step of the last merge of fragment `p` that had a contribution of this session; 0: none had."""
+        """Return outer step of the last merge of fragment `p` that had a contribution of this session; 0: none had."""
         return self._merged_at[p]
 
     @property
@@ -63,8 +63,8 @@ class Watermark:
         return bool(self._offers)
 
     def contradiction(self, done: UnitWork) -> str:
-        """Why totals of `done` cannot be those of this session; empty: they can. Contributions may arrive in another order than they were
-        read, but of two totals one is the earlier."""
+        """Return why totals of `done` cannot be those of this session; empty: they can. Contributions may arrive in another order than they
+        were read, but of two totals one is the earlier."""
         for known in (*self._merged, *(offer.done for offer in self._offers.values())):
             fewer, more = sorted((known, done), key=_order)
             if fewer.tokens > more.tokens or fewer.steps > more.steps:
@@ -72,7 +72,7 @@ class Watermark:
         return ""
 
     def offered(self, p: int, t: int, done: UnitWork) -> None:
-        """A contribution to fragment `p` at outer step `t` was accepted."""
+        """Note that a contribution to fragment `p` at outer step `t` was accepted."""
         self._offers[p] = _Offer(t, done)
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +80,8 @@ class Watermark:
         return {"merged": [[done.samples, done.tokens, done.steps] for done in self._merged], "at": list(self._merged_at)}
 
     def closed(self, p: int, t: int, *, merged: bool) -> bool:
-        """The exchange of fragment `p` at outer step `t` is over. `merged`: with this session's contribution. False if it had none."""
+        """Note that the exchange of fragment `p` at outer step `t` is over. `merged`: with this session's contribution. False if it had
+        none."""
         offer = self._offers.get(p)
         if offer is None or offer.t != t:
             return False

@@ -19,7 +19,7 @@ from diloco.export.target_file import TargetFile
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0, or 1 with the reason on stderr."""
+    """Return the exit status: 0, or 1 with the reason on stderr."""
     given = _parser().parse_args(arguments)
     if given.hold:
         _hold()

@@ -97,8 +97,8 @@ class ModelFile:
         return len(self._header) + self.parameters * _CODES[self.dtype][1]
 
     def pieces(self) -> Iterator[bytes]:
-        """The file, some MiB at a time, and before it an empty piece for each block that is read for the checksum only. It is good only if
-        the iteration ends without an ExportError: the snapshot's checksum is known after the last piece. Once."""
+        """Yield the file, some MiB at a time, and before it an empty piece for each block that is read for the checksum only. It is good
+        only if the iteration ends without an ExportError: the snapshot's checksum is known after the last piece. Once."""
         with self._as_export_error():
             for _ in self._skip_to(self._data_at + self._tensors[0].begin):
                 yield b""
@@ -118,7 +118,7 @@ class ModelFile:
 
     # --- the source ---------------------------------------------------------------------------------------------------
     def _of_source(self) -> list[_Tensor]:
-        """The tensors to export, in the order in which they lie. Raises Unusable."""
+        """Return the tensors to export, in the order in which they lie. Raises Unusable."""
         length = int.from_bytes(self._read(8), "little")
         if length > min(_LONGEST_HEADER, self.snapshot.manifest["bytes"]):
             raise Unusable(f"{TENSORS_FILE} is no safetensors file: its header would have {length} bytes")
@@ -146,7 +146,7 @@ class ModelFile:
         return core
 
     def _read(self, size: int) -> bytes:
-        """Exactly so much. Raises Unusable at the end of the file."""
+        """Read exactly so much. Raises Unusable at the end of the file."""
         parts, left = [], size
         while left:
             part = self._file.read(left)
@@ -205,7 +205,7 @@ class ModelFile:
 
 
 def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
-    """The upper half of each value, rounded to nearest, ties to even."""
+    """Return the upper half of each value, rounded to nearest, ties to even."""
     bits = values.view("<u4")
     rounded: bytes = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2").tobytes()
     return rounded
@@ -213,7 +213,7 @@ def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
 
 @contextlib.contextmanager
 def open_model(where: str, *, job: str = "", step: int | None = None, dtype: DType = "float32") -> Iterator[ModelFile]:
-    """The model in the snapshot that `find_snapshot` chooses. Raises ExportError."""
+    """Yield the model in the snapshot that `find_snapshot` chooses. Raises ExportError."""
     with contextlib.ExitStack() as stack:
         for left in reversed(range(_TRIES)):
             try:

@@ -71,7 +71,7 @@ class _Folder:
 
 
 def find_snapshot(where: str, *, job: str = "", step: int | None = None) -> Snapshot:
-    """The newest finished snapshot in `where` (a path or a URI of fsspec), or the newest of outer step `step`.
+    """Return the newest finished snapshot in `where` (a path or a URI of fsspec), or the newest of outer step `step`.
 
     `job`: its name, where several jobs have snapshots there. Raises ExportError. Only the manifest is read and checked.
     """
@@ -100,7 +100,7 @@ def find_snapshot(where: str, *, job: str = "", step: int | None = None) -> Snap
 
 
 def other_steps(snapshot: Snapshot) -> str:
-    """A sentence about the other snapshots beside this one."""
+    """Return a sentence about the other snapshots beside this one."""
     try:
         names = _one_folder(snapshot.fs, snapshot.path.rpartition("/")[0]).snapshots
     except OSError:
@@ -127,7 +127,7 @@ def _errors_of_drivers(where: str) -> Iterator[None]:
 
 
 def _folders(fs: Any, path: str) -> Iterator[_Folder]:
-    """The folders with snapshots at or below `path`, the nearest first."""
+    """Yield the folders with snapshots at or below `path`, the nearest first."""
     waiting, looked_into = [(path, 0)], 0
     while waiting:
         at, depth = waiting.pop(0)
@@ -161,7 +161,7 @@ def _one(fs: Any, path: str) -> _Folder:
 
 
 def _of_job(fs: Any, where: str, folders: Sequence[_Folder], job: str) -> _Folder:
-    """The only folder, or that of the job. Raises ExportError that names the jobs there."""
+    """Return the only folder, or that of the job. Raises ExportError that names the jobs there."""
     if not folders:
         raise ExportError(f"there are no snapshots in {where}: a job writes its first one when its first learner has joined")
     if len(folders) == 1 and not job:
@@ -178,7 +178,7 @@ def _of_job(fs: Any, where: str, folders: Sequence[_Folder], job: str) -> _Folde
 
 
 def _job_of(fs: Any, folder: _Folder) -> str:
-    """From the newest manifest that can be read; "?" if there is none."""
+    """Read the job from the newest manifest that can be read; "?" if there is none."""
     for name in folder.snapshots:
         with contextlib.suppress(Unusable):
             return _job(_manifest(fs, f"{folder.path}/{name}"))
@@ -191,7 +191,7 @@ def _job(manifest: dict[str, Any]) -> str:
 
 
 def _manifest(fs: Any, path: str) -> dict[str, Any]:
-    """Raises Unusable."""
+    """Read the manifest."""
     try:
         manifest = parse_manifest(fs.cat_file(f"{path}/{MANIFEST_FILE}"))
     except FileNotFoundError as error:

@@ -79,7 +79,7 @@ class StreamReader:
         """Everything came, and its checksum holds."""
 
     def feed(self, piece: bytes) -> None:
-        """Raises ExportError for what is no such stream."""
+        """Raise ExportError for what is no such stream."""
         rest = piece
         while rest and not self.complete:
             if self._left:
@@ -97,7 +97,7 @@ class StreamReader:
                 self._line = b""
 
     def end(self) -> None:
-        """No more will come. Raises ExportError if something is missing."""
+        """End the stream: no more will come. Raises ExportError if something is missing."""
         if self.complete:
             return
         if self._announced is None:

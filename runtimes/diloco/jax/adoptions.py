@@ -41,7 +41,7 @@ class Adoptions:
 
     @beside_the_mesh
     def __init__(self, leaves: Collection[jax.Array]) -> None:
-        """Compiles what it runs for leaves of these shapes and types."""
+        """Compile what it runs for leaves of these shapes and types."""
         for leaf in {(one.shape, str(one.dtype), one.sharding): one for one in leaves}.values():
             _some(leaf.addressable_shards[0].data, np.uint8(0))
         self._lasting = Lasting()
@@ -50,7 +50,7 @@ class Adoptions:
 
     @beside_the_mesh
     def adopted(self, before: Mapping[str, jax.Array], adopted: Mapping[str, jax.Array]) -> None:
-        """Leaves are overwritten: by path what they were, and what they are. The largest of them is looked at."""
+        """Note that leaves are overwritten: by path what they were, and what they are. The largest of them is looked at."""
         if self._lasting.looks and adopted:
             path = max(adopted, key=lambda path: adopted[path].size)
             sample = _Sample(path)
@@ -61,8 +61,8 @@ class Adoptions:
 
     @beside_the_mesh
     def stepped(self, leaves: Mapping[str, jax.Array]) -> None:
-        """A step of the program is done: what it gives back. Raises LoopError when its leaves are as if nothing had been adopted, several
-        times running."""
+        """Check what a step of the program gives back. Raises LoopError when its leaves are as if nothing had been adopted, several times
+        running."""
         for sample in self._open:
             sample.take(leaves[sample.path])
         self._done += [sample for sample in self._open if len(sample.values) == 4]
@@ -74,8 +74,8 @@ class Adoptions:
 
 @jax.jit
 def _some(data: jax.Array, nothing: jax.Array) -> jax.Array:
-    """SAMPLE elements of an array, float32, evenly over it. `nothing` is 0: with arithmetic on a value that the compiler does not know,
-    XLA's CPU client computes it on a thread of its own."""
+    """Return SAMPLE elements of an array, float32, evenly over it. `nothing` is 0: with arithmetic on a value that the compiler does not
+    know, XLA's CPU client computes it on a thread of its own."""
     count = min(SAMPLE, data.size)
     flat = np.arange(count, dtype=np.int64) * data.size // max(1, count)
     return data[np.unravel_index(flat, data.shape)].astype(jnp.float32) + nothing

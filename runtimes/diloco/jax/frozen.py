@@ -22,8 +22,8 @@ type _Array = np.ndarray[Any, Any]
 
 
 def frozen_tensors(parts: Sequence[Part], leaves: Mapping[str, Any]) -> list[FrozenTensor]:
-    """The canonical tensors of those leaves that are arrays or numbers; keys of random numbers count as their data, and complex numbers
-    end with an axis of two. Of an array on a device no more than one shard or layer is on the host at a time."""
+    """Return the canonical tensors of those leaves that are arrays or numbers; keys of random numbers count as their data, and complex
+    numbers end with an axis of two. Of an array on a device no more than one shard or layer is on the host at a time."""
     found = []
     for part in parts:
         leaf = leaves[part.parameter]
@@ -49,7 +49,7 @@ def _tensor(part: Part, leaf: Any) -> FrozenTensor:
 
 
 def _pieces(part: Part, leaf: Any) -> Iterator[tuple[tuple[int, ...], _Array]]:
-    """Where they begin in the parameter's own order of axes, and their values on the host."""
+    """Yield where pieces begin in the parameter's own order of axes, and their values on the host."""
     if not isinstance(leaf, jax.Array):
         value = _numbers(np.asarray(leaf))
         value = value if part.layer is None else value[part.layer]
@@ -72,5 +72,5 @@ def _pieces(part: Part, leaf: Any) -> Iterator[tuple[tuple[int, ...], _Array]]:
 
 
 def _numbers(value: _Array) -> _Array:
-    """Complex numbers as pairs of real ones."""
+    """Return complex numbers as pairs of real ones."""
     return np.stack([value.real, value.imag], axis=-1) if value.dtype.kind == "c" else value

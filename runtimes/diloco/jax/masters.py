@@ -27,14 +27,14 @@ class Masters:
 
     @beside_the_mesh
     def __init__(self, params: object, opt_state: object) -> None:
-        """`params` and `opt_state` as the program made them. Waits for the device, once."""
+        """Find the masters in `params` and `opt_state` as the program made them. Waits for the device, once."""
         self._places = _places(params, opt_state)
         self._looks = 0
         self._keep(params, opt_state)
 
     @beside_the_mesh
     def look_again(self, params: object, opt_state: object) -> None:
-        """A step of the program is done: what it returned. Waits for the device in the first steps, if there is something that may be a
+        """Look again at what a step of the program returned. Waits for the device in the first steps, if there is something that may be a
         copy."""
         if self._places and self._looks < LOOKED_AT:
             self._looks += 1
@@ -42,7 +42,7 @@ class Masters:
 
     @beside_the_mesh
     def follow[State](self, paths: Collection[str], params: object, opt_state: State) -> State:
-        """The state with masters of what was adopted: `paths` are those of parameters that were overwritten just now."""
+        """Return the state with masters of what was adopted: `paths` are those of parameters that were overwritten just now."""
         if not self._places:
             return opt_state
         leaves, structure = jax.tree_util.tree_flatten(opt_state)
@@ -61,7 +61,8 @@ class Masters:
 
 
 def _places(params: object, opt_state: object) -> list[dict[_Path, int]]:
-    """For each place of the state below which float32 arrays lie like shorter parameters: by path of the parameter, which of its leaves."""
+    """Find the places of the state below which float32 arrays lie like shorter parameters; for each, by path of the parameter, which of its
+    leaves."""
     of_params = _by_path(params)
     short = {_names(path): path for path, leaf in of_params.items() if _is_short(leaf)}
     found: dict[_Path, dict[_Path, int]] = {}
@@ -91,7 +92,7 @@ def _like(leaf: object, parameter: Any) -> bool:
 
 
 def _are_masters(pairs: Sequence[tuple[Any, Any]]) -> bool:
-    """Whether all equal their parameters, and not because both are zero."""
+    """Return whether all equal their parameters, and not because both are zero."""
     equal = jnp.stack([jnp.array_equal(master.astype(parameter.dtype), parameter) for master, parameter in pairs]).all()
     return bool(equal) and bool(jnp.stack([jnp.any(parameter) for _, parameter in pairs]).any())
 

@@ -18,7 +18,7 @@ _NO_MESH = jax.sharding.Mesh(np.empty((), object), ())
 
 
 def beside_the_mesh[**P, R](call: Callable[P, R]) -> Callable[P, R]:
-    """`call` with no mesh in its context, on whatever thread it runs."""
+    """Return `call` with no mesh in its context, on whatever thread it runs."""
 
     @functools.wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -18,7 +18,7 @@ _HEARTBEAT_SECONDS = 30
 
 
 def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 300) -> None:
-    """`jax.distributed.initialize` with what the pod's environment says, which JAX itself does not read: JAX_NUM_PROCESSES and
+    """Call `jax.distributed.initialize` with what the pod's environment says, which JAX itself does not read: JAX_NUM_PROCESSES and
     JAX_PROCESS_ID, beside JAX_COORDINATOR_ADDRESS. Does nothing in a unit of one process. Call it before anything else of JAX.
 
     `timeout`: seconds to wait for the other processes. Raises ContractError, a ValueError, that names the variable.
@@ -38,7 +38,7 @@ def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 3
 
 
 def world_of(data_parallel: tuple[int, int] | None) -> World | None:
-    """The processes of `jax.distributed`; None: there is one. `data_parallel`: as of `join`. Raises ValueError if that cannot be."""
+    """Return the processes of `jax.distributed`; None: there is one. `data_parallel`: as of `join`. Raises ValueError if that cannot be."""
     if jax.process_count() == 1:
         return None
     data = None if data_parallel is None else DataRank(*data_parallel)

@@ -21,18 +21,18 @@ class ProgressRate:
     """The learning rate of the step that the program takes next."""
 
     def __init__(self, session: Clock, peak: float, schedule: Schedule) -> None:
-        """`peak`: the highest rate."""
+        """Begin with `peak`: the highest rate."""
         self._session = session
         self._peak = peak
         self._schedule = schedule
 
     def __call__(self) -> float:
-        """The rate, for a program that hands it to its own compiled step."""
+        """Return the rate, for a program that hands it to its own compiled step."""
         return self._peak * self._schedule.next_share(self._session)
 
     def into[State](self, opt_state: State) -> State:
-        """`opt_state` with this rate as its `learning_rate`, wherever `optax.inject_hyperparams` keeps one in it. Raises ValueError if it
-        does so nowhere."""
+        """Return `opt_state` with this rate as its `learning_rate`, wherever `optax.inject_hyperparams` keeps one in it. Raises ValueError
+        if it does so nowhere."""
         rate, found = self(), 0
 
         def one(path: tuple[Any, ...], leaf: Any) -> Any:
@@ -54,7 +54,7 @@ class ProgressRate:
 def schedule(
     session: Clock, peak: float, decay: Decay = "cosine", *, warmup: int = 0, final: float = 0.0, tail: float = 0.2
 ) -> ProgressRate:
-    """A rate whose decay follows `session.progress`, so that fast, slow and late units anneal together.
+    """Return a rate whose decay follows `session.progress`, so that fast, slow and late units anneal together.
 
     `peak`: the highest rate. `decay`: "constant", "linear", "cosine" or "wsd". `warmup`: local steps of this process over which the rate
     rises from 0. `final`: the rate at the end of the job, as a share of the highest. `tail`: of "wsd", the last share of the job, in which

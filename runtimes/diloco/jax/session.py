@@ -59,7 +59,7 @@ class Session[Tree, State]:
         on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
         masters: Masters | None = None,
     ) -> None:
-        """`masters`: those in `opt_state`, which follow adoptions; default: there are none."""
+        """Begin with `masters`: those in `opt_state`, which follow adoptions; default: there are none."""
         self._driver = driver
         self._store = store
         self._opt_state = opt_state
@@ -87,7 +87,7 @@ class Session[Tree, State]:
         return self._opt_state
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
-        """`source(numbers)` for one batch of this unit's own work after the other, until the job is done or this unit drains.
+        """Yield `source(numbers)` for one batch of this unit's own work after the other, until the job is done or this unit drains.
 
         `numbers` is int64 [batch_size]: sequence numbers of samples that no other unit has; `source` maps them to a batch,
         deterministically. `step` settles the oldest batches; up to `ahead` may be fetched before. Batches that were never settled come
@@ -96,7 +96,7 @@ class Session[Tree, State]:
         return self._driver.batches(source, batch_size, ahead=ahead)
 
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
-        """The same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
+        """Return the same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
 
         Sequence number n stands for a sample of epoch n // samples: in each epoch every sample comes once among all units, in an order of
         its own that `seed` decides. Every unit must give the same `samples` and `seed`. Without `samples` the indices are the numbers.
@@ -104,7 +104,7 @@ class Session[Tree, State]:
         return self._driver.numbers(batch_size, samples=samples, seed=seed, ahead=ahead)
 
     def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
-        """One shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
+        """Yield one shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
 
         No other unit reads the shard in the same epoch. It counts once the program asks for the next one and does a step; if the unit ends
         before, another one reads the shard from its beginning. Leave the loop over a shard when `over`.
@@ -178,8 +178,8 @@ class Session[Tree, State]:
         self._driver.evaluate(held_out_loss, tokens)
 
     def paused(self, reason: str, at_most: float) -> AbstractContextManager[None]:
-        """Around what keeps the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few
-        words. `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
+        """Hold the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few words.
+        `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
 
         All processes of a unit call it. Raises ValueError for a reason or a time that cannot be.
         """
@@ -206,7 +206,7 @@ class Session[Tree, State]:
         self._driver.__exit__(kind, error, traceback)
 
     def _hand_out_once(self) -> None:
-        """What is adopted while the program holds its parameters comes with its next step: it goes on with those that it holds."""
+        """Hand what is adopted while the program holds its parameters out with its next step: it goes on with those that it holds."""
         if not self._store.handed_out:
             self._hand_out()
 
@@ -240,7 +240,7 @@ type _Forms = tuple[object, list[tuple[object, object]]]
 
 
 def _forms(tree: object) -> _Forms:
-    """The structure of a tree, and shape and type of each leaf; of a leaf that is no array, its type."""
+    """Return the structure of a tree, and shape and type of each leaf; of a leaf that is no array, its type."""
     leaves, structure = jax.tree_util.tree_flatten(tree)
     return structure, [(getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
 

@@ -9,7 +9,7 @@ import jax
 
 
 def with_shards(array: jax.Array) -> jax.Array:
-    """`array`, or one of the same values and memory whose shards can be asked for.
+    """Return `array`, or one of the same values and memory whose shards can be asked for.
 
     `jax.device_put` of an array of this process to all processes, each of which has one device, makes one that JAX 0.12 takes for
     its own only shard: `addressable_shards` raises ValueError, while `addressable_data` knows what this process has.

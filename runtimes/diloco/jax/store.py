@@ -49,11 +49,10 @@ class TreeStore[Tree]:
         trained: Callable[[str], bool] | None = None,
         spread: bool = False,
     ) -> None:
-        """`canonical`: for leaves whose canonical form differs, by path. `embeddings`: by path; default: "embed" in the path.
+        """Begin with `canonical`: for leaves whose canonical form differs, by path. `embeddings`: by path; default: "embed" in the path.
         `stacks`: by path, how many leading axes of the canonical tensor count matrices that are merged each by itself (experts); default:
-        none.
-        `trained`: by path, which leaves are exchanged; default: all. The others are frozen, and may be of any type. `spread`: leaves may
-        be spread over processes (`UnitStore`).
+        none. `trained`: by path, which leaves are exchanged; default: all. The others are frozen, and may be of any type. `spread`: leaves
+        may be spread over processes (`UnitStore`).
 
         Raises LayoutError for a trained leaf that cannot be exchanged (not a floating JAX or numpy array, or spread over processes), and
         for a mapping that does not fit.
@@ -96,7 +95,7 @@ class TreeStore[Tree]:
         return self._handed_out and any(leaf.is_deleted() for leaf in self._leaves.values())
 
     def reclaim(self) -> None:
-        """The tree is not the program's any more. What it donated is made anew, for all of it to be overwritten."""
+        """Reclaim the tree, which is not the program's any more. What it donated is made anew, for all of it to be overwritten."""
         if not self._handed_out:
             return
         self._handed_out = False
@@ -106,7 +105,7 @@ class TreeStore[Tree]:
 
     @beside_the_mesh
     def hand_out(self) -> Tree:
-        """The tree as it is now, for the program to compute with."""
+        """Return the tree as it is now, for the program to compute with."""
         if self._handed_out:
             for ready in self._applied:
                 self._put(ready)
@@ -115,16 +114,16 @@ class TreeStore[Tree]:
         return self.held()
 
     def held(self) -> Tree:
-        """The tree that the program was handed out last, without what was applied since."""
+        """Return the tree that the program was handed out last, without what was applied since."""
         leaves = [self._leaves[path] if path in self._leaves else self._frozen[path] for path in self._paths]
         tree: Tree = jax.tree_util.tree_unflatten(self._structure, leaves)
         return tree
 
     @beside_the_mesh
     def take_back(self, params: Tree) -> None:
-        """The tree after a step on what was handed out last. What was applied in between, while the program held the older values, is put
-        over it. Raises ValueError when its structure, a shape or a type is another than before, and LoopError when it was donated, or when
-        the program undoes what was applied (`Adoptions`)."""
+        """Take the tree back after a step on what was handed out last. What was applied in between, while the program held the older
+        values, is put over it. Raises ValueError when its structure, a shape or a type is another than before, and LoopError when it was
+        donated, or when the program undoes what was applied (`Adoptions`)."""
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
@@ -146,19 +145,20 @@ class TreeStore[Tree]:
             self._put(ready)
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Every canonical tensor that is exchanged, sorted by canonical name."""
+        """Return every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Every canonical tensor of the frozen leaves, sorted by canonical name; of leaves that are numbers, too, and of no others."""
+        """Return every canonical tensor of the frozen leaves, sorted by canonical name; of leaves that are numbers, too, and of no
+        others."""
         return frozen_tensors(self._frozen_parts, self._frozen)
 
     def dtypes(self) -> Mapping[str, str]:
-        """Of the leaves, by canonical name."""
+        """Return the types of the leaves, by canonical name."""
         return {name: self._types[part.parameter].name for name, part in self._parts.items()}
 
     def owned(self) -> Sequence[Piece]:
-        """All of every tensor."""
+        """Return all of every tensor."""
         return [whole(part.spec) for part in self._parts.values()]
 
     @beside_the_mesh
@@ -192,11 +192,11 @@ class TreeStore[Tree]:
 
     @beside_the_mesh
     def fill(self, names: Sequence[str]) -> None:
-        """Nothing: this process has applied to all devices."""
+        """Do nothing: this process has applied to all devices."""
 
     @beside_the_mesh
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """`values` as the leaves keep them; `values` itself if all leaves are float32."""
+        """Return `values` as the leaves keep them; `values` itself if all leaves are float32."""
         parts = self._cut(names, values)
         types = [self._types[part.parameter] for part, _ in parts]
         if all(kept.itemsize >= values.itemsize for kept in types):
@@ -207,7 +207,7 @@ class TreeStore[Tree]:
 
     @beside_the_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        """Copies in host memory of the named tensors, float32 in canonical shape, for use outside of a job. Waits for the devices. Raises
+        """Copy the named tensors to host memory, float32 in canonical shape, for use outside of a job. Waits for the devices. Raises
         KeyError for an unknown name."""
         values = self.stage(names).wait()
         return {part.spec.name: value for part, value in self._cut(names, values)}
@@ -219,11 +219,11 @@ class TreeStore[Tree]:
         self._overwrite(Ready(tuple(values), tuple(self._native(self._parts[name], value) for name, value in values.items())))
 
     def watch(self) -> None:
-        """From now on see whether the program undoes what is applied."""
+        """See from now on whether the program undoes what is applied."""
         self.adoptions = Adoptions(self._leaves.values())
 
     def applied_paths(self) -> list[str]:
-        """The paths of the leaves that were overwritten since the tree was handed out, each once."""
+        """Return the paths of the leaves that were overwritten since the tree was handed out, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for ready in self._applied for name in ready.names))
 
     def _overwrite(self, ready: Ready) -> None:
@@ -238,7 +238,8 @@ class TreeStore[Tree]:
         self._leaves |= updated
 
     def _native(self, part: Part, value: Float32Array) -> _Native:
-        """The value on the device or devices of its leaf, whole; of a layer that is spread over devices, a piece for each of them."""
+        """Return the value on the device or devices of its leaf, whole; of a layer that is spread over devices, a piece for each of
+        them."""
         sharding, committed = self._placements[part.parameter]
         # A copy of its own: on CPU the array may otherwise share the caller's memory.
         native = cast(np.array(part.to_native(value), order="C"), self._types[part.parameter])
@@ -253,7 +254,7 @@ class TreeStore[Tree]:
             return jnp.asarray(native)
 
     def _updated(self, ready: Ready) -> dict[str, jax.Array]:
-        """The leaves that change, by path."""
+        """Return the leaves that change, by path."""
         leaves: dict[str, jax.Array] = {}
         layers: dict[str, list[tuple[int, _Native]]] = {}
         for name, value in zip(ready.names, ready.native, strict=True):
@@ -271,7 +272,7 @@ class TreeStore[Tree]:
         return [(part, values[end - part.spec.size : end].reshape(part.spec.shape)) for part, end in zip(parts, ends, strict=True)]
 
     def _pieces(self, part: Part) -> list[tuple[_Index, jax.Array]]:
-        """Copies of what the tensor is put together from, without its canonical axes: each piece and where it lies."""
+        """Copy what the tensor is put together from, without its canonical axes: each piece and where it lies."""
         leaf = self._leaves[part.parameter]
         if part.layer is None:
             return [((), _copy(leaf, NOTHING))]
@@ -304,7 +305,7 @@ class StagedLeaves:
 
 
 def _canonical(staged: Sequence[tuple[Part, list[tuple[_Index, jax.Array]]]]) -> Float32Array:
-    """The tensors one after the other, float32 in canonical form. Waits for the transfers."""
+    """Return the tensors one after the other, float32 in canonical form. Waits for the transfers."""
     flat = np.empty(sum(part.spec.size for part, _ in staged), np.float32)
     start = 0
     for part, pieces in staged:
@@ -316,7 +317,7 @@ def _canonical(staged: Sequence[tuple[Part, list[tuple[_Index, jax.Array]]]]) ->
 
 
 def cast(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """A C-contiguous array as another floating type; the array itself if it has it.
+    """Return a C-contiguous array as another floating type; the array itself if it has it.
 
     Piece by piece: numpy converts the types that it does not know itself, as bfloat16, under Python's lock, and the training thread
     must not wait for a whole fragment.
@@ -346,8 +347,8 @@ NOTHING = np.uint8(0)
 
 
 def same(value: jax.Array, nothing: jax.Array) -> jax.Array:
-    """`value`, bit by bit, of a computation with arithmetic: `nothing` is 0, which the compiler does not know. Without arithmetic XLA's
-    CPU client would take the computation for a small one and run it at once on the thread that asks for it, here for 10 ms."""
+    """Return `value`, bit by bit, of a computation with arithmetic: `nothing` is 0, which the compiler does not know. Without arithmetic
+    XLA's CPU client would take the computation for a small one and run it at once on the thread that asks for it, here for 10 ms."""
     bits = jnp.dtype(f"uint{8 * value.dtype.itemsize}")
     return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(value, bits) ^ nothing.astype(bits), value.dtype)
 
@@ -370,8 +371,8 @@ def _set_layers(leaf: jax.Array, values: list[jax.Array], layers: list[int], not
 
 
 def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Array:
-    """`leaf` with some slices along its first axis replaced and its placement kept. Compiled once per shape, type and number of slices:
-    the layers are arguments, not constants. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
+    """Return `leaf` with some slices along its first axis replaced and its placement kept. Compiled once per shape, type and number of
+    slices: the layers are arguments, not constants. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
     if len(leaf.sharding.device_set) == 1:
         updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values], NOTHING)
         return updated
@@ -385,7 +386,7 @@ def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Arra
 
 
 def _anew(leaf: jax.Array) -> jax.Array:
-    """An array of the shape, type and placement of one that was donated."""
+    """Return an array of the shape, type and placement of one that was donated."""
     if not leaf.committed:
         return jnp.zeros(leaf.shape, leaf.dtype)
     shape = leaf.sharding.shard_shape(leaf.shape)
@@ -394,7 +395,7 @@ def _anew(leaf: jax.Array) -> jax.Array:
 
 
 def _local_layer(shard: Any, layer: int) -> int | None:
-    """The layer's index within a shard of a stacked leaf; None when the shard does not have it."""
+    """Return the layer's index within a shard of a stacked leaf; None when the shard does not have it."""
     return layer - (shard.index[0].start or 0) if _has(shard.index[0], layer) else None
 
 

@@ -44,7 +44,7 @@ class Place:
         return own if self.part.layer is None else (1, *own)
 
     def native(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """A value of the piece's shape in the leaf's order of axes."""
+        """Return a value of the piece's shape in the leaf's order of axes."""
         turned = value if self.part.axes is None else value.transpose(np.argsort(self.part.axes))
         return turned.reshape(self.size)
 
@@ -63,7 +63,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         stacks: Callable[[str], int] | None = None,
         trained: Callable[[str], bool] | None = None,
     ) -> None:
-        """As `TreeStore`. Raises LayoutError also when the processes do not hold every element of the model between them."""
+        """Hold the tree, as `TreeStore`. Raises LayoutError also when the processes do not hold every element of the model between them."""
         super().__init__(params, canonical=canonical, embeddings=embeddings, stacks=stacks, trained=trained, spread=True)
         self._rank, ranks = jax.process_index(), jax.process_count()
         held: list[dict[Piece, list[jax.Device]]] = [{} for _ in range(ranks)]
@@ -92,7 +92,8 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     @beside_the_mesh
     def take_back(self, params: Tree) -> None:
-        """As `TreeStore.take_back`. Raises ValueError also when a leaf is on other devices than before, or sharded in another way."""
+        """Take the tree back, as `TreeStore.take_back`. Raises ValueError also when a leaf is on other devices than before, or sharded in
+        another way."""
         every = dict(zip(self._paths, jax.tree_util.tree_leaves(params), strict=True))
         for path, (sharding, _) in self._placements.items():
             now = every[path].sharding
@@ -104,11 +105,11 @@ class UnitStore[Tree](TreeStore[Tree]):
         super().take_back(params)
 
     def owned(self) -> Sequence[Piece]:
-        """What this process stages and applies."""
+        """Return what this process stages and applies."""
         return [place.piece for places in self._owned.values() for place in places]
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """As `TreeStore.frozen`, added up over the processes."""
+        """Return the frozen tensors, as `TreeStore.frozen`, added up over the processes."""
         apart = {path for path, leaf in self._frozen.items() if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable}
         own = frozen_tensors(self._frozen_parts, self._frozen)
         if not own:
@@ -136,7 +137,7 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     @beside_the_mesh
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """`values` as the leaves keep them; `values` itself if all leaves are float32."""
+        """Return `values` as the leaves keep them; `values` itself if all leaves are float32."""
         slices = self._slices(names, values)
         types = [self._types[place.part.parameter] for place, _ in slices]
         if all(kept.itemsize >= values.itemsize for kept in types):
@@ -158,7 +159,7 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     @beside_the_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        """As `TreeStore.read`. Raises ValueError for a tensor that is spread over processes."""
+        """Read, as `TreeStore.read`. Raises ValueError for a tensor that is spread over processes."""
         if apart := [name for name in names if not self._leaves[self._parts[name].parameter].is_fully_addressable]:
             raise ValueError(f"tensor {apart[0]!r} is spread over processes: this one does not hold all of it")
         values = TreeStore.stage(self, names).wait()
@@ -166,7 +167,7 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     @beside_the_mesh
     def write(self, values: Mapping[str, Float32Array]) -> None:
-        """As `TreeStore.write`; every process calls it with the same values."""
+        """Write, as `TreeStore.write`; every process calls it with the same values."""
         targets = []
         for name, value in values.items():
             part = self._parts[name]
@@ -206,8 +207,8 @@ class UnitStore[Tree](TreeStore[Tree]):
         return {device: jax.device_put(native, device) for device in place.devices}
 
     def _rectangles(self, part: Part, ranks: int) -> Iterable[tuple[int, Piece, Any, tuple[int, ...]]]:
-        """(process, piece, device, where it begins in the device's shard) for every device of the unit that has a part of the tensor.
-        Arrays of this process alone are taken for those of all."""
+        """Return (process, piece, device, where it begins in the device's shard) for every device of the unit that has a part of the
+        tensor. Arrays of this process alone are taken for those of all."""
         leaf, shape = self._leaves[part.parameter], self._shapes[part.parameter]
         indices: Mapping[Any, Any] = leaf.sharding.devices_indices_map(shape)
         for device, index in indices.items():
@@ -225,7 +226,7 @@ class UnitStore[Tree](TreeStore[Tree]):
                 yield rank, piece, device, inside
 
     def _holding(self, piece: Piece) -> Place | None:
-        """The place of a piece of something that this process has; None: it does not have it."""
+        """Return the place of a piece of something that this process has; None: it does not have it."""
         for held in self._held[piece.tensor]:
             offset = [a - b for a, b in zip(piece.start, held.piece.start, strict=True)]
             if all(low >= 0 and low + n <= length for low, n, length in zip(offset, piece.size, held.piece.size, strict=True)):
@@ -279,7 +280,7 @@ class StagedPieces:
 
 
 def _axes(place: Place) -> tuple[int, ...]:
-    """The canonical order of the axes of the leaf's slice, that of layers first."""
+    """Return the canonical order of the axes of the leaf's slice, that of layers first."""
     axes = place.part.axes or tuple(range(len(place.piece.size)))
     return axes if place.part.layer is None else (0, *(axis + 1 for axis in axes))
 
@@ -324,7 +325,7 @@ def _put(data: jax.Array, values: list[jax.Array], starts: list[tuple[int, ...]]
 
 
 def _with_pieces(leaf: jax.Array, targets: list[tuple[Place, dict[jax.Device, jax.Array]]]) -> jax.Array:
-    """`leaf` with some pieces replaced and its placement kept, shard by shard: nothing moves between devices."""
+    """Return `leaf` with some pieces replaced and its placement kept, shard by shard: nothing moves between devices."""
     shards = []
     for shard in leaf.addressable_shards:
         its = [(place.start, values[shard.device]) for place, values in targets if shard.device in values]

@@ -78,7 +78,7 @@ def _load() -> ctypes.CDLL:
 
 
 def _function(name: str, result: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    """A function of the library."""
+    """Return a function of the library."""
     try:
         function = getattr(_library, name)
     except AttributeError as error:
@@ -95,7 +95,7 @@ def _unusable(why: object) -> ImportError:
 
 
 def _bound(level: int) -> dict[str, Callable[..., Any]]:
-    """The loops as they are compiled for a level of the processor."""
+    """Return the loops as they are compiled for a level of the processor."""
     return {name: _function(f"diloco_{name}_v{level}", *signature) for name, signature in _SIGNATURES.items()}
 
 
@@ -108,12 +108,12 @@ _loops = _bound(LEVEL)
 
 
 def finite(x: Floats) -> bool:
-    """Whether all values are finite."""
+    """Return whether all values are finite."""
     return bool(_loops["finite"](_at(x, np.float32, x.size), x.size))
 
 
 def encode_bfloat16(x: Floats, base: Floats | None, out: NDArray[np.uint16]) -> Status:
-    """`x`, less `base` if there is one, in bfloat16: nearest, ties to even. RESULT_NOT_FINITE: a value is too large for bfloat16."""
+    """Return `x`, less `base` if there is one, in bfloat16: nearest, ties to even. RESULT_NOT_FINITE: a value is too large for bfloat16."""
     n = out.size
     return Status(
         _loops["encode_bfloat16"](_at(x, np.float32, n), _at_or_null(base, np.float32, n), n, _at(out, np.uint16, n, written=True))
@@ -121,7 +121,7 @@ def encode_bfloat16(x: Floats, base: Floats | None, out: NDArray[np.uint16]) -> 
 
 
 def encode_int4(x: Floats, base: Floats | None, scales: Floats, packed: Bytes) -> Status:
-    """`x`, less `base` if there is one, in blocks of 256: `scales` one for each, `packed` two values to a byte."""
+    """Return `x`, less `base` if there is one, in blocks of 256: `scales` one for each, `packed` two values to a byte."""
     n = x.size
     return Status(
         _loops["encode_int4"](
@@ -138,7 +138,7 @@ class Squares:
     """The sums of the squares of consecutive tensors in one array, in float64: filled by the `place` functions."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
-        """`sizes`: values of each tensor. Raises ValueError for an empty one."""
+        """Begin with `sizes`: values of each tensor. Raises ValueError for an empty one."""
         if any(size < 1 for size in sizes):
             raise ValueError(f"an empty tensor has no squares: {list(sizes)}")
         self.ends = np.cumsum(sizes, dtype=np.uintp)
@@ -146,7 +146,7 @@ class Squares:
 
 
 def place_float32(x: Floats, base: Floats, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
-    """`base + x` or `base - x` into `out`, which may be `base`."""
+    """Return `base + x` or `base - x` into `out`, which may be `base`."""
     if mode not in (Mode.ADDED, Mode.SUBTRACTED):
         raise ValueError(f"float32 values are their own decoded form: nothing to do for {mode.name}")
     n = out.size
@@ -187,7 +187,7 @@ class Runs:
     """Elements of a vector, in runs of equal length. C believes what it says, so it is checked here."""
 
     def __init__(self, starts: Indices, length: int, n: int) -> None:
-        """Each run has `length` elements, from `starts` in a vector of `n`. Raises ValueError for an element that is not in it."""
+        """Prepare runs of `length` elements each, from `starts` in a vector of `n`. Raises ValueError for an element that is not in it."""
         if length < 1 or starts.size < 1 or starts.max() > n - length or length > n:
             raise ValueError(f"runs of {length} elements are not within a vector of {n}")
         self.starts, self.length, self.n = starts, length, n
@@ -198,7 +198,7 @@ class Runs:
         return self.starts.size * self.length
 
     def arguments(self) -> tuple[int, int, int]:
-        """As the loops take them."""
+        """Return the arguments as the loops take them."""
         return _at(self.starts, np.uintp, self.starts.size), self.starts.size, self.length
 
 
@@ -215,8 +215,8 @@ def mark_blocks(runs: Runs, marked: Bytes) -> None:
 
 
 def add_int4_runs(scales: Floats, packed: Bytes, runs: Runs, base: Floats, out: Floats, at: int) -> Status:
-    """`base` plus decoded, into `out`, which may be `base`. These and `packed` hold run after run, from their element `at`; `scales` are
-    those of all blocks of the vector that the runs are of."""
+    """Return `base` plus decoded, into `out`, which may be `base`. These and `packed` hold run after run, from their element `at`; `scales`
+    are those of all blocks of the vector that the runs are of."""
     return Status(
         _loops["add_int4_runs"](
             _at(scales, np.float32, -(-runs.n // 256)),
@@ -230,12 +230,12 @@ def add_int4_runs(scales: Floats, packed: Bytes, runs: Runs, base: Floats, out: 
 
 
 def squares(x: Floats) -> float:
-    """The sum of the squares, in float64."""
+    """Return the sum of the squares, in float64."""
     return float(_loops["squares"](_at(x, np.float32, x.size), x.size))
 
 
 def combine(arrays: Sequence[Floats], factors: Sequence[float], divisor: float, out: Floats) -> float:
-    """`out = sum factor * array / divisor`, added in order in float32. Returns the sum of `out`'s squares, in float64."""
+    """Return `out = sum factor * array / divisor`, added in order in float32. Returns the sum of `out`'s squares, in float64."""
     n = out.size
     if not arrays or len(arrays) != len(factors):
         raise ValueError(f"{len(arrays)} arrays with {len(factors)} factors cannot be combined")
@@ -245,7 +245,7 @@ def combine(arrays: Sequence[Floats], factors: Sequence[float], divisor: float, 
 
 
 def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, rate: float, buffer: Floats, out: Floats) -> Status:
-    """`buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer)`, with 0 in the place of a missing `onto`."""
+    """Return `buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer)`, with 0 in the place of a missing `onto`."""
     n = out.size
     return Status(
         _loops["nesterov"](
@@ -262,7 +262,7 @@ def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, ra
 
 
 def _with_room[T: np.generic](x: NDArray[T], runs: Runs, at: int, per_item: int) -> NDArray[T]:
-    """`x` if it holds the runs from element `at`, with `per_item` elements in one of its own."""
+    """Return `x` if it holds the runs from element `at`, with `per_item` elements in one of its own."""
     if at < 0 or x.size * per_item < at + runs.size:
         raise ValueError(f"an array of {x.size} has no room for {runs.size} elements from {at}")
     return x
@@ -290,7 +290,8 @@ def _at_or_null(x: Floats | None, dtype: type[np.generic], size: int) -> int | N
 
 
 def _at(x: NDArray[np.generic], dtype: type[np.generic], size: int, *, written: bool = False) -> int:
-    """The address of `x`. C reads and writes what it is told to: anything but a contiguous vector of this type and size is a TypeError."""
+    """Return the address of `x`. C reads and writes what it is told to: anything but a contiguous vector of this type and size is a
+    TypeError."""
     if x.dtype != dtype or x.shape != (size,) or not x.flags.c_contiguous or not x.flags.aligned or (written and not x.flags.writeable):
         state = "" if x.flags.writeable else "read-only "
         raise TypeError(f"expected a contiguous vector of {size} {np.dtype(dtype).name}, not a {state}{x.dtype} array of shape {x.shape}")

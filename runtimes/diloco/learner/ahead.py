@@ -32,7 +32,7 @@ class StagedAhead:
             self._release(fragment)
 
     def take(self, fragment: int, t: int, version: int) -> tuple[Chunk, Staged] | None:
-        """The answer to the pull of outer step `t`; the caller releases it. None: there is none, and what is kept of the fragment is
+        """Return the answer to the pull of outer step `t`; the caller releases it. None: there is none, and what is kept of the fragment is
         released: it was staged for another exchange, or before the unit received `version`, which it must adopt first."""
         header, staged = self._kept.pop(fragment, (None, None))
         if header is None or staged is None:
@@ -43,7 +43,7 @@ class StagedAhead:
         return None
 
     def received(self, fragment: int) -> None:
-        """A newer version of the fragment has come: what is kept of it will not be sent."""
+        """Drop what is kept of a fragment of which a newer version has come: it will not be sent."""
         self._release(fragment)
 
     def clear(self) -> None:

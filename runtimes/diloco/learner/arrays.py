@@ -19,9 +19,9 @@ class ArrayStore:
     def __init__(
         self, arrays: Mapping[str, Float32Array], *, embeddings: Collection[str] = (), stacks: Mapping[str, int] | None = None
     ) -> None:
-        """`embeddings` names those tensors that the merge treats as embeddings, `stacks` those whose leading axes count matrices that it
-        merges each by itself, with the number of such axes. Raises ValueError for an unknown name there, and TypeError for an array that is
-        not float32."""
+        """Hold arrays; `embeddings` names those tensors that the merge treats as embeddings, `stacks` those whose leading axes count
+        matrices that it merges each by itself, with the number of such axes. Raises ValueError for an unknown name there, and TypeError for
+        an array that is not float32."""
         for name, array in arrays.items():
             if array.dtype != np.float32:
                 raise TypeError(f"tensor {name!r} is {array.dtype}: canonical parameters are float32")
@@ -51,7 +51,7 @@ class ArrayStore:
         return False
 
     def reclaim(self) -> None:
-        """Nothing: steps change the parameters in place."""
+        """Do nothing: steps change the parameters in place."""
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         for staged in [self.stage(max(groups, key=self._size)) for _ in range(2)]:

@@ -20,15 +20,15 @@ class Broadcasts(Protocol):
     """Of the fragments of a model, by index."""
 
     def size(self, fragment: int) -> int:
-        """Elements that this process receives of it."""
+        """Return elements that this process receives of it."""
         ...
 
     def payload_bytes(self, coding: Coding, fragment: int) -> int:
-        """Bytes of a broadcast."""
+        """Return bytes of a broadcast."""
         ...
 
     def value(self, coding: Coding, payload: Buffer, fragment: int, base: Float32Array) -> Float32Array:
-        """The values, float32 [size], that a broadcast against `base`, float32 [size], stands for. Raises CodecError."""
+        """Return the values, float32 [size], that a broadcast against `base`, float32 [size], stands for. Raises CodecError."""
         ...
 
 

@@ -46,7 +46,7 @@ class LearnerConfig:
 
 
 def read_learner_config(environment: Mapping[str, str]) -> LearnerConfig:
-    """The configuration in `environment`. Raises ContractError, which names the variable."""
+    """Return the configuration in `environment`. Raises ContractError, which names the variable."""
     hosts = integer(environment, contract.ENV_HOSTS, 1, 1)
     config = LearnerConfig(
         job=read_job_file(environment),

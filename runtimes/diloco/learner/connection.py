@@ -68,9 +68,10 @@ class Connection:
         peers: Peers | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """`address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation, versions and
-        samples_leased: each stream fills them in. `overlap_steps`: tau. `broadcasts`: what this process receives of the fragments; default:
-        all. `incarnations`: is told of each. `peers`: is told who gives state to whom. `jitter` draws numbers in [0, 1)."""
+        """Begin with `address`: `host:port`. `host_name`: the name that the syncer's certificate must have. `hello` without incarnation,
+        versions and samples_leased: each stream fills them in. `overlap_steps`: tau. `broadcasts`: what this process receives of the
+        fragments; default: all. `incarnations`: is told of each. `peers`: is told who gives state to whom. `jitter` draws numbers in [0,
+        1)."""
         self._address = address
         self._tls = tls
         self._host_name = host_name
@@ -116,17 +117,17 @@ class Connection:
                 self._outbox.progress(progress)
 
     def paused(self, reason: str, at_most: float) -> None:
-        """The program takes no steps for at most so many seconds; "": it goes on. Each stream says so again."""
+        """Note that the program takes no steps for at most so many seconds; "": it goes on. Each stream says so again."""
         self._standing.paused(reason, at_most)
         self.tell_standing()
 
     def holds_parameters(self) -> None:
-        """The model holds the job's parameters. Each stream says so again."""
+        """Note that the model holds the job's parameters. Each stream says so again."""
         self._standing.holds_parameters()
         self.tell_standing()
 
     def finish(self, reason: str) -> None:
-        """The program wants the job to end. Each stream says so again."""
+        """Note that the program wants the job to end. Each stream says so again."""
         self._standing.finish(reason)
         self.tell_standing()
 
@@ -145,7 +146,7 @@ class Connection:
             return True
 
     def set_initial_request(self, samples: int) -> None:
-        """How many samples to ask for when a generation begins, so that the next step finds them leased."""
+        """Set how many samples to ask for when a generation begins, so that the next step finds them leased."""
         self._initial_request = samples
 
     def push(self, generation: int, header: Chunk, staged: Staged) -> None:
@@ -183,7 +184,7 @@ class Connection:
                     self._outbox.seed(seed_chunks(header, value))
 
     def received(self) -> list[Float32Array] | None:
-        """The last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
+        """Return the last received values of every fragment, float32 [size] each, read-only; None unless all have come."""
         with self._lock:
             return [self._bases[i][1] for i in range(len(self._fragments))] if len(self._bases) == len(self._fragments) else None
 

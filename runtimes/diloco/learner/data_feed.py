@@ -28,7 +28,7 @@ class Shard:
 
 
 def shard_of(number: int, count: int, seed: int) -> Shard:
-    """The shard that a sequence number stands for. Raises ValueError without any shards."""
+    """Return the shard that a sequence number stands for. Raises ValueError without any shards."""
     return Shard(int(sample_indices(np.array([number]), count, seed)[0]), count, number // count)
 
 
@@ -43,8 +43,8 @@ class LeasedBatches:
     """Every batch is full."""
 
     def __init__(self, numbers: Callable[[], Iterator[NDArray[np.int64]]], batch_size: int, samples: int | None, seed: int) -> None:
-        """`numbers`: begins an iteration over sequence numbers, int64 [batch_size] each. `samples`: of the data set; None: the indices are
-        the sequence numbers themselves."""
+        """Begin with `numbers`: begins an iteration over sequence numbers, int64 [batch_size] each. `samples`: of the data set; None: the
+        indices are the sequence numbers themselves."""
         if samples is not None and samples < 1:
             raise ValueError(f"samples must be at least 1, not {samples}: there is nothing to train on")
         self.batch_size = batch_size

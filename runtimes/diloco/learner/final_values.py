@@ -17,8 +17,8 @@ _NAMED = 3
 
 
 def changed(store: ParameterStore, names: Sequence[str], slices: Iterable[tuple[str, slice]], final: Float32Array) -> list[str]:
-    """Those of the tensors of which this process holds other values than `final`, float32 [sum of sizes], which the parameters may keep in
-    a shorter type. `slices`: the name of each piece in it, and where it lies. Waits for the device."""
+    """Return those of the tensors of which this process holds other values than `final`, float32 [sum of sizes], which the parameters may
+    keep in a shorter type. `slices`: the name of each piece in it, and where it lies. Waits for the device."""
     staged = store.stage(names)
     held, expected = staged.wait(), store.rounded(names, final)
     found = [name for name, where in slices if not np.array_equal(held[where], expected[where])]
@@ -27,7 +27,7 @@ def changed(store: ParameterStore, names: Sequence[str], slices: Iterable[tuple[
 
 
 def complaint(names: Sequence[str]) -> str:
-    """What is wrong where the program holds other values of these tensors, and what to do."""
+    """Return what is wrong where the program holds other values of these tensors, and what to do."""
     more = f" and {plural(len(names) - _NAMED, 'more tensor')}" if len(names) > _NAMED else ""
     return (
         f"the job is done, and the model no longer holds its final parameters: {', '.join(names[:_NAMED])}{more} changed after the last "

@@ -11,8 +11,8 @@ from types import FrameType, MethodType
 
 
 def let_forked_children_end(handler: Callable[[int, FrameType | None], object]) -> None:
-    """SIGTERM ends a process that is forked while `handler`, a bound method, drains this one. Pools end their workers by this signal; with
-    the handler they would take it for a drain, which is not theirs, and their parent would wait for them for ever."""
+    """Let SIGTERM end a process that is forked while `handler`, a bound method, drains this one. Pools end their workers by this signal;
+    with the handler they would take it for a drain, which is not theirs, and their parent would wait for them for ever."""
     assert isinstance(handler, MethodType)
     draining = weakref.WeakMethod(handler)
     forking = threading.local()

@@ -19,7 +19,7 @@ class HostBuffers[Buffer]:
     freed with its last user."""
 
     def __init__(self, allocate: Callable[[int], Buffer]) -> None:
-        """`allocate`: a new buffer of so many bytes."""
+        """Begin with `allocate`: a new buffer of so many bytes."""
         self._allocate = allocate
         self._free: list[tuple[int, Buffer]] = []
         self._largest = 0
@@ -29,7 +29,8 @@ class HostBuffers[Buffer]:
         self._lock = threading.Lock()
 
     def take(self, size: int) -> tuple[int, Buffer]:
-        """(its bytes, a buffer of at least `size` bytes). All are made as large as the largest so far, so that each fits any fragment."""
+        """Return (its bytes, a buffer of at least `size` bytes). All are made as large as the largest so far, so that each fits any
+        fragment."""
         with self._lock:
             self._largest = max(self._largest, size)
             self._free = [one for one in self._free if one[0] >= self._largest]
@@ -39,7 +40,7 @@ class HostBuffers[Buffer]:
         return taken or (wanted, self._allocate(wanted))
 
     def give(self, size: int, buffer: Buffer) -> None:
-        """`buffer` of `size` bytes is free again. Dropped if it is too small for the largest fragment."""
+        """Take `buffer` of `size` bytes, which is free again. Dropped if it is too small for the largest fragment."""
         with self._lock:
             if size >= self._largest:
                 self._free.append((size, buffer))

@@ -95,8 +95,8 @@ class Inbox:
     program that pauses finds at most one value and one pull of each fragment, and writes each parameter once."""
 
     def __init__(self, overlap_steps: int, changed: threading.Condition | None = None) -> None:
-        """`overlap_steps`: tau. A pull of outer step t is useless once step t + tau + 1 is taken. `changed`: notified of each event, for a
-        reader that waits for other things, too."""
+        """Begin with `overlap_steps`: tau. A pull of outer step t is useless once step t + tau + 1 is taken. `changed`: notified of each
+        event, for a reader that waits for other things, too."""
         self._overlap_steps = overlap_steps
         self._changed = changed or threading.Condition()
         self._events: list[InboxEvent] = []
@@ -114,13 +114,13 @@ class Inbox:
             self._changed.notify()
 
     def drain(self) -> list[InboxEvent]:
-        """All events so far. Never waits."""
+        """Return all events so far. Never waits."""
         with self._changed:
             events, self._events = self._events, []
         return events
 
     def __len__(self) -> int:
-        """Events that wait."""
+        """Return events that wait."""
         with self._changed:
             return len(self._events)
 
@@ -149,7 +149,8 @@ class Inbox:
         )
 
     def _add_welcomed(self, event: Welcomed) -> None:
-        """The syncer waits for no answer to an earlier pull, and a rest is over. If the session does not resume, earlier leases are, too.
+        """Drop what waits: the syncer waits for no answer to an earlier pull, and a rest is over. If the session does not resume, earlier
+        leases are, too.
 
         If it resumes one that the reader has not seen yet, both are one event in the place of the first: leases in between belong to it.
         """

@@ -16,18 +16,18 @@ class Incarnations:
         self._names: list[bytes] = []
 
     def number(self, name: bytes) -> int:
-        """Of this incarnation; of one that was not met before, the next."""
+        """Return the number of this incarnation; of one that was not met before, the next."""
         with self._lock:
             if name not in self._names:
                 self._names.append(name)
             return self._names.index(name)
 
     def known(self, name: bytes) -> int | None:
-        """Its number; None: it was not met yet."""
+        """Return its number; None: it was not met yet."""
         with self._lock:
             return self._names.index(name) if name in self._names else None
 
     def name(self, number: int) -> bytes:
-        """The incarnation with this number."""
+        """Return the incarnation with this number."""
         with self._lock:
             return self._names[number]

@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 def read_config(environment: Mapping[str, str], framework: str, ranks: int, how_to_meet: str) -> LearnerConfig:
-    """What the environment says. `ranks`: the processes of this unit that the framework knows; `how_to_meet`: what a program does so that
-    it knows them. Raises Leave for an environment that cannot be, and for a certificate of another identity."""
+    """Return what the environment says. `ranks`: the processes of this unit that the framework knows; `how_to_meet`: what a program does so
+    that it knows them. Raises Leave for an environment that cannot be, and for a certificate of another identity."""
     try:
         config = read_learner_config(environment)
         if config.ranks != ranks:
@@ -63,9 +63,9 @@ def make_member(
     keepalive: Keepalive,
     inner: InnerState | None = None,
 ) -> Member:
-    """This process's part in the job, which is not started. `world`: the other processes of the unit; None: there are none. `inner`: the
-    state beside the parameters, as far as the framework's adapter knows it. Raises Leave for a model that cannot be trained, and when the
-    ranks of the unit do not agree or do not come."""
+    """Return this process's part in the job, which is not started. `world`: the other processes of the unit; None: there are none. `inner`:
+    the state beside the parameters, as far as the framework's adapter knows it. Raises Leave for a model that cannot be trained, and when
+    the ranks of the unit do not agree or do not come."""
     try:
         layout = Layout(store.specs(), store.frozen())
         fragments = make_fragments(layout, config.job.training.fragments)

@@ -31,12 +31,12 @@ class Lasting:
         return self._seen < FIRST or self._seen % EVERY == 0
 
     def adopted(self) -> None:
-        """An adoption is done."""
+        """Note that an adoption is done."""
         self._seen += 1
 
     def judge(self, name: str, before: NDArray[np.float32], adopted: NDArray[np.float32], *after: NDArray[np.float32]) -> None:
-        """The same elements of a parameter before and after an adoption, and after each of the next two steps. Raises LoopError when the
-        program went on from the values before, several times running."""
+        """Judge the same elements of a parameter before and after an adoption, and after each of the next two steps. Raises LoopError when
+        the program went on from the values before, several times running."""
         if (lasting := lasts(before, adopted, *after)) is None:
             return
         self._lost = 0 if lasting else self._lost + 1
@@ -49,7 +49,7 @@ class Lasting:
 
 
 def lasts(before: NDArray[np.float32], adopted: NDArray[np.float32], after: NDArray[np.float32], later: NDArray[np.float32]) -> bool | None:
-    """Whether the first step after the adoption went on from what was adopted; None: too little changed to tell.
+    """Return whether the first step after the adoption went on from what was adopted; None: too little changed to tell.
 
     The step itself moves the parameters, as far as the one after it, of which it must be told apart. What was not adopted tells nothing.
     """

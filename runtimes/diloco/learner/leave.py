@@ -21,7 +21,7 @@ class Leave(SystemExit):
 
 
 def leave(status: Exit, message: str) -> Leave:
-    """To be raised. The message is on stderr, the pod's log, and the pod's termination message already."""
+    """Return the exception to be raised. The message is on stderr, the pod's log, and the pod's termination message already."""
     leave_last_words(os.environ, status, message)
     sys.stderr.write(f"diloco: {message}\n")
     sys.stderr.flush()
@@ -29,7 +29,7 @@ def leave(status: Exit, message: str) -> Leave:
 
 
 def refused_layout(error: LayoutError) -> Leave:
-    """To be raised for a model that no job can train. A restart would not help, hence no status of a crash."""
+    """Return the exception to be raised for a model that no job can train. A restart would not help, hence no status of a crash."""
     return leave(Exit.REFUSED_LAYOUT, f"this model cannot be trained in a job: {error}")
 
 

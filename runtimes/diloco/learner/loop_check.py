@@ -60,7 +60,7 @@ class LoopCheck:
         """Steps in a row without an update: the last ones, and most of them in the present window."""
 
     def called(self, thread: str) -> None:
-        """The program called from this thread. Raises LoopError where it called from another one before."""
+        """Check that the program called from this thread as before. Raises LoopError where it called from another one before."""
         if self._thread is None:
             self._thread = thread
         if self._thread != thread:
@@ -70,18 +70,18 @@ class LoopCheck:
             )
 
     def begin(self) -> tuple[int, list[NDArray[np.int64]]]:
-        """The program begins a loop over batches, and leaves the one before. Returns the number of the loop, and what it gets again."""
+        """Begin a loop over batches, and leave the one before. Returns the number of the loop, and what it gets again."""
         self._loops += 1
         return self._loops, list(self.unsettled)[self._read :]
 
     def again(self, loop: int) -> None:
-        """The loop goes on. Raises LoopError after another has begun."""
+        """Note that the loop goes on. Raises LoopError after another has begun."""
         if loop != self._loops:
             raise LoopError("two loops take batches of this session in turn: batches of one would count for the other. Use one at a time")
 
     def fetch(self, ahead: int, *, shards: bool = False, who: str = "the program") -> None:
-        """The program wants one more batch, or shard. `ahead`: how many it may hold unsettled. `who`: what the error calls it. Raises
-        LoopError."""
+        """Note that the program wants one more batch, or shard. `ahead`: how many it may hold unsettled. `who`: what the error calls it.
+        Raises LoopError."""
         if self.feeds_itself:
             raise LoopError(
                 "this program takes a batch from the session after steps with data of its own: the ledger cannot count both. Take every "
@@ -105,14 +105,14 @@ class LoopCheck:
         self._shards = shards
 
     def shard_read(self) -> None:
-        """The program has read a shard and wants the next one: the next step settles it."""
+        """Note that the program has read a shard and wants the next one: the next step settles it."""
         self._read += 1
 
     def step(
         self, tokens: SupportsIndex | float, batches: SupportsIndex | float, updates: Sequence[int] | None = None
     ) -> tuple[int, int | None]:
-        """The program says that a step is done; (tokens, batches settled) of it; None: the program feeds itself. `updates`: so far, of each
-        optimizer; None: not known.
+        """Note that the program says that a step is done; (tokens, batches settled) of it; None: the program feeds itself. `updates`: so
+        far, of each optimizer; None: not known.
 
         Raises LoopError, and ValueError or TypeError for what is no number. Then nothing is settled.
         """
@@ -141,11 +141,12 @@ class LoopCheck:
         return count, None if self.feeds_itself else settled
 
     def in_step(self, updates: Sequence[int] | None) -> bool:
-        """The program has updated its parameters, and no `step` has counted it yet. `updates`: as in `step`."""
+        """Say whether the program has updated its parameters, and no `step` has counted it yet. `updates`: as in `step`."""
         return updates is not None and tuple(updates) != (self._last or (0,) * len(updates))
 
     def _compare(self, updates: tuple[int, ...]) -> None:
-        """The weight of a contribution is tokens * tokens / steps: four steps for each update would make it a quarter."""
+        """Compare the updates: the weight of a contribution is tokens * tokens / steps, so four steps for each update would make it a
+        quarter."""
         self._updates = self._updates or (0,) * len(updates)
         self._gap = self._gap + 1 if updates == (self._last or self._updates) else 0
         self._longest_gap = max(self._longest_gap, self._gap)

@@ -54,7 +54,7 @@ class Member(Protocol):
         ...
 
     def holds_parameters(self) -> None:
-        """The model holds the job's parameters: the first step comes next. Of a unit's ranks the leader says so."""
+        """Note that the model holds the job's parameters: the first step comes next. Of a unit's ranks the leader says so."""
         ...
 
     def warm_up(self) -> None:
@@ -71,7 +71,7 @@ class Member(Protocol):
         ...
 
     def take(self, count: int) -> NDArray[np.int64] | None:
-        """The sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
+        """Return the sequence numbers of this process's next batch, int64 [count]; None: there are none now."""
         ...
 
     @property
@@ -85,12 +85,12 @@ class Member(Protocol):
         ...
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
-        """A local step is done, which settles the oldest `batches` batches of those taken; None: the program feeds itself. `loss`: NaN or
-        None if it is not known."""
+        """Note that a local step is done, which settles the oldest `batches` batches of those taken; None: the program feeds itself.
+        `loss`: NaN or None if it is not known."""
         ...
 
     def paused(self, reason: str, at_most: float) -> None:
-        """The program takes no steps for at most so many seconds; "": it goes on. Of a unit's ranks the leader says so."""
+        """Note that the program takes no steps for at most so many seconds; "": it goes on. Of a unit's ranks the leader says so."""
         ...
 
     @property
@@ -99,7 +99,7 @@ class Member(Protocol):
         ...
 
     def finish(self, reason: str) -> None:
-        """The program wants the job to end now. Of a unit's ranks the leader says so."""
+        """Note that the program wants the job to end now. Of a unit's ranks the leader says so."""
         ...
 
     def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
@@ -112,15 +112,15 @@ class Member(Protocol):
         ...
 
     def changed(self) -> list[str]:
-        """Of a job that is done: the tensors of which the program holds other values than the final ones. Waits for the device."""
+        """Return the tensors of a job that is done of which the program holds other values than the final ones. Waits for the device."""
         ...
 
     def drain(self) -> None:
-        """The process was told to end. Called by a handler of a signal: it only takes note."""
+        """Note that the process was told to end. Called by a handler of a signal: it only takes note."""
         ...
 
     def evaluated(self, held_out_loss: float, tokens: int) -> None:
-        """The loss of the final parameters, a mean over `tokens` tokens."""
+        """Report the loss of the final parameters, a mean over `tokens` tokens."""
         ...
 
     def close(self) -> None:

@@ -65,9 +65,9 @@ class Outbox:
         now: Callable[[], float] = time.monotonic,
         alive: Callable[[], Alive] | None = None,
     ) -> None:
-        """`overlap_steps`: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes wait at most,
-        beside the one under way. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending thread and
-        not for long; None: the syncer is told nothing of it."""
+        """Begin with `overlap_steps`: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes wait
+        at most, beside the one under way. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending
+        thread and not for long; None: the syncer is told nothing of it."""
         self._changed = threading.Condition()
         self._overlap_steps = overlap_steps
         self._now = now
@@ -111,7 +111,7 @@ class Outbox:
             self._changed.notify_all()
 
     def tell_alive(self) -> None:
-        """Things have changed: say so at once."""
+        """Say at once that things have changed."""
         with self._changed:
             self._alive_at = self._now()
             self._changed.notify()
@@ -150,7 +150,7 @@ class Outbox:
             self._changed.notify_all()
 
     def abandon(self) -> None:
-        """The stream is over: send nothing any more."""
+        """Abandon the stream: send nothing any more."""
         with self._changed:
             self._abandoned = True
             for transfer in self._ordered:
@@ -163,18 +163,18 @@ class Outbox:
     # --- what the syncer says -----------------------------------------------------------------------------------------
 
     def may_cancel(self) -> None:
-        """The syncer understands a cancelled transfer: one that is over may end unfinished."""
+        """Note that the syncer understands a cancelled transfer: one that is over may end unfinished."""
         with self._changed:
             self._syncer_takes_cancelled = True
 
     def acknowledges(self) -> None:
-        """The syncer acknowledges chunks, and understands that this end does."""
+        """Note that the syncer acknowledges chunks, and understands that this end does."""
         with self._changed:
             self._acknowledges = True
             self._window.limit()
 
     def taken(self, total: int) -> None:
-        """The syncer has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
+        """Note that the syncer has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
         with self._changed:
             self._window.taken(total, self._now())
             while self._arriving and self._window.has_arrived(self._arriving[0][0]):
@@ -182,28 +182,28 @@ class Outbox:
             self._changed.notify_all()
 
     def took(self, count: int) -> None:
-        """A chunk of the syncer with `count` bytes of data has come."""
+        """Note that a chunk of the syncer with `count` bytes of data has come."""
         with self._changed:
             self._receipts.take(count)
             if self._acknowledges and self._receipts.due:
                 self._changed.notify_all()
 
     def clock(self, t: int) -> None:
-        """The syncer has taken outer step `t`: the exchanges up to t - tau - 1 are over."""
+        """Note that the syncer has taken outer step `t`: the exchanges up to t - tau - 1 are over."""
         with self._changed:
             self._clock = max(self._clock, t)
             self._times.clock(t)
             self._drop_what_is_over()
 
     def merged(self, fragment: int, t: int) -> None:
-        """Version `t` of the fragment has come: its exchanges up to `t` are over."""
+        """Note that version `t` of the fragment has come: its exchanges up to `t` are over."""
         with self._changed:
             self._merged[fragment] = t
             self._clock = max(self._clock, t)
             self._drop_what_is_over()
 
     def all_merged(self) -> None:
-        """The job is at its last outer step: no push is needed any more."""
+        """Note that the job is at its last outer step: no push is needed any more."""
         with self._changed:
             self._all_over = True
             self._drop_what_is_over()
@@ -222,7 +222,7 @@ class Outbox:
     # --- taking -------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[FromLearner | bytes]:
-        """The messages for the stream, until its end. Waits for the next one."""
+        """Yield the messages for the stream, until its end. Waits for the next one."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._has_message() or self._is_at_end(), self._until_alive())
@@ -236,14 +236,14 @@ class Outbox:
                     return
 
     def sent(self) -> None:
-        """The message that was taken last has left this process."""
+        """Note that the message that was taken last has left this process."""
         with self._changed:
             if self._last_ends is not None:
                 self._times.took(self._now() - self._last_ends.begun_at)
                 self._last_ends = None
 
     def take(self) -> FromLearner | bytes | None:
-        """The next message, a chunk as its bytes; None: there is none now. For one thread, which calls `sent` after each message."""
+        """Return the next message, a chunk as its bytes; None: there is none now. For one thread, which calls `sent` after each message."""
         while True:
             with self._changed:
                 if self._abandoned:
@@ -273,7 +273,7 @@ class Outbox:
                     return made
 
     def _next_small(self) -> FromLearner | None:
-        """A message without payload that is due before the next chunk."""
+        """Return a message without payload that is due before the next chunk."""
         if self._control:
             return self._control.popleft()
         if self._alive is not None and self._alive_is_due():
@@ -317,7 +317,7 @@ class Outbox:
             sending.ended()
 
     def _has_message(self) -> bool:
-        """Whether `take` has something to do."""
+        """Return whether `take` has something to do."""
         if self._abandoned:
             return False
         small = self._control or self._progress is not None or (self._acknowledges and self._receipts.due)
@@ -330,15 +330,15 @@ class Outbox:
         return None if self._alive is None or self._finishing else max(0.0, self._alive_at - self._now())
 
     def _may_end_unfinished(self) -> bool:
-        """Whether what is under way is over, and the syncer is to hear of it, or need not."""
+        """Return whether what is under way is over, and the syncer is to hear of it, or need not."""
         return self._sending is not None and self._sending.over and (self._syncer_takes_cancelled or not self._sending.begun)
 
     def _may_send(self) -> bool:
-        """Whether there is a chunk to be sent and the window is open for it."""
+        """Return whether there is a chunk to be sent and the window is open for it."""
         return bool(self._sending or self._ordered) and self._window.is_open(self._now())
 
     def _is_at_end(self) -> bool:
-        """Whether nothing will be sent any more."""
+        """Return whether nothing will be sent any more."""
         return self._abandoned or (self._finishing and not self._sending and not self._ordered)
 
     # --- what is over -------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def _outer_step(transfer: _Transfer) -> int:
 
 
 def _next_of(transfer: _Transfer, most: int) -> FromLearner | DataChunk | None:
-    """The next message of `transfer`, a chunk with at most `most` bytes; None: there is no more."""
+    """Return the next message of `transfer`, a chunk with at most `most` bytes; None: there is no more."""
     message = transfer.rest or next(transfer.messages, None)
     if isinstance(message, DataChunk):
         message, transfer.rest = divide(message, most)
@@ -373,6 +373,6 @@ def _next_of(transfer: _Transfer, most: int) -> FromLearner | DataChunk | None:
 
 
 def _on_wire(message: FromLearner | DataChunk | None) -> tuple[FromLearner | bytes | None, int, bool]:
-    """(`message` as it is sent, bytes of a chunk's data, whether its transfer ends with it). A chunk is copied here, as the memory that it
-    was cut from may be used again once its transfer has ended."""
+    """Return (`message` as it is sent, bytes of a chunk's data, whether its transfer ends with it). A chunk is copied here, as the memory
+    that it was cut from may be used again once its transfer has ended."""
     return (to_wire(message), len(message.data), is_last(message)) if isinstance(message, DataChunk) else (message, 0, True)

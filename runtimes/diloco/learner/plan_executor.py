@@ -35,7 +35,7 @@ class PlanExecutor:
         link: SyncerLink,
         on_adopt: Callable[[Sequence[str]], None] | None,
     ) -> None:
-        """`on_adopt` is called with the names of the tensors that were overwritten just now."""
+        """Carry out plans on `store`; `on_adopt` is called with the names of the tensors that were overwritten just now."""
         self._unit = unit
         self._store = store
         self._fragments = fragments
@@ -58,7 +58,7 @@ class PlanExecutor:
                 self._arrived[event.fragment] = event
 
     def carry_out(self, plan: UnitPlan, state: UnitState) -> None:
-        """`state`: once the plan is carried out. What the plan says of a refusal is left to the caller."""
+        """Carry out a plan; `state`: once that is done. What the plan says of a refusal is left to the caller."""
         self._work.follow(plan.work)
         for read in plan.reads:
             self._read(read, state)
@@ -125,7 +125,7 @@ class PlanExecutor:
                 self._on_adopt(names)
 
     def changed(self) -> list[str]:
-        """The tensors of which the model does not hold the final values. What the program has lent to a step is not looked at."""
+        """Return the tensors of which the model does not hold the final values. What the program has lent to a step is not looked at."""
         if self._store.lent:
             return []
         return [
@@ -152,7 +152,7 @@ def _named(fragment: Fragment) -> Iterator[tuple[str, slice]]:
 
 
 def progress_of(state: UnitState, step_seconds: float = math.nan, loss: float = math.nan) -> Progress:
-    """How far the unit is; with the figures of its last step, if this is new."""
+    """Return how far the unit is; with the figures of its last step, if this is new."""
     return Progress(
         local_step=state.step,
         steps=state.fragment_steps,

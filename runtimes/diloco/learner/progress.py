@@ -20,7 +20,7 @@ class JobProgress:
     """One process's view."""
 
     def __init__(self, table: Timetable, budget: int | None = None) -> None:
-        """`budget`: tokens at which the job ends, if it has one."""
+        """Begin with `budget`: tokens at which the job ends, if it has one."""
         self._table = table
         self._budget = budget
         self._tokens = 0
@@ -29,8 +29,8 @@ class JobProgress:
         self._furthest = 0.0
 
     def adopted(self, step: int, t: int, tokens: int = 0) -> None:
-        """After local step `step` of this process, the model got a fragment of outer step `t`, at which the whole job had committed so many
-        tokens. Several may come at once, in any order."""
+        """Note that the model got a fragment of outer step `t` after local step `step` of this process, at which the whole job had
+        committed so many tokens. Several may come at once, in any order."""
         if self._adoptions:
             last_step, last = self._adoptions[-1]
             if t <= last:
@@ -41,8 +41,8 @@ class JobProgress:
         self._tokens = max(self._tokens, tokens)
 
     def share(self, step: int, steps: int) -> float:
-        """The share of the job that is done after local step `step`, 0..1: of its `steps` outer steps or of its token budget, whichever is
-        further. Never less than before.
+        """Return the share of the job that is done after local step `step`, 0..1: of its `steps` outer steps or of its token budget,
+        whichever is further. Never less than before.
 
         Between two adoptions it goes on at the speed of the last ones, and not beyond the outer step at which the next is due.
         """

@@ -28,7 +28,7 @@ def push_chunks(
     names: Sequence[str],
     remainders: Remainders,
 ) -> Iterator[DataChunk]:
-    """The transfer of one fragment, coded once the first chunk is asked for. `base`: (version, values) to code against by then.
+    """Yield the transfer of one fragment, coded once the first chunk is asked for. `base`: (version, values) to code against by then.
     `remainders`: what pushes before it left out, with INT4_DELTA; what this one leaves out is put there."""
     values = staged.wait()
     header.base, held = base()
@@ -48,7 +48,7 @@ def push_chunks(
 
 
 def seed_chunks(header: Chunk, values: Float32Array) -> Iterator[DataChunk]:
-    """The chunks of `values`, float32 [size], in the header's coding."""
+    """Yield the chunks of `values`, float32 [size], in the header's coding."""
     payload: memoryview | bytes
     try:
         payload = encode(Coding(header.coding), values)
@@ -58,7 +58,8 @@ def seed_chunks(header: Chunk, values: Float32Array) -> Iterator[DataChunk]:
 
 
 def _refusable(header: Chunk, size: int, error: NonFiniteError) -> bytes:
-    """A payload in place of one that cannot be: the syncer must see it, refuse it and count it. All bits set is NaN in every coding."""
+    """Return a payload in place of one that cannot be: the syncer must see it, refuse it and count it. All bits set is NaN in every
+    coding."""
     _log.error("fragment %d at outer step %d: %s", header.fragment, header.t, error)
     return b"\xff" * payload_bytes(Coding(header.coding), size)
 

@@ -41,28 +41,29 @@ class PushTimes:
         self._skipped = False
 
     def added(self, t: int) -> None:
-        """The answer to the pull of outer step `t` is ready to be sent."""
+        """Note that the answer to the pull of outer step `t` is ready to be sent."""
         self._added[t] = self._now()
         self._answers.append(self._added[t])
 
     def clock(self, t: int) -> None:
-        """The syncer has taken outer step `t`."""
+        """Note that the syncer has taken outer step `t`."""
         for step in [step for step in self._added if step + self._overlap_steps < t]:
             added = self._added.pop(step)
             if step + self._overlap_steps + 1 == t:
                 self._lifetimes.append(self._now() - added)
 
     def took(self, seconds: float) -> None:
-        """A transfer is complete that took so long."""
+        """Note that a complete transfer took so long."""
         self._durations.append(seconds)
 
     def given_up_after(self, seconds: float) -> None:
-        """A transfer was ended unfinished, as its exchange was over: it would have taken longer than this."""
+        """Note that a transfer was ended unfinished, as its exchange was over: it would have taken longer than this."""
         if self._durations and seconds > median(self._durations):
             self._durations.append(seconds)
 
     def worth_sending(self, t: int) -> bool:
-        """Whether to begin the push of outer step `t` now. False: wait for the next answer. No is followed by yes, as times change."""
+        """Return whether to begin the push of outer step `t` now. False: wait for the next answer. No is followed by yes, as times
+        change."""
         waited = self._now() - self._added.get(t, self._now())
         self._skipped = not self._skipped and self._is_better_left(waited)
         return not self._skipped
@@ -79,6 +80,6 @@ class PushTimes:
         return self._chance(waited) * (duration + until_next) < next_one * duration
 
     def _chance(self, waited: float) -> float:
-        """That a push arrives in time which is begun so many seconds after its answer was ready, 0..1."""
+        """Return that a push arrives in time which is begun so many seconds after its answer was ready, 0..1."""
         pairs = itertools.product(self._durations, self._lifetimes)
         return mean(waited + duration < MARGIN * lifetime for duration, lifetime in pairs)

@@ -10,7 +10,8 @@ LONGEST_DELAY = 2.0
 
 
 def reconnect_delay(failures: int, jitter: float) -> float:
-    """Seconds to wait after `failures` (at least 1) attempts in a row: `min(longest, first * 2^(failures - 1)) * (0.5 + jitter / 2)`.
+    """Return seconds to wait after `failures` (at least 1) attempts in a row: `min(longest, first * 2^(failures - 1)) * (0.5 + jitter /
+    2)`.
 
     `jitter` in [0, 1) spreads units that lost the same syncer.
     """

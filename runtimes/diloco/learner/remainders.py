@@ -51,13 +51,15 @@ class Remainders:
             np.add(values, carried.values, out=values)
 
     def coded(self, fragment: int, t: int, left_out: Float32Array) -> None:
-        """The push of outer step `t` leaves this out, float32 [size]; the array is copied. One before it that is open was not merged."""
+        """Keep what the push of outer step `t` leaves out, float32 [size]; the array is copied. One before it that is open was not
+        merged."""
         values = left_out.copy()
         with self._lock:
             self._open[fragment] = _Remainder(t, values)
 
     def received(self, fragment: int, t: int, merged: int) -> None:
-        """Version `t` of the fragment has come. `merged`: the outer step of the last push of this process that is in it; 0: none is."""
+        """Note that version `t` of the fragment has come. `merged`: the outer step of the last push of this process that is in it; 0: none
+        is."""
         with self._lock:
             pushed = self._open.get(fragment)
             if pushed is not None and pushed.t <= t:

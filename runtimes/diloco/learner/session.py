@@ -116,7 +116,7 @@ class Session:
     # --- what a training loop calls -----------------------------------------------------------------------------------
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
-        """`source(numbers)` for one batch of work after the other, until the job is done or this unit drains.
+        """Yield `source(numbers)` for one batch of work after the other, until the job is done or this unit drains.
 
         `numbers` is int64 [batch_size]: sequence numbers of samples that the syncer leased to this unit only; `source`
         maps them to a batch deterministically. `step` settles the oldest batches; up to `ahead` may be fetched before. Batches that were
@@ -126,7 +126,7 @@ class Session:
         return map(source, self._numbers(batch_size, ahead))
 
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
-        """The same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
+        """Return the same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
 
         Sequence number n stands for a sample of epoch n // samples: in each epoch every sample comes once among all units, in an order of
         its own that `seed` decides. Every unit must give the same `samples` and `seed`. Without `samples` the indices are the numbers.
@@ -134,7 +134,7 @@ class Session:
         return LeasedBatches(lambda: self._numbers(batch_size, ahead), batch_size, samples, seed)
 
     def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
-        """One shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
+        """Yield one shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
 
         No other unit reads the shard in the same epoch. It counts once the program asks for the next one and does a step; if the unit ends
         before, another one reads the shard from its beginning. Leave the loop over a shard when `over`.
@@ -175,8 +175,8 @@ class Session:
 
     @contextlib.contextmanager
     def paused(self, reason: str, at_most: float) -> Iterator[None]:
-        """Around what keeps the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few
-        words. `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
+        """Hold the program from its next step for long: evaluation, a checkpoint, compiling. `reason`: for people, in a few words.
+        `at_most`: seconds; what takes longer counts as a stall, and the unit is replaced.
 
         All ranks of a unit call it. After `close` it announces nothing. Raises ValueError for a reason or a time that cannot be.
         """
@@ -239,7 +239,7 @@ class Session:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
-        """`close`, but an exception of the training program goes on as it is, and the unit leaves without Bye."""
+        """Close, as `close`, but an exception of the training program goes on as it is, and the unit leaves without Bye."""
         if kind is None:
             self.close()
         elif not self._closed:
@@ -326,14 +326,14 @@ class Session:
             signal.signal(signal.SIGTERM, self._former_handler)
 
     def _wait_until_it_may_step(self) -> None:
-        """A rank that has overtaken its leader waits until the leader has decided what comes before the next step. A unit that rests waits
-        here, as a program may hold batches for many steps, or take none from the session."""
+        """Wait, as a rank that has overtaken its leader, until the leader has decided what comes before the next step. A unit that rests
+        waits here, as a program may hold batches for many steps, or take none from the session."""
         self._timer.idle(self._wait_until(lambda: self._member.may_step or self.over, lambda: self._member.why_none))
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def _numbers(self, batch_size: int, ahead: int, *, shards: bool = False) -> Iterator[NDArray[np.int64]]:
-        """The sequence numbers of one batch after the other, int64 [batch_size], first those of batches that no step has settled."""
+        """Yield the sequence numbers of one batch after the other, int64 [batch_size], first those of batches that no step has settled."""
         for name, value in (("batch_size", batch_size), ("ahead", ahead)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
@@ -356,7 +356,7 @@ class Session:
             yield numbers
 
     def _next_numbers(self, count: int) -> NDArray[np.int64] | None:
-        """The sequence numbers of the next batch, int64 [count]; None: there is no next step."""
+        """Return the sequence numbers of the next batch, int64 [count]; None: there is no next step."""
         found: list[NDArray[np.int64]] = []
 
         def come() -> bool:

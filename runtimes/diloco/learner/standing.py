@@ -16,13 +16,13 @@ MOST_REASON = 200
 
 
 def check_reason(of: str, reason: str, example: str) -> None:
-    """Raises ValueError for a reason that says nothing to people, or too much."""
+    """Raise ValueError for a reason that says nothing to people, or too much."""
     if not reason.strip() or len(reason) > MOST_REASON or not reason.isprintable():
         raise ValueError(f"{of} needs a reason of 1 to {MOST_REASON} printable characters, such as {example!r}, not {reason!r}")
 
 
 def check_pause(reason: str, at_most: float) -> None:
-    """Raises ValueError for a pause that cannot be reported."""
+    """Raise ValueError for a pause that cannot be reported."""
     check_reason("a pause", reason, "evaluation")
     if not 0 < at_most <= MOST_PAUSE:
         raise ValueError(f"at_most must be a number of seconds above 0 and at most {MOST_PAUSE:.0f}, a day, not {at_most}")
@@ -42,23 +42,23 @@ class Standing:
         self._holds_parameters = False
 
     def stepped(self, local_step: int) -> None:
-        """The process has done so many local steps."""
+        """Note that the process has done so many local steps."""
         self._local_step = local_step
 
     def paused(self, reason: str, at_most: float) -> None:
-        """The program takes no steps for at most so many seconds; "": it goes on."""
+        """Note that the program takes no steps for at most so many seconds; "": it goes on."""
         self._pause = (reason, self._now() + at_most)
 
     def holds_parameters(self) -> None:
-        """The model holds the job's parameters: the first step comes next."""
+        """Note that the model holds the job's parameters: the first step comes next."""
         self._holds_parameters = True
 
     def finish(self, reason: str) -> None:
-        """The program wants the job to end."""
+        """Note that the program wants the job to end."""
         self._finish = reason
 
     def message(self) -> Alive:
-        """How things are now. A pause that has lasted too long is told with nothing left of it: it is not over."""
+        """Return how things are now. A pause that has lasted too long is told with nothing left of it: it is not over."""
         reason, until = self._pause
         left = max(0.0, until - self._now()) if reason else 0.0
         return Alive(

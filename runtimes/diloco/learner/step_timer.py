@@ -24,7 +24,7 @@ class StepTimer:
         """Duration of the last step, with its stretch."""
 
     def lap(self, stop: Callable[[], bool]) -> None:
-        """A local step has ended. A step of duration d is stretched by `d * (1 / speed - 1)`, or until `stop` is true."""
+        """Note that a local step has ended. A step of duration d is stretched by `d * (1 / speed - 1)`, or until `stop` is true."""
         computed = max(0.0, self._clock() - self._began - self._idle)
         until = self._clock() + computed * self._stretch
         while self._stretch and not stop() and (left := until - self._clock()) > 0:
@@ -34,10 +34,10 @@ class StepTimer:
         self._idle = 0.0
 
     def idle(self, seconds: float) -> None:
-        """`seconds` of the step under way were spent waiting, not computing."""
+        """Note that `seconds` of the step under way were spent waiting, not computing."""
         self._idle += seconds
 
     def restart(self) -> None:
-        """The time since the last lap was no step."""
+        """Begin a step anew: the time since the last lap was no step."""
         self._began = self._clock()
         self._idle = 0.0

@@ -22,7 +22,7 @@ class Staged(Protocol):
     """The values that some tensors had at a step boundary, on their way to the host."""
 
     def wait(self) -> Float32Array:
-        """The values, float32 [sum of the tensors' sizes], in canonical form, one tensor after the other.
+        """Return the values, float32 [sum of the tensors' sizes], in canonical form, one tensor after the other.
 
         Waits for the transfer and does the conversion, so it belongs on a background thread. The array is the caller's, who may write
         to it, until `release`.
@@ -30,7 +30,8 @@ class Staged(Protocol):
         ...
 
     def release(self) -> None:
-        """The array of `wait` is not used any more: a later `stage` may take its memory. From any thread, also without `wait` before.
+        """Release the array of `wait`, which is not used any more: a later `stage` may take its memory. From any thread, also without
+        `wait` before.
 
         Without this call the garbage collector frees the memory, and a later `stage` allocates its own.
         """
@@ -60,21 +61,21 @@ class ParameterStore(Protocol):
     """
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Every tensor that is exchanged, in canonical form: name, shape, whether it is an embedding, and what it is a stack of.
-        Any order, always the same answer."""
+        """Return every tensor that is exchanged, in canonical form: name, shape, whether it is an embedding, and what it is a stack of. Any
+        order, always the same answer."""
         ...
 
     def dtypes(self) -> Mapping[str, str]:
-        """The type in which this process keeps each tensor of `specs`, such as "bfloat16". In a unit of several ranks all must have the
-        same: `fill` exchanges values in it."""
+        """Return the type in which this process keeps each tensor of `specs`, such as "bfloat16". In a unit of several ranks all must have
+        the same: `fill` exchanges values in it."""
         ...
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Every tensor of the model that is not exchanged, with the digest of its values. Reads them all: for joining only."""
+        """Return every tensor of the model that is not exchanged, with the digest of its values. Reads them all: for joining only."""
         ...
 
     def owned(self) -> Sequence[Piece]:
-        """What of the tensors this process stages and applies. Of one process: all, each tensor as one piece."""
+        """Return what of the tensors this process stages and applies. Of one process: all, each tensor as one piece."""
         ...
 
     @property
@@ -84,8 +85,8 @@ class ParameterStore(Protocol):
         ...
 
     def reclaim(self) -> None:
-        """The job is over: a step that the program is in counts for nothing. What is applied from now on is the model. Where steps change
-        the parameters in place, there is nothing to do."""
+        """Reclaim the parameters of a job that is over: a step that the program is in counts for nothing. What is applied from now on is
+        the model. Where steps change the parameters in place, there is nothing to do."""
         ...
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
@@ -105,17 +106,17 @@ class ParameterStore(Protocol):
         ...
 
     def fill(self, names: Sequence[str]) -> None:
-        """After `apply`, before the next step: bring what other ranks of the unit own of the tensors, and this one holds too, from them.
+        """Bring what other ranks of the unit own of the tensors, and this one holds too, from them, after `apply` and before the next step.
         Every rank calls it at the same step for the same names; of one process it does nothing."""
         ...
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """What the model holds, as float32, once `values` are applied: rounded to the parameters' types. `values` itself, not a copy, if
-        they are all kept in float32."""
+        """Return what the model holds, as float32, once `values` are applied: rounded to the parameters' types. `values` itself, not a
+        copy, if they are all kept in float32."""
         ...
 
 
 def check_size(names: Sequence[str], size: int, values: Float32Array) -> None:
-    """Raises ValueError unless `values` is one float32 array of `size` elements, those of the named tensors."""
+    """Raise ValueError unless `values` is one float32 array of `size` elements, those of the named tensors."""
     if values.shape != (size,) or values.dtype != np.float32:
         raise ValueError(f"{', '.join(names)}: expected float32 [{size}], got {values.dtype} {list(values.shape)}")

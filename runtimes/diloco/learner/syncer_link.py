@@ -21,15 +21,15 @@ class SyncerLink(Protocol):
         ...
 
     def paused(self, reason: str, at_most: float) -> None:
-        """The program takes no steps for at most so many seconds; "": it goes on."""
+        """Note that the program takes no steps for at most so many seconds; "": it goes on."""
         ...
 
     def holds_parameters(self) -> None:
-        """The model holds the job's parameters: the first step comes next."""
+        """Note that the model holds the job's parameters: the first step comes next."""
         ...
 
     def finish(self, reason: str) -> None:
-        """The program wants the job to end now."""
+        """Note that the program wants the job to end now."""
         ...
 
     def tell_standing(self) -> None:
@@ -41,7 +41,7 @@ class SyncerLink(Protocol):
         ...
 
     def set_initial_request(self, samples: int) -> None:
-        """How many samples to ask for when a generation begins."""
+        """Set how many samples to ask for when a generation begins."""
         ...
 
     def push(self, generation: int, header: Chunk, staged: Staged) -> None:
@@ -62,7 +62,7 @@ class SyncerLink(Protocol):
         ...
 
     def received(self) -> list[Float32Array] | None:
-        """The last received values of every fragment; None unless all have come."""
+        """Return the last received values of every fragment; None unless all have come."""
         ...
 
     def evaluated(self, evaluation: Evaluation) -> None:

@@ -33,11 +33,11 @@ class Timetable:
     """tau. The exchange of outer step t is over when the syncer takes step t + tau + 1, or before."""
 
     def next_exchange(self, fragment: int, t: int) -> int:
-        """The first outer step after `t` at which the fragment is exchanged."""
+        """Return the first outer step after `t` at which the fragment is exchanged."""
         return t + 1 + (self.offsets[fragment] - t - 1) % self.interval
 
     def next_step(self, t: int) -> int:
-        """The first outer step after `t` at which any fragment is exchanged."""
+        """Return the first outer step after `t` at which any fragment is exchanged."""
         return min(self.next_exchange(fragment, t) for fragment in range(len(self.offsets)))
 
     @property
@@ -53,7 +53,7 @@ class Timetable:
 
 
 def timetable(sizes: Sequence[int], interval: int, overlap: int) -> Timetable:
-    """Of fragments of so many elements. `interval`: H. `overlap`: tau."""
+    """Return the timetable of fragments of so many elements. `interval`: H. `overlap`: tau."""
     return Timetable(tuple(sizes), offsets(len(sizes), interval), interval, overlap)
 
 
@@ -69,8 +69,8 @@ class Pace:
     """Outer steps per local step, the newest last."""
 
     def heard(self, step: int, t: int) -> Pace:
-        """At the boundary after local step `step`, `t` is the newest outer step heard of. Outer steps that came while the unit waited for
-        work, so without a step in between, say nothing about its steps."""
+        """Note at the boundary after local step `step` that `t` is the newest outer step heard of. Outer steps that came while the unit
+        waited for work, so without a step in between, say nothing about its steps."""
         if t <= self.t:
             return self
         steps = step - self.step
@@ -78,7 +78,7 @@ class Pace:
         return Pace(t, step, counts)
 
     def restart(self, step: int, t: int) -> Pace:
-        """The syncer is at outer step `t`, also if that is earlier than before."""
+        """Begin anew at outer step `t` of the syncer, also if that is earlier than before."""
         return replace(self, t=t, step=step)
 
     @property
@@ -87,8 +87,8 @@ class Pace:
         return sorted(self.counts)[-2] if len(self.counts) > 1 else 0.0
 
     def late(self, table: Timetable, step: int) -> dict[int, int]:
-        """What an answer at the boundary after the next step would be late for, seen from the boundary after `step`: by fragment the outer
-        step of the exchange, the next one first."""
+        """Return what an answer at the boundary after the next step would be late for, seen from the boundary after `step`: by fragment the
+        outer step of the exchange, the next one first."""
         if not self.per_step:
             return {}
         coming = sorted((table.next_exchange(fragment, self.t), fragment) for fragment in range(len(table.offsets)))

@@ -21,7 +21,7 @@ _SHORT_STEP = 0.5
 
 
 def most_at_once(step_seconds: float) -> int:
-    """Elements that the boundary after a step of so many seconds moves at most."""
+    """Return elements that the boundary after a step of so many seconds moves at most."""
     return int(_MOST_AT_ONCE * max(1.0, step_seconds / _SHORT_STEP))
 
 
@@ -131,11 +131,11 @@ class UnitState:
     """The job is over."""
 
     def take_batch(self, samples: int) -> UnitState:
-        """The program got one more batch of this generation's leases. It may fetch ahead of its steps."""
+        """Return the program got one more batch of this generation's leases. It may fetch ahead of its steps."""
         return replace(self, in_hand=(*self.in_hand, (self.generation, samples)))
 
     def count(self, tokens: int, batches: int | None = 1) -> UnitState:
-        """A local step is done, which settles the oldest `batches` batches; None: the program feeds itself. Batches of an older generation
+        """Count a local step, which settles the oldest `batches` batches; None: the program feeds itself. Batches of an older generation
         count as no samples: its leases are over."""
         settled = self.in_hand[: batches or 0]
         return replace(
@@ -152,7 +152,7 @@ class UnitState:
 
 
 def new_unit(fragments: int, steps: int) -> UnitState:
-    """A unit of a model with so many fragments, before the syncer has accepted it. `steps`: outer steps of the job."""
+    """Return a unit of a model with so many fragments, before the syncer has accepted it. `steps`: outer steps of the job."""
     nothing = (0,) * fragments
     return UnitState(nothing, nothing, versions=(-1,) * fragments, missing=frozenset(range(fragments)), steps=steps)
 
@@ -160,7 +160,7 @@ def new_unit(fragments: int, steps: int) -> UnitState:
 def plan_boundary(
     state: UnitState, events: Sequence[InboxEvent], table: Timetable, most: int, *, reads_ahead: bool = True, readable: bool = True
 ) -> tuple[UnitPlan, UnitState]:
-    """The plan for this boundary, and the state once it is carried out.
+    """Return the plan for this boundary, and the state once it is carried out.
 
     `events` came since the last boundary, in this order. A boundary moves at most `most` elements, in order of arrival, and then reads
     ahead with what is left of them, if `reads_ahead`; but always one fragment, and all of them while the model lacks some. The rest
@@ -208,7 +208,8 @@ def plan_boundary(
 
 
 def _received(state: UnitState, event: Received) -> UnitState:
-    """The newest version of a fragment takes the place of one that waits. The exchange that it came from is over, and so are older ones."""
+    """Put the newest version of a fragment in the place of one that waits. The exchange that it came from is over, and so are older
+    ones."""
     adoption = Adoption(event.fragment, event.t, event.tokens)
     waiting = [x for x in state.waiting if not (_is_pull(x, event.fragment) and isinstance(x, PullWanted) and x.t <= event.t)]
     place = next((i for i, x in enumerate(waiting) if isinstance(x, Adoption) and x.fragment == event.fragment), len(waiting))
@@ -245,7 +246,7 @@ def _welcomed_work(work: Work, event: Welcomed, *, resumed: bool) -> Work:
 def _moves(
     state: UnitState, sizes: Sequence[int], most: int, *, readable: bool
 ) -> tuple[tuple[Read, ...], tuple[Adoption, ...], tuple[PullWanted | Adoption, ...]]:
-    """(reads, adoptions, what waits on)."""
+    """Return (reads, adoptions, what waits on)."""
     reads: list[Read] = []
     adoptions: list[Adoption] = []
     waiting: list[PullWanted | Adoption] = []
@@ -270,7 +271,7 @@ def _moves(
 
 
 def _ahead(state: UnitState, table: Timetable, most: int, moved: int) -> tuple[ReadAhead, ...]:
-    """What a pull would have to wait for too long, the next one first, as far as it fits. `moved`: elements that this boundary moves
+    """Return what a pull would have to wait for too long, the next one first, as far as it fits. `moved`: elements that this boundary moves
     already."""
     if state.done or state.missing:
         return ()

@@ -65,7 +65,7 @@ class LeasedWork:
         self.quorum = work.quorum
 
     def take(self, count: int) -> NDArray[np.int64] | None:
-        """The next `count` numbers, int64 [count]; None if fewer are leased, or the unit rests."""
+        """Return the next `count` numbers, int64 [count]; None if fewer are leased, or the unit rests."""
         ranges = self.take_ranges(count)
         if ranges is None:
             return None
@@ -73,7 +73,7 @@ class LeasedWork:
         return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
 
     def take_ranges(self, count: int) -> tuple[tuple[int, int], ...] | None:
-        """As `take`, as ranges [start, end)."""
+        """Take, as `take`, ranges [start, end)."""
         if self.quorum or self.remaining < count:
             return None
         pieces = []
@@ -89,9 +89,9 @@ class LeasedWork:
         return tuple(pieces)
 
     def wanted(self, batch_size: int, batch_seconds: float, batches: int | None = None, least: int = AHEAD_BATCHES) -> int:
-        """Samples to ask for now, added to `asked`; 0 while enough are held or asked for, or the unit rests. What the program fetched ahead
-        is no more held. `batch_seconds`: of training one batch, 0: unknown. `batches`: how many to hold, in place of what that tells;
-        otherwise `least` at least."""
+        """Return samples to ask for now, added to `asked`; 0 while enough are held or asked for, or the unit rests. What the program
+        fetched ahead is no more held. `batch_seconds`: of training one batch, 0: unknown. `batches`: how many to hold, in place of what
+        that tells; otherwise `least` at least."""
         if self.quorum:
             return 0
         ahead = least

@@ -31,7 +31,7 @@ class Keepalive:
 
 
 def options(keepalive: Keepalive) -> list[tuple[str, int]]:
-    """Options for a channel or a server. Both ends ping, so both ends allow the other's pings.
+    """Return options for a channel or a server. Both ends ping, so both ends allow the other's pings.
 
     The window of chunks limits what is under way, so gRPC needs no bandwidth probe, and its frames may be as large as chunks. An unanswered
     ping ends the connection after `ping_timeout`, whatever the keepalive's time-out says; gRPC's own value is a minute.
@@ -54,8 +54,8 @@ def options(keepalive: Keepalive) -> list[tuple[str, int]]:
 
 
 def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int | str]]:
-    """Options for a learner's channel, one per attempt to connect: the learner has a back-off of its own, so channels may
-    not share gRPC's. No proxy: the address is a pod's. `host_name`: what the certificate of the other end must say."""
+    """Return options for a learner's channel, one per attempt to connect: the learner has a back-off of its own, so channels may not share
+    gRPC's. No proxy: the address is a pod's. `host_name`: what the certificate of the other end must say."""
     return [
         *options(keepalive),
         ("grpc.ssl_target_name_override", host_name),

@@ -30,7 +30,7 @@ class DataChunk:
 
 
 def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:
-    """`chunk` with at most its first `most` bytes, and the rest of it; None: there is no rest."""
+    """Return `chunk` with at most its first `most` bytes, and the rest of it; None: there is no rest."""
     if len(chunk.data) <= most:
         return chunk, None
     header = Chunk()
@@ -40,7 +40,7 @@ def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:
 
 
 def to_wire(message: FromLearner | ToLearner | StateMessage | DataChunk | bytes) -> bytes:
-    """The message's bytes; bytes are on the wire what they are."""
+    """Return the message's bytes; bytes are on the wire what they are."""
     if isinstance(message, bytes):
         return message
     if not isinstance(message, DataChunk):
@@ -53,12 +53,12 @@ def to_wire(message: FromLearner | ToLearner | StateMessage | DataChunk | bytes)
 
 
 def from_learner(raw: bytes) -> FromLearner | DataChunk:
-    """What a learner has sent. Raises protobuf's DecodeError."""
+    """Return what a learner has sent. Raises protobuf's DecodeError."""
     return _chunk(raw) or _whole(FromLearner.FromString(raw))
 
 
 def to_learner(raw: bytes) -> ToLearner | DataChunk:
-    """What the syncer has sent. Raises protobuf's DecodeError."""
+    """Return what the syncer has sent. Raises protobuf's DecodeError."""
     return _chunk(raw) or _whole(ToLearner.FromString(raw))
 
 
@@ -68,7 +68,7 @@ def to_taker(raw: bytes) -> StateMessage | DataChunk:
 
 
 def _whole[M: (FromLearner, ToLearner, StateMessage)](message: M) -> M | DataChunk:
-    """A chunk that lies otherwise than usual on the wire went through protobuf."""
+    """Return a chunk that lies otherwise than usual on the wire went through protobuf."""
     if not message.HasField("chunk"):
         return message
     data = memoryview(message.chunk.data)
@@ -77,7 +77,7 @@ def _whole[M: (FromLearner, ToLearner, StateMessage)](message: M) -> M | DataChu
 
 
 def _chunk(raw: bytes) -> DataChunk | None:
-    """The chunk in `raw`; None if it is something else, or a chunk in a form that protobuf allows but does not write."""
+    """Return the chunk in `raw`; None if it is something else, or a chunk in a form that protobuf allows but does not write."""
     if not raw.startswith(_CHUNK_TAG):
         return None
     try:
@@ -119,7 +119,8 @@ def _varint(n: int) -> bytes:
 
 
 def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    """(the number at `at`, where the next byte is). Raises IndexError at the end and for more than the ten bytes of a 64-bit number."""
+    """Return (the number at `at`, where the next byte is). Raises IndexError at the end and for more than the ten bytes of a 64-bit
+    number."""
     n = 0
     for shift in range(0, 70, 7):
         byte = raw[at]

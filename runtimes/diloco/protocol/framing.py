@@ -44,8 +44,8 @@ class Transfer:
 
 
 def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int | None = None) -> Iterator[DataChunk]:
-    """`payload` as chunks of at most `size` bytes (None: see CHUNKS) that carry `header`'s other fields; an empty payload is one empty
-    chunk. Nothing is copied: `payload` must not change until all are sent."""
+    """Yield `payload` as chunks of at most `size` bytes (None: see CHUNKS) that carry `header`'s other fields; an empty payload is one
+    empty chunk. Nothing is copied: `payload` must not change until all are sent."""
     view = memoryview(payload).cast("B")
     size = size or min(max(-(-len(view) // CHUNKS), LEAST_CHUNK_BYTES), MOST_CHUNK_BYTES)
     for offset in range(0, max(1, len(view)), size):
@@ -57,12 +57,12 @@ def split(header: Chunk, payload: bytes | bytearray | memoryview, size: int | No
 
 
 def is_last(chunk: DataChunk) -> bool:
-    """Whether the payload ends with this chunk."""
+    """Return whether the payload ends with this chunk."""
     return chunk.header.offset + len(chunk.data) >= chunk.header.total
 
 
 def cancellation(of: Chunk) -> Chunk:
-    """The chunk that ends, unfinished, the transfer to which the chunk `of` belongs."""
+    """Return the chunk that ends, unfinished, the transfer to which the chunk `of` belongs."""
     return Chunk(kind=of.kind, fragment=of.fragment, t=of.t, cancelled=True)
 
 
@@ -74,8 +74,8 @@ class Assembler:
     """Puts the chunks of one stream together. One transfer per (kind, fragment) may be under way, and OPEN_TRANSFERS in all."""
 
     def __init__(self, expected: Callable[[Chunk], int], take: Callable[[int], Bytes] = _new) -> None:
-        """`expected`: bytes of the payload that a first chunk begins; it may raise FramingError. Memory is allocated only afterwards: a
-        peer cannot make this process reserve memory at will. `take`: gives so many bytes to write to, of any content."""
+        """Begin with `expected`: bytes of the payload that a first chunk begins; it may raise FramingError. Memory is allocated only
+        afterwards: a peer cannot make this process reserve memory at will. `take`: gives so many bytes to write to, of any content."""
         self._expected = expected
         self._take = take
         self._open: dict[tuple[int, int], tuple[Bytes, int, Chunk]] = {}
@@ -86,7 +86,7 @@ class Assembler:
         return sum(len(buffer) for buffer, _, _ in self._open.values())
 
     def add(self, chunk: DataChunk) -> Transfer | None:
-        """The complete transfer if `chunk` was its last. The one copy of its data is made here. Raises FramingError."""
+        """Return the complete transfer if `chunk` was its last. The one copy of its data is made here. Raises FramingError."""
         header, data = chunk.header, chunk.data
         key = (header.kind, header.fragment)
         what = f"{Chunk.Kind.Name(header.kind)} of fragment {header.fragment} at outer step {header.t}"

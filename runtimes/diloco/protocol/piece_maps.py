@@ -26,13 +26,13 @@ MOST_DIMENSIONS: Final = 64
 
 
 def layout_of(hello: Hello) -> Layout:
-    """The model's layout. Raises LayoutError."""
+    """Return the model's layout. Raises LayoutError."""
     frozen = (FrozenTensor(x.name, tuple(x.shape), x.digest) for x in hello.frozen)
     return Layout((TensorSpec(x.name, tuple(x.shape), x.embedding, x.stack_axes) for x in hello.tensors), frozen)
 
 
 def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMap]:
-    """`Hello.owned` for these pieces, per rank, with `Hello.tensors` in the order of the layout."""
+    """Return `Hello.owned` for these pieces, per rank, with `Hello.tensors` in the order of the layout."""
     index = {tensor.name: number for number, tensor in enumerate(layout.tensors)}
     all_of = {tensor.name: whole(tensor) for tensor in layout.tensors}
 
@@ -45,7 +45,7 @@ def piece_maps(layout: Layout, owned: Sequence[Iterable[Piece]]) -> list[PieceMa
 
 
 def read_owned(hello: Hello) -> Owned:
-    """What each rank owns; nothing for a unit of one process. Takes up to seconds for a unit of many pieces, and no longer.
+    """Return what each rank owns; nothing for a unit of one process. Takes up to seconds for a unit of many pieces, and no longer.
 
     Raises PieceError for too many ranks or pieces and for those that do not cover the layout exactly once, LayoutError for no layout.
     """

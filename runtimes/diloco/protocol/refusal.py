@@ -21,15 +21,15 @@ learner or syncer."""
 
 
 def exit_for(code: int) -> Exit:
-    """The exit status for a refusal code, also for one that a newer syncer may have."""
+    """Return the exit status for a refusal code, also for one that a newer syncer may have."""
     return EXITS.get(code, Exit.CRASHED)  # type: ignore[call-overload, no-any-return]
 
 
 def name_of(code: int) -> str:
-    """`LAYOUT`, `NONFINITE`, …; the number for a code that this version does not know."""
+    """Return `LAYOUT`, `NONFINITE`, …; the number for a code that this version does not know."""
     return str(Refused.Code.Name(code)) if code in Refused.Code.values() else str(code)
 
 
 def reason_of(code: int) -> str:
-    """The key under which refusals with a code are counted: `Layout`, `NonFinite`, `DuplicateIdentity`, …"""
+    """Return the key under which refusals with a code are counted: `Layout`, `NonFinite`, `DuplicateIdentity`, …"""
     return "NonFinite" if code == Refused.NONFINITE else "".join(part.capitalize() for part in name_of(code).split("_"))

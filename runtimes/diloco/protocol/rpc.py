@@ -30,7 +30,7 @@ class SyncerService(Protocol):
 
 
 def exchange(channel: grpc.Channel | grpc.aio.Channel) -> Callable[..., Call]:
-    """Opens a learner's stream: call the result with an iterator of `FromLearner | DataChunk | bytes`, and gRPC's options of a call."""
+    """Open a learner's stream: call the result with an iterator of `FromLearner | DataChunk | bytes`, and gRPC's options of a call."""
     opened: Callable[..., Call] = channel.stream_stream(
         f"/{_SERVICE}/Exchange", request_serializer=to_wire, response_deserializer=to_learner
     )

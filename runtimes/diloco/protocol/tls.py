@@ -62,7 +62,7 @@ class TlsFiles:
         return self.folder / TLS_IDENTITY_FILE
 
     def read(self) -> Material:
-        """The files as they are now. Raises TlsError when one is missing or cannot be used."""
+        """Return the files as they are now. Raises TlsError when one is missing or cannot be used."""
         try:
             material = Material(self.roots.read_bytes(), self.identity.read_bytes())
         except OSError as error:
@@ -95,7 +95,7 @@ class TlsFiles:
             )
 
     def why_refused(self, address: str, identity: str, host_name: str) -> str:
-        """After a connection to the syncer at `address` failed: why TLS fails; "" if it succeeds, or if there is no server.
+        """Return why TLS fails after a connection to the syncer at `address` failed; "" if it succeeds, or if there is no server.
 
         Raises WrongIdentity.
         """
@@ -134,8 +134,8 @@ class TlsFiles:
         )
 
     def context(self, protocol: int) -> ssl.SSLContext:
-        """With the files as they are now: for one end (`ssl.PROTOCOL_TLS_SERVER`, `ssl.PROTOCOL_TLS_CLIENT`) of one connection. Raises
-        TlsError when one is missing or cannot be used."""
+        """Make a context with the files as they are now: for one end (`ssl.PROTOCOL_TLS_SERVER`, `ssl.PROTOCOL_TLS_CLIENT`) of one
+        connection. Raises TlsError when one is missing or cannot be used."""
         context = ssl.SSLContext(protocol)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -150,7 +150,7 @@ class TlsFiles:
 
 
 def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """For a server that demands a certificate of every client. Raises TlsError if there is nothing to begin with.
+    """Make credentials for a server that demands a certificate of every client. Raises TlsError if there is nothing to begin with.
 
     The files are read again for every connection. While they cannot be used, the last good ones stay in use.
     """
@@ -168,7 +168,7 @@ class _Fetcher:
         self._trouble = ""
 
     def __call__(self) -> grpc.ServerCertificateConfiguration | None:
-        """None: use the last ones."""
+        """Return the certificates; None: use the last ones."""
         try:
             found = self._files.read()
         except TlsError as error:
@@ -190,18 +190,18 @@ def _configuration(material: Material) -> grpc.ServerCertificateConfiguration:
 
 
 def peer_identity(auth_context: Mapping[str, Iterable[Any]]) -> str:
-    """The URI in the certificate of the other end of an RPC (`context.auth_context()`); "" if it has not exactly one."""
+    """Return the URI in the certificate of the other end of an RPC (`context.auth_context()`); "" if it has not exactly one."""
     found = [value.decode("utf-8", "replace") for value in auth_context.get("peer_uri", ())]
     return found[0] if len(found) == 1 else ""
 
 
 def identities(certificate: Mapping[str, Any]) -> list[str]:
-    """The URIs in a certificate as the `ssl` module gives it (`getpeercert()`)."""
+    """Return the URIs in a certificate as the `ssl` module gives it (`getpeercert()`)."""
     return [name[1] for name in certificate.get("subjectAltName", ()) if name[0] == "URI"]
 
 
 def _shake_hands(server: ssl.SSLContext, client: ssl.SSLContext) -> Mapping[str, Any]:
-    """A TLS handshake in memory; the client's certificate as the server sees it. Raises ssl.SSLError."""
+    """Return a TLS handshake in memory; the client's certificate as the server sees it. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     done = [False, False]

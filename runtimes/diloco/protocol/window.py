@@ -43,7 +43,7 @@ class Receipts:
         self._told = 0
 
     def take(self, count: int) -> None:
-        """`count` bytes of a chunk's data have come."""
+        """Note that `count` bytes of a chunk's data have come."""
         self._taken += count
 
     @property
@@ -52,7 +52,7 @@ class Receipts:
         return self._taken - self._told >= ACKNOWLEDGED_BYTES
 
     def tell(self) -> int:
-        """All bytes that have come on this stream, to be sent as `Taken`."""
+        """Return all bytes that have come on this stream, to be sent as `Taken`."""
         self._told = self._taken
         return self._taken
 
@@ -88,7 +88,7 @@ class Window:
         """When to measure the round trip again."""
 
     def limit(self) -> None:
-        """The other end acknowledges. Called before the first chunk is sent."""
+        """Note that the other end acknowledges. Called before the first chunk is sent."""
         self._limit, self._probe_at = FIRST_BYTES, -math.inf
 
     @property
@@ -102,17 +102,17 @@ class Window:
         return self._limit
 
     def is_open(self, now: float) -> bool:
-        """Whether the next chunk may be sent."""
+        """Return whether the next chunk may be sent."""
         return self._is_empty or (self.under_way < self._limit and now < self._probe_at)
 
     def chunk_bytes(self, now: float) -> int:
-        """The most that the next chunk may carry."""
+        """Return the most that the next chunk may carry."""
         if now >= self._probe_at:
             return ACKNOWLEDGED_BYTES
         return int(min(MOST_CHUNK_BYTES, max(ACKNOWLEDGED_BYTES, self._limit / CHUNKS)))
 
     def sent(self, count: int, now: float) -> int:
-        """A chunk with `count` bytes of data is sent. The bytes sent so far, with it."""
+        """Return a chunk with `count` bytes of data is sent. The bytes sent so far, with it."""
         if self._is_empty:
             self._mark = (self._sent, now)
         self._sent += count
@@ -125,11 +125,11 @@ class Window:
         return self._sent
 
     def has_arrived(self, end: int) -> bool:
-        """Whether what ended at `end` bytes is there, as far as the receiver says so."""
+        """Return whether what ended at `end` bytes is there, as far as the receiver says so."""
         return self._taken + ACKNOWLEDGED_BYTES > end
 
     def taken(self, total: int, now: float) -> None:
-        """The receiver has taken `total` bytes of this stream. Raises FramingError if that cannot be."""
+        """Note that the receiver has taken `total` bytes of this stream. Raises FramingError if that cannot be."""
         if not self._taken <= total <= self._sent:
             raise FramingError(f"the peer acknowledges {plural(total, 'byte')} of {self._sent} after it has acknowledged {self._taken}")
         self._taken = total
@@ -148,7 +148,7 @@ class Window:
         return self.under_way < ACKNOWLEDGED_BYTES
 
     def _measured(self, rate: float, waited: float, now: float) -> None:
-        """A rate counts if it is larger than those before, or if the chunk had to wait: then it is what the link carries, and not what this
+        """Count a rate if it is larger than those before, or if the chunk had to wait: then it is what the link carries, and not what this
         end had to send."""
         round_trip = min(self._round_trips)
         if rate > max((one for _, one in self._rates), default=0.0) or waited > round_trip + QUEUE_SECONDS / 2:

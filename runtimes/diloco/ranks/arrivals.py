@@ -22,12 +22,12 @@ class ReceivedVersions[V]:
         self._newest: dict[int, tuple[Version, V]] = {}
 
     def came(self, fragment: int, version: Version, value: V) -> Version | None:
-        """A version has come. What to tell the leader of now; None: later, if at all."""
+        """Note that a version has come. What to tell the leader of now; None: later, if at all."""
         self._newest[fragment] = (version, value)
         return None if fragment in self._told else self._promote(fragment)
 
     def adopt(self, fragment: int, version: Version) -> tuple[V | None, Version | None]:
-        """(the value, which this rank told of; None if it owns nothing of the fragment, what to tell the leader of now)."""
+        """Return (the value, which this rank told of; None if it owns nothing of the fragment, what to tell the leader of now)."""
         told, value = self._told.get(fragment, (None, None))
         if told != version:
             return None, None
@@ -35,14 +35,15 @@ class ReceivedVersions[V]:
         return value, self._promote(fragment)
 
     def drop(self, fragment: int, version: Version) -> Version | None:
-        """The leader does not want this version: another rank will never have it. What to tell it of now."""
+        """Drop a version that the leader does not want: another rank will never have it. What to tell it of now."""
         if self._told.get(fragment, (None, None))[0] != version:
             return None
         del self._told[fragment]
         return self._promote(fragment)
 
     def waiting(self, ordered: Mapping[int, Version]) -> set[int]:
-        """Fragments of which something came that is not ordered to be adopted. `ordered`: the version of each fragment that was last."""
+        """Return fragments of which something came that is not ordered to be adopted. `ordered`: the version of each fragment that was
+        last."""
         return {*self._newest, *(fragment for fragment, (version, _) in self._told.items() if ordered.get(fragment) != version)}
 
     def _promote(self, fragment: int) -> Version | None:
@@ -66,17 +67,17 @@ class Arrivals:
     """What the leader knows of the ranks' shelves."""
 
     def __init__(self, owners: Sequence[Collection[int]]) -> None:
-        """`owners`: for each fragment the ranks that own a part of it, at least one."""
+        """Begin with `owners`: for each fragment the ranks that own a part of it, at least one."""
         self._owners = [frozenset(ranks) for ranks in owners]
         self._told: list[dict[int, Version]] = [{} for _ in owners]
 
     def told(self, rank: int, fragment: int, version: Version) -> None:
-        """The rank has this version. Of no use from one that owns nothing of the fragment."""
+        """Note that the rank has this version. Of no use from one that owns nothing of the fragment."""
         if rank in self._owners[fragment]:
             self._told[fragment][rank] = version
 
     def settle(self) -> tuple[list[tuple[int, Version]], list[Dropped]]:
-        """(versions that all owners have: to be adopted now, each given once; versions that cannot become common)."""
+        """Return (versions that all owners have: to be adopted now, each given once; versions that cannot become common)."""
         ripe: list[tuple[int, Version]] = []
         dropped: list[Dropped] = []
         for fragment, told in enumerate(self._told):

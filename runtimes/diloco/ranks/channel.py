@@ -64,7 +64,7 @@ class Membership:
         return learner_identity(self.job_uid, self.unit, self.attempt)
 
     def name(self, rank: int) -> str:
-        """`rank 2 of unit u`."""
+        """Return `rank 2 of unit u`."""
         return f"rank {rank}{' (the leader)' if rank == 0 else ''} of unit {self.unit}"
 
 
@@ -75,7 +75,7 @@ def end_process(status: int, message: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """An exception as the other ranks show it: type and message, in one line."""
+    """Return an exception as the other ranks show it: type and message, in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"[:_MOST_REASON] if text else type(error).__name__
 
@@ -84,7 +84,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
     """One rank's end. Methods without an underscore are called by the program's threads, those with one run on the channel's own."""
 
     def __init__(self, me: Membership, tls: TlsFiles, end: Callable[[int, str], None] = end_process) -> None:
-        """`end(status, message)` ends the process: called on the channel's thread when another rank is lost."""
+        """Connect the ranks; `end(status, message)` ends the process: called on the channel's thread when another rank is lost."""
         self.me = me
         self._tls = tls
         self._end_process = end
@@ -119,7 +119,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         return self._met.result()
 
     def heard(self) -> list[tuple[int, Heard]]:
-        """What came since the last call for the program's thread, in order: (rank that said it, message). Never waits."""
+        """Return what came since the last call for the program's thread, in order: (rank that said it, message). Never waits."""
         with self.changed:
             mail, self._mail = list(self._mail), deque()
         return mail
@@ -138,7 +138,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
                 self._post(lambda: self._write(said))
 
     def failed(self, error: BaseException | str) -> None:
-        """The program ends for this reason: tell the others, and wait until they know. Does not return if the reason is the loss of
+        """Tell the others that the program ends for this reason, and wait until they know. Does not return if the reason is the loss of
         another rank: then this process ends as all do."""
         if self._has_left or self._failed or os.getpid() != self._process:
             return
@@ -149,7 +149,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self._release()
 
     def left(self) -> None:
-        """This rank has done its part: its end is no loss, and the end of another no longer concerns it."""
+        """Note that this rank has done its part: its end is no loss, and the end of another no longer concerns it."""
         if self._has_left or os.getpid() != self._process:
             return
         self._has_left = True
@@ -162,11 +162,11 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
 
     @abstractmethod
     def _begin(self, here: Here, deadline: float) -> None:
-        """Before the thread starts."""
+        """Begin before the thread starts."""
 
     @abstractmethod
     async def _main(self) -> None:
-        """Runs until nothing concerns this process any more."""
+        """Run until nothing concerns this process any more."""
 
     @abstractmethod
     def _write(self, said: Sequence[Said]) -> None:
@@ -174,14 +174,14 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
 
     @abstractmethod
     def _tell_failure(self, text: str) -> None:
-        """Of this rank's program; `_judged` must be set afterwards unless the process ends."""
+        """Tell of a failure of this rank's program; `_judged` must be set afterwards unless the process ends."""
 
     @abstractmethod
     def _tell_leaving(self, gone: threading.Event) -> None:
-        """`gone` must be set once the others know."""
+        """Tell that this rank leaves; `gone` must be set once the others know."""
 
     def _finish(self, cause: Cause, end: End) -> None:
-        """The unit ends, and all that can be told know."""
+        """End the unit, once all that can be told know."""
         self._over = True
         if not self._met.done():
             self._met.set_exception(leave(Exit(end.status), end.message))
@@ -190,7 +190,7 @@ class SideChannel[Heard: (ToLeader, FromLeader)](ABC):
         self._judged.set()
 
     def _put(self, rank: int, message: Heard) -> None:
-        """For the program's thread."""
+        """Put a message for the program's thread."""
         with self.changed:
             self._mail.append((rank, message))
             self.changed.notify_all()

@@ -57,7 +57,7 @@ class Counts:
     """Tokens of all ranks and samples of the unit, by local step."""
 
     def __init__(self, ranks: int, fragments: int) -> None:
-        """`ranks`: those that train samples of their own."""
+        """Begin with `ranks`: those that train samples of their own."""
         self._ahead: list[deque[tuple[int, float]]] = [deque() for _ in range(ranks)]
         self._trained: deque[int] = deque()
         self._adopted = [0] * fragments
@@ -70,32 +70,32 @@ class Counts:
         """Local steps that all ranks have counted."""
 
     def stepped(self, rank: int, tokens: int, loss: float = math.nan) -> None:
-        """The rank has done its next local step with so many tokens. `loss`: the mean over them, NaN if it is not known."""
+        """Count the rank's next local step, with so many tokens. `loss`: the mean over them, NaN if it is not known."""
         self._ahead[rank].append((tokens, loss))
         self._count()
 
     def trained(self, samples: int) -> None:
-        """The unit trains so many samples in its next local step."""
+        """Count so many samples that the unit trains in its next local step."""
         self._trained.append(samples)
         self._count()
 
     def adopted(self, fragment: int, step: int) -> None:
-        """The fragment is adopted after this local step, which not all have counted yet; or now, before the first."""
+        """Note that the fragment is adopted after this local step, which not all have counted yet; or now, before the first."""
         self._adopted[fragment] = step
 
     def began(self, step: int) -> None:
-        """A generation begins: samples count anew from now on, tokens and steps after this local step."""
+        """Note that a generation begins: samples count anew from now on, tokens and steps after this local step."""
         self._began = step
         self._trained = deque(0 for _ in self._trained)
         self._marks[self.step] = _Mark(self._marks[self.step].tokens)
 
     def read(self, fragment: int, t: int, step: int) -> None:
-        """The fragment is read after this local step."""
+        """Note that the fragment is read after this local step."""
         self._open.append(_Open(step, self._adopted[fragment], self._began, fragment, t))
 
     def ready(self) -> list[Counted]:
-        """The pushes whose tokens are known by now, each given once, in the order of their reads. Those of an older generation are left
-        out: the syncer does not wait for them."""
+        """Return the pushes whose tokens are known by now, each given once, in the order of their reads. Those of an older generation are
+        left out: the syncer does not wait for them."""
         found: list[Counted] = []
         while self._open and self._open[0].step <= self.step:
             x = self._open.popleft()
@@ -118,7 +118,7 @@ class Counts:
         return found
 
     def reached(self) -> Reached:
-        """Where the unit is. A fragment that is adopted after a later step has been trained for none."""
+        """Return where the unit is. A fragment that is adopted after a later step has been trained for none."""
         now = self._marks[self.step]
         since = [min(step, self.step) for step in self._adopted]
         return Reached(

@@ -19,7 +19,7 @@ class Dealing:
     """Batches of the unit; where the program takes shards, groups of one shard for each rank."""
 
     def __init__(self, give: Callable[[Ranges], None]) -> None:
-        """`give`: a batch is dealt. Called by either thread, in the order of the batches."""
+        """Begin with `give`: a batch is dealt. Called by either thread, in the order of the batches."""
         self._give = give
         self._lock = threading.Lock()
         self._work = LeasedWork()
@@ -54,14 +54,14 @@ class Dealing:
                 pass
 
     def want(self, batches: int) -> None:
-        """A rank has taken all that was dealt and wants so many in all."""
+        """Note that a rank has taken all that was dealt and wants so many in all."""
         with self._lock:
             self._wanted = max(self._wanted, batches)
             while self.dealt < self._wanted and self._next():
                 pass
 
     def settle(self, batches: int) -> list[tuple[int, int]]:
-        """The oldest batches are settled: of each the generation in which it was dealt, and its samples."""
+        """Settle the oldest batches: of each the generation in which it was dealt, and its samples."""
         with self._lock:
             return [self._in_hand.popleft() for _ in range(batches)]
 

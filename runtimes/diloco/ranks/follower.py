@@ -75,8 +75,8 @@ class Follower(SideChannel[FromLeader]):
         self._gone.set()
 
     async def _connect(self) -> tuple[Stream, FromLeader] | None:
-        """The connection, and the first message of a leader that has taken this rank. A leader that refuses its certificate only closes the
-        connection; a renewed one may be on its way."""
+        """Return the connection, and the first message of a leader that has taken this rank. A leader that refuses its certificate only
+        closes the connection; a renewed one may be on its way."""
         failures = 0
         host, port = self._address
         while True:
@@ -110,7 +110,7 @@ class Follower(SideChannel[FromLeader]):
                 return
 
     def _handle(self, message: FromLeader) -> bool:
-        """False: the leader says no more."""
+        """Handle a message; False: the leader says no more."""
         match message.WhichOneof("message"):
             case "met":
                 self._met.set_result(message.met)

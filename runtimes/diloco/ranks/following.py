@@ -30,7 +30,7 @@ class FollowerMember(RankMember[Follower]):
     """See `Member`."""
 
     def __init__(self, parts: RankParts, channel: Follower, incarnations: Incarnations) -> None:
-        """`incarnations`: those that this rank's own stream has met."""
+        """Begin with `incarnations`: those that this rank's own stream has met."""
         super().__init__(parts, channel)
         self._incarnations = incarnations
         self._leader_took = 0
@@ -50,16 +50,16 @@ class FollowerMember(RankMember[Follower]):
         return f"(rank {self._channel.me.rank}) waits for its leader to deal out samples"
 
     def holds_parameters(self) -> None:
-        """The leader says it for the unit."""
+        """Do nothing: the leader says it for the unit."""
 
     def paused(self, reason: str, at_most: float) -> None:
-        """The leader says it for the unit."""
+        """Do nothing: the leader says it for the unit."""
 
     def finish(self, reason: str) -> None:
-        """The leader says it for the unit."""
+        """Do nothing: the leader says it for the unit."""
 
     def evaluated(self, held_out_loss: float, tokens: int) -> None:
-        """The leader says it for the unit."""
+        """Do nothing: the leader says it for the unit."""
 
     def take(self, count: int) -> NDArray[np.int64] | None:
         numbers = super().take(count)

@@ -90,7 +90,8 @@ def join_ranks(
 
 
 def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membership, world: World) -> Leader | Follower:
-    """This rank's end. A unit of one host needs no address: the leader takes a free port, and the framework's collective says which."""
+    """Return this rank's end. A unit of one host needs no address: the leader takes a free port, and the framework's collective says
+    which."""
     address = config.leader_address
     host, _, port = address.rpartition(":") if address else (_LOOPBACK, "", "0")
     if not host or not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):

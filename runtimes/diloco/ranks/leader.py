@@ -49,8 +49,8 @@ class Leader(SideChannel[ToLeader]):
         session: bytes,
         end: Callable[[int, str], None] = end_process,
     ) -> None:
-        """`host`, `port`: where to listen; port 0 takes a free one. `session`: what all ranks say to the syncer. Raises OSError when it
-        cannot listen there."""
+        """Listen at `host` and `port`; port 0 takes a free one. `session`: what all ranks say to the syncer. Raises OSError when it cannot
+        listen there."""
         super().__init__(me, tls, end)
         self._layout = layout
         self._session = session
@@ -79,7 +79,7 @@ class Leader(SideChannel[ToLeader]):
         return [self._heres[rank].data_rank for rank in range(self.me.ranks)]
 
     def take_owned(self) -> Sequence[Sequence[Piece]]:
-        """After the meeting, once: the pieces of each rank. Those of many ranks take 100 MB, which are not kept."""
+        """Take the pieces of each rank, once, after the meeting. Those of many ranks take 100 MB, which are not kept."""
         owned, self._owned = self._owned, ()
         return owned
 
@@ -239,7 +239,7 @@ class Leader(SideChannel[ToLeader]):
                 stream.sign_of_life()
 
     def _end(self, cause: Cause, message: str, status: Exit = Exit.RANK_LOST) -> None:
-        """The unit ends: tell all, then end this process."""
+        """End the unit: tell all, then end this process."""
         if self._over:
             return
         self._over = True

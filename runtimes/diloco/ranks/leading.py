@@ -42,8 +42,8 @@ class LeaderMember(RankMember[Leader]):
     """See `Member`."""
 
     def __init__(self, parts: RankParts, channel: Leader, incarnations: Incarnations, counting: Sequence[int]) -> None:
-        """`incarnations`: those that this rank's own stream has met. `counting`: the ranks whose tokens count: of those that train the same
-        samples only one."""
+        """Begin with `incarnations`: those that this rank's own stream has met. `counting`: the ranks whose tokens count: of those that
+        train the same samples only one."""
         super().__init__(parts, channel)
         self._incarnations = incarnations
         self._events: list[InboxEvent] = []
@@ -147,7 +147,7 @@ class LeaderMember(RankMember[Leader]):
         self._dealing.deal(self._batch_size * self._parts.data.of, lambda: self._too_few(steps_ahead))
 
     def _deal_more(self, batches: int) -> None:
-        """On the channel's thread: the training thread may wait in a collective for the rank that wants them."""
+        """Deal more batches on the channel's thread: the training thread may wait in a collective for the rank that wants them."""
         self._dealing.want(batches)
         self._channel.send()
 
@@ -173,7 +173,7 @@ class LeaderMember(RankMember[Leader]):
         return super().take(count)
 
     def _cut_short(self, last: Last) -> None:
-        """All ranks end where they are once they have no batch any more, also within a step."""
+        """End all ranks where they are once they have no batch any more, also within a step."""
         self._cut = last
         self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
 

@@ -23,22 +23,22 @@ class Silence:
     """
 
     def __init__(self, now: float, tick: float, limit: float = SILENCE) -> None:
-        """`tick`: `lost` is called every `tick` seconds. `limit`: silence that a peer may keep, seconds."""
+        """Begin with `tick`: `lost` is called every `tick` seconds. `limit`: silence that a peer may keep, seconds."""
         self._tick = tick
         self._limit = limit
         self._before = now
         self._silent: dict[int, float] = {}
 
     def heard(self, peer: int) -> None:
-        """The peer said something."""
+        """Note that the peer said something."""
         self._silent[peer] = 0.0
 
     def forget(self, peer: int) -> None:
-        """The peer left."""
+        """Forget a peer that left."""
         self._silent.pop(peer, None)
 
     def lost(self, now: float) -> list[int]:
-        """The peers that were silent for too long. The time since the call before is added to all of them."""
+        """Return the peers that were silent for too long. The time since the call before is added to all of them."""
         passed = min(now - self._before, 2 * self._tick)
         self._before = now
         for peer in self._silent:
@@ -66,19 +66,19 @@ class Verdict:
         self._spoken: set[int] = set()
 
     def lost(self, rank: int, why: str) -> None:
-        """The rank is gone. No news of one whose program raised before."""
+        """Note that the rank is gone. No news of one whose program raised before."""
         if self._lost is None and rank not in self._spoken:
             self._lost = Cause(rank, why)
 
     def raised(self, rank: int, why: str) -> None:
-        """The rank's program raised."""
+        """Note that the rank's program raised."""
         self._spoken.add(rank)
         if self._raised is None:
             self._raised = Cause(rank, why)
 
     def look(self) -> Cause | None:
-        """The cause; None if there is none, or if it is too early to tell. Called every so often, after what came was heard: a process
-        that gets little processor time waits for as many looks, not for a time."""
+        """Return the cause; None if there is none, or if it is too early to tell. Called every so often, after what came was heard: a
+        process that gets little processor time waits for as many looks, not for a time."""
         if self._lost is None and self._raised is not None:
             self._looks += 1
             return self._raised if self._looks > LOOKS else None

@@ -14,7 +14,7 @@ from diloco.wording import plural
 
 
 def disagreement(leader: Here, other: Here) -> str:
-    """Why a rank cannot be of the leader's unit; "" if it can. The message is human-readable."""
+    """Return why a rank cannot be of the leader's unit; "" if it can. The message is human-readable."""
     who = f"rank {other.rank} of unit {leader.unit}"
     if (other.job_uid, other.unit, other.attempt) != (leader.job_uid, leader.unit, leader.attempt):
         return (
@@ -46,7 +46,7 @@ def disagreement(leader: Here, other: Here) -> str:
 
 
 def absent(ranks: int, present: Collection[int]) -> str:
-    """The ranks that have not come, in words: `rank 3`, `ranks 1, 2 and 5`; of many the first ten. "" if all are there."""
+    """Return the ranks that have not come, in words: `rank 3`, `ranks 1, 2 and 5`; of many the first ten. "" if all are there."""
     missing = [rank for rank in range(ranks) if rank not in present]
     if not missing:
         return ""
@@ -58,15 +58,15 @@ def absent(ranks: int, present: Collection[int]) -> str:
 
 
 def counting(data_ranks: Sequence[int]) -> list[int]:
-    """The ranks whose tokens count, given which part of the unit's batch each trains: the first of those that train the same."""
+    """Return the ranks whose tokens count, given which part of the unit's batch each trains: the first of those that train the same."""
     return [rank for rank, part in enumerate(data_ranks) if data_ranks.index(part) == rank]
 
 
 def to_message(owned: Iterable[pieces.Piece]) -> Pieces:
-    """A rank's pieces for the wire."""
+    """Return a rank's pieces for the wire."""
     return Pieces(pieces=[PieceMessage(tensor=piece.tensor, start=piece.start, size=piece.size) for piece in owned])
 
 
 def from_message(owned: Pieces) -> list[pieces.Piece]:
-    """A rank's pieces from the wire, as they are: `pieces.check_cover` checks them."""
+    """Return a rank's pieces from the wire, as they are: `pieces.check_cover` checks them."""
     return [pieces.Piece(piece.tensor, tuple(piece.start), tuple(piece.size)) for piece in owned.pieces]

@@ -214,7 +214,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._finish()
 
     def changed(self) -> list[str]:
-        """Of what this rank owns."""
+        """Return the changed tensors of what this rank owns."""
         store = self._parts.store
         if store.lent:
             return []
@@ -238,11 +238,11 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     @abstractmethod
     def _decide(self) -> None:
-        """Of the leader: give orders. Called at each boundary."""
+        """Give orders, as the leader. Called at each boundary."""
 
     @abstractmethod
     def _ask(self, batch_size: int, batches: int | None, ahead: int) -> None:
-        """Of the leader: ask the syncer for samples where there are too few. `batch_size`: of one rank. The rest: as of `ask_for_work`."""
+        """Ask the syncer for samples, as the leader, where there are too few. `batch_size`: of one rank. The rest: as of `ask_for_work`."""
 
     @abstractmethod
     def _hear_ranks(self) -> None:
@@ -254,19 +254,19 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     @abstractmethod
     def _hear_refusal(self, event: RefusedForGood) -> None:
-        """The syncer refuses this rank for good."""
+        """Note that the syncer refuses this rank for good."""
 
     @abstractmethod
     def _tell(self, fragment: int, version: Version | None) -> None:
-        """This rank has the version; None: there is nothing to tell."""
+        """Tell that this rank has the version; None: there is nothing to tell."""
 
     @abstractmethod
     def _tell_step(self, tokens: int, loss: float | None, batches: int | None) -> None:
-        """This rank has done a local step, which settles so many batches; None: the program feeds itself."""
+        """Tell that this rank has done a local step, which settles so many batches; None: the program feeds itself."""
 
     @abstractmethod
     def _tell_drain(self) -> None:
-        """This rank was told to drain. More than once is as good as once."""
+        """Tell that this rank was told to drain. More than once is as good as once."""
 
     # --- what all do --------------------------------------------------------------------------------------------------
 
@@ -345,7 +345,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._channel.send()
 
     def _now(self, fragment: int) -> Float32Array:
-        """What the model has now of the rank's portion. The copy is the caller's."""
+        """Return what the model has now of the rank's portion. The copy is the caller's."""
         staged = self._parts.store.stage(self._names[fragment])
         values = staged.wait().copy()
         staged.release()

@@ -24,17 +24,17 @@ class MessageError(ValueError):
 
 
 def version_to_wire(version: orders.Version, name: Name) -> ranks_pb2.Version:
-    """A version for the wire."""
+    """Return a version for the wire."""
     return ranks_pb2.Version(incarnation=name(version.epoch), t=version.t)
 
 
 def version_from_wire(version: ranks_pb2.Version, number: Number) -> orders.Version:
-    """A version from the wire."""
+    """Return a version from the wire."""
     return orders.Version(number(version.incarnation), version.t)
 
 
 def order_to_wire(order: Order, name: Name) -> ranks_pb2.Order:
-    """An order for the wire."""
+    """Return an order for the wire."""
     message = ranks_pb2.Order(step=order.step)
     match order.action:
         case orders.Adopt(fragment, version):
@@ -57,7 +57,7 @@ def order_to_wire(order: Order, name: Name) -> ranks_pb2.Order:
 
 
 def order_from_wire(message: ranks_pb2.Order, number: Number, fragments: int) -> Order:
-    """An order from the wire, for a model of so many fragments. Raises MessageError."""
+    """Return an order from the wire, for a model of so many fragments. Raises MessageError."""
     return Order(message.step, _action(message, number, fragments))
 
 
@@ -85,24 +85,24 @@ def _action(message: ranks_pb2.Order, number: Number, fragments: int) -> Action:
 
 
 def checked(fragment: int, fragments: int) -> int:
-    """The number of a fragment. Raises MessageError for one that the model does not have."""
+    """Return the number of a fragment. Raises MessageError for one that the model does not have."""
     if fragment >= fragments:
         raise MessageError(f"a message about fragment {fragment} of {fragments}")
     return fragment
 
 
 def deal_to_wire(samples: Ranges, taken: int) -> ranks_pb2.Deal:
-    """A batch of the unit for the wire. `taken`: batches that the leader has taken."""
+    """Return a batch of the unit for the wire. `taken`: batches that the leader has taken."""
     return ranks_pb2.Deal(ranges=[ranks_pb2.Range(start=start, end=end) for start, end in samples], taken=taken)
 
 
 def deal_from_wire(deal: ranks_pb2.Deal) -> Ranges:
-    """A batch of the unit from the wire."""
+    """Return a batch of the unit from the wire."""
     return tuple((one.start, one.end) for one in deal.ranges)
 
 
 def counted_to_wire(counted: Counted) -> ranks_pb2.Counted:
-    """The counters of a push for the wire."""
+    """Return the counters of a push for the wire."""
     return ranks_pb2.Counted(
         fragment=counted.fragment,
         t=counted.t,
@@ -115,7 +115,7 @@ def counted_to_wire(counted: Counted) -> ranks_pb2.Counted:
 
 
 def counted_from_wire(counted: ranks_pb2.Counted, fragments: int) -> Counted:
-    """The counters of a push from the wire. Raises MessageError."""
+    """Return the counters of a push from the wire. Raises MessageError."""
     return Counted(
         checked(counted.fragment, fragments),
         counted.t,

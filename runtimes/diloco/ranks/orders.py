@@ -110,12 +110,12 @@ class Cursor:
         """Local steps that this rank has begun."""
 
     def put(self, order: Order) -> None:
-        """An order has come; they come in their order."""
+        """Put an order; they come in their order."""
         self._ahead.append(order)
 
     def due(self) -> Action | None:
-        """The next action to carry out now, at the boundary after local step `step`; None: this rank has to wait for its leader, or may do
-        the next step (`released`). Each is given once. Raises OrderError."""
+        """Return the next action to carry out now, at the boundary after local step `step`; None: this rank has to wait for its leader, or
+        may do the next step (`released`). Each is given once. Raises OrderError."""
         if not self._ahead or isinstance(self._ahead[0].action, Release):
             return None
         order = self._ahead.pop(0)
@@ -129,7 +129,7 @@ class Cursor:
         return bool(self._ahead) and isinstance(self._ahead[0].action, Release)
 
     def begin(self) -> Release:
-        """The next step begins. Raises OrderError while it must not."""
+        """Return the next step begins. Raises OrderError while it must not."""
         if not self.released or self._ahead[0].step != self.step:
             raise OrderError(f"local step {self.step + 1} is not released")
         order = self._ahead.pop(0)

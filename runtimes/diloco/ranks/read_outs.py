@@ -16,14 +16,14 @@ class ReadOuts:
     """At most one of each fragment."""
 
     def __init__(self, coding: Coding) -> None:
-        """`coding`: of pushes."""
+        """Begin with `coding`: of pushes."""
         self._coding = coding
         self._reads: dict[int, tuple[ReadOut, Staged]] = {}
         self._counted: dict[int, Counted] = {}
         """By fragment. They may be known before this rank comes to the boundary at which it reads out."""
 
     def __bool__(self) -> bool:
-        """Something waits."""
+        """Say whether something waits."""
         return bool(self._reads)
 
     def put(self, read: ReadOut, staged: Staged) -> None:
@@ -33,12 +33,12 @@ class ReadOuts:
         self._reads[read.fragment] = read, staged
 
     def count(self, counted: Counted) -> None:
-        """The counters of a push are known."""
+        """Note that the counters of a push are known."""
         self._counted[counted.fragment] = counted
 
     def take(self, epoch: int) -> list[tuple[Chunk, Staged]]:
-        """What can be sent now: header and values, each given once. `epoch`: the syncer's state to which this rank's stream leads; what
-        another one asked for is released."""
+        """Return what can be sent now: header and values, each given once. `epoch`: the syncer's state to which this rank's stream leads;
+        what another one asked for is released."""
         found: list[tuple[Chunk, Staged]] = []
         for fragment, (read, staged) in list(self._reads.items()):
             counted = self._counted.get(fragment)

@@ -14,7 +14,7 @@ type Ranges = tuple[tuple[int, int], ...]
 
 
 def own(ranges: Ranges, index: int, of: int) -> Numbers:
-    """What the rank with this index, of so many that train samples of their own, gets of the unit's batch: int64 [n / of].
+    """Return what the rank with this index, of so many that train samples of their own, gets of the unit's batch: int64 [n / of].
 
     Raises ValueError if the batch cannot be dealt out evenly.
     """

@@ -28,7 +28,8 @@ MOST_AHEAD = 8
 
 
 def ahead(step_seconds: float) -> int:
-    """Steps that the leader releases beyond its next: as many as an order needs, one at least. `step_seconds`: of one step, 0: unknown."""
+    """Return steps that the leader releases beyond its next: as many as an order needs, one at least. `step_seconds`: of one step, 0:
+    unknown."""
     return min(MOST_AHEAD, max(1, math.ceil(LATENCY / step_seconds))) if step_seconds > 0 else 1
 
 
@@ -50,8 +51,8 @@ class Schedule:
     """The orders of one unit."""
 
     def __init__(self, state: UnitState, owners: Sequence[Collection[int]], counting: Sequence[int], plan: Plan) -> None:
-        """`state`: of a new unit. `owners`: for each fragment the ranks that own a part of it. `counting`: the ranks whose tokens count:
-        of those that train the same samples only one."""
+        """Begin with `state`: of a new unit. `owners`: for each fragment the ranks that own a part of it. `counting`: the ranks whose
+        tokens count: of those that train the same samples only one."""
         self._state = state
         self._plan = plan
         self._arrivals = Arrivals(owners)
@@ -81,20 +82,21 @@ class Schedule:
         return self._counts
 
     def told(self, rank: int, fragment: int, version: Version) -> None:
-        """A rank, the leader included, has received its part of this version."""
+        """Note that a rank, the leader included, has received its part of this version."""
         self._arrivals.told(rank, fragment, version)
 
     def stepped(self, rank: int, tokens: int, loss: float = math.nan) -> None:
-        """A rank, the leader included, has done its next local step. `loss`: the mean over its tokens, NaN if it is not known."""
+        """Note that a rank, the leader included, has done its next local step. `loss`: the mean over its tokens, NaN if it is not known."""
         if rank in self._counting:
             self._counts.stepped(self._counting[rank], tokens, loss)
 
     def trained(self, samples: Sequence[tuple[int, int]]) -> None:
-        """The unit has trained so many samples in its next local step: of each batch (generation in which it was dealt, samples)."""
+        """Note that the unit has trained so many samples in its next local step: of each batch (generation in which it was dealt,
+        samples)."""
         self._counts.trained(sum(count for generation, count in samples if generation == self._state.generation))
 
     def drain(self) -> None:
-        """A rank was told to drain: all drain after the last step that is released."""
+        """Note that a rank was told to drain: all drain after the last step that is released."""
         self._drain = True
 
     def boundary(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> Said:
@@ -121,8 +123,8 @@ class Schedule:
         return orders
 
     def _without_those_that_wait(self, events: Sequence[InboxEvent], waiting: Collection[int]) -> list[InboxEvent]:
-        """What the plan gets now. A fragment is read out after the adoption of what came before the pull, and the job is finished after
-        all adoptions."""
+        """Return what the plan gets now. A fragment is read out after the adoption of what came before the pull, and the job is finished
+        after all adoptions."""
         heard: list[InboxEvent] = []
         for event in events:
             match event:

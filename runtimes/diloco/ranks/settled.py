@@ -26,14 +26,14 @@ class Settled:
         """The same in the steps that all have done."""
 
     def stepped(self, rank: int, settled: int | None) -> None:
-        """The rank has done its next local step, which settles so many batches or shards; None: its program feeds itself."""
+        """Note that the rank has done its next local step, which settles so many batches or shards; None: its program feeds itself."""
         self._said[rank].append(settled)
         self._steps[rank] += 1
         self._totals[rank] += settled or 0
 
     def ready(self, *, shards: bool) -> list[int]:
-        """What the unit has settled in each step that all ranks have done by now, each given once. `shards`: they settle shards. Raises
-        LoopError when ranks settle different numbers of batches in one step."""
+        """Return what the unit has settled in each step that all ranks have done by now, each given once. `shards`: they settle shards.
+        Raises LoopError when ranks settle different numbers of batches in one step."""
         found = []
         if not shards:
             self._check_batches()
@@ -46,12 +46,12 @@ class Settled:
         return found
 
     def most_steps(self, dealt: int) -> int:
-        """How many local steps the ranks may do in all with so many shards dealt to each, if no step takes more than one more shard. A
-        rank that has settled n shards reads its shard n + 1."""
+        """Return how many local steps the ranks may do in all with so many shards dealt to each, if no step takes more than one more shard.
+        A rank that has settled n shards reads its shard n + 1."""
         return min(steps + dealt - total - 1 for steps, total in zip(self._steps, self._totals, strict=True))
 
     def _check_batches(self) -> None:
-        """As early as can be: a rank that waits for a batch which the others do not want ends no step any more."""
+        """Check the batches as early as can be: a rank that waits for a batch which the others do not want ends no step any more."""
         for place in range(max(map(len, self._said))):
             said = {rank: ahead[place] for rank, ahead in enumerate(self._said) if place < len(ahead)}
             first, expected = next(iter(said.items()))

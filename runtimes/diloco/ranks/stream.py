@@ -36,8 +36,8 @@ class Stream:
 
     @classmethod
     async def accept(cls, raw: socket.socket, files: TlsFiles, identity: str) -> Self:
-        """The server's end of a connection that was accepted. Raises StreamError for a peer that is not `identity`, TlsError for own
-        files that cannot be used. Closes `raw` then, and when it is cancelled."""
+        """Accept the server's end of a connection. Raises StreamError for a peer that is not `identity`, TlsError for own files that cannot
+        be used. Closes `raw` then, and when it is cancelled."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -78,7 +78,8 @@ class Stream:
         return cls(reader, writer)
 
     async def read(self, most: int = MOST_BYTES) -> bytes:
-        """The next message; b"" is a sign of life. Raises StreamError when there is none any more, or one of more than `most` bytes."""
+        """Return the next message; b"" is a sign of life. Raises StreamError when there is none any more, or one of more than `most`
+        bytes."""
         try:
             length = int.from_bytes(await self._reader.readexactly(_LENGTH))
             if length > most:

@@ -108,7 +108,7 @@ class Join:
 
 
 def lost_by_waiting(copy_steps: int) -> int:
-    """Steps that each of the others loses in closed form, if learners wait for their exchanges instead of training on.
+    """Return steps that each of the others loses in closed form, if learners wait for their exchanges instead of training on.
 
     In H steps each of the three exchanges one copy of the model, fragment by fragment, and the newcomer gets one: the link is busy for
     `4 * copy_steps`, and without the newcomer for `3 * copy_steps`. What that is beyond H steps is waited for.
@@ -117,7 +117,7 @@ def lost_by_waiting(copy_steps: int) -> int:
 
 
 def simulate(copy_steps: int, seeds: int, seed: int, distance: Distance = NEAR) -> Join:
-    """The mean over so many jobs, with the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
+    """Return the mean over so many jobs, with the newcomer that takes longest. A step takes a second, H = P = 24, tau = 2."""
     longest, trains = 0.0, True
     fast = alone = beside = contributions = staleness = 0.0
     for one in range(seeds):
@@ -140,7 +140,7 @@ def simulate(copy_steps: int, seeds: int, seed: int, distance: Distance = NEAR) 
 
 
 def _merged_meanwhile(copy_steps: int, seed: int, distance: Distance, until: float) -> float:
-    """By the others, without a newcomer, between `WARM_UP` and `until`."""
+    """Return what the others merged, without a newcomer, between `WARM_UP` and `until`."""
     job = _job(copy_steps, seed, distance)
     before = _merged(job)
     job.run(until)
@@ -152,7 +152,7 @@ def _hardware(distance: Distance) -> Hardware:
 
 
 def _job(copy_steps: int, seed: int, distance: Distance) -> SimulatedJob:
-    """It has trained for `WARM_UP` steps. A copy of 0 steps is a link that costs no time."""
+    """Make a job that has trained for `WARM_UP` steps. A copy of 0 steps is a link that costs no time."""
     training = Training(steps=10**9, sync_interval=H, fragments=H, checkpoint=Checkpoint(every_steps=10**9))
     fragment = COPY_BITS / training.fragments
     sizes = Sizes(fragment, _WHOLE * fragment)
@@ -167,12 +167,12 @@ def _merged(job: SimulatedJob) -> float:
 
 
 def joins(seeds: int, seed: int, distance: Distance = NEAR) -> list[Join]:
-    """All rows of the figure."""
+    """Return all rows of the figure."""
     return [simulate(copy_steps, seeds, seed, distance) for copy_steps in COPY_STEPS]
 
 
 def free_until(found: Sequence[Join]) -> int:
-    """The longest copy, steps, such that joining is free with it and with each shorter one; 0: with none."""
+    """Return the longest copy, steps, such that joining is free with it and with each shorter one; 0: with none."""
     longest = 0
     for join in found:
         if not join.free:

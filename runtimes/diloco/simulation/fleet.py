@@ -63,8 +63,8 @@ class Conditions:
 
 
 def simulate(training: Training, placer: Placer, groups: Sequence[Group], conditions: Conditions, seconds: float, seed: int) -> Outcome:
-    """The outcome of the units of `placer` over so many virtual seconds. Quorum, grace and fragments are those of `training`, but the job
-    does not end."""
+    """Return the outcome of the units of `placer` over so many virtual seconds. Quorum, grace and fragments are those of `training`, but
+    the job does not end."""
     between = YEAR / conditions.failures_per_year if conditions.failures_per_year else float("inf")
     repairs, links = ReturnDelay.with_mean(conditions.repair_seconds), conditions.links
 

@@ -78,8 +78,8 @@ class SimulatedJob:
         sizes: Sizes | None = None,
         syncer_bandwidth: float = math.inf,
     ) -> None:
-        """One unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator. `sizes`: None: what
-        is sent has none. `syncer_bandwidth`: of each direction of the syncer's link, bits a second."""
+        """Simulate one unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator. `sizes`:
+        None: what is sent has none. `syncer_bandwidth`: of each direction of the syncer's link, bits a second."""
         self.timeline = Timeline()
         self.merged_of: defaultdict[str, float] = defaultdict(float)
         """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
@@ -107,12 +107,12 @@ class SimulatedJob:
         self.add(hardware)
 
     def add(self, hardware: Iterable[Hardware]) -> None:
-        """One more unit for each. They begin at random moments of the next step."""
+        """Add one more unit for each. They begin at random moments of the next step."""
         for one in hardware:
             self.add_unit(f"u{len(self.units)}", one)
 
     def add_unit(self, name: str, hardware: Hardware) -> None:
-        """The same, of one with this name."""
+        """Add the same, of one with this name."""
         (own,) = self._random.spawn(1)
         unit = SimulatedUnit(name, hardware, self._training.fragments, self.timeline, self, own, slices=self.slices)
         self.units[name] = unit

@@ -56,7 +56,7 @@ class Placer(Protocol):
         ...
 
     def units(self) -> Mapping[str, PlacedUnit | None]:
-        """Each unit that the job wants now, and where it is; None: it waits for a slice."""
+        """Return each unit that the job wants now, and where it is; None: it waits for a slice."""
         ...
 
     @property
@@ -77,11 +77,11 @@ class Placer(Protocol):
         ...
 
     def gone(self, group: str) -> None:
-        """No unit can be on this group until it is back; those that were there have ended."""
+        """Keep all units from this group until it is back; those that were there have ended."""
         ...
 
     def back(self, group: str) -> None:
-        """The group is there again."""
+        """Bring the group back."""
         ...
 
 
@@ -124,8 +124,8 @@ class FleetSlices:
         random: Generator,
         later: Mapping[str, float],
     ) -> None:
-        """`hardware`: of a unit on such slices. `repairs`: until a group with a failure is back. `later`: groups that come only at these
-        times, seconds."""
+        """Place units of such `hardware` on groups; `repairs`: until a group with a failure is back. `repairs`: until a group with a
+        failure is back. `later`: groups that come only at these times, seconds."""
         self.reclaimed = 0
         """Units that had to leave because their slices were taken away."""
         self.moved = 0
@@ -167,7 +167,7 @@ class FleetSlices:
     # --- what units say -----------------------------------------------------------------------------------------------
 
     def failed(self, unit: SimulatedUnit) -> None:
-        """One accelerator of the unit has failed, and the unit has ended."""
+        """Note that one accelerator of the unit has failed, and the unit has ended."""
         groups = self._places.pop(unit.name).groups
         broken = groups[int(self._random.integers(len(groups)))]
         self._gone(broken)
@@ -183,7 +183,7 @@ class FleetSlices:
             self._place()
 
     def slowdown(self, unit: SimulatedUnit) -> float:
-        """By what the unit's next step is longer; 1: it is not slow."""
+        """Return by what the unit's next step is longer; 1: it is not slow."""
         slow = any(self._slow[group] for group in self._places[unit.name].groups)
         return self._slowdowns.factor if slow else 1.0
 
@@ -198,7 +198,7 @@ class FleetSlices:
             timeline.at(timeline.now + float(self._fates[group].exponential(DAY / per_day)), do)
 
     def _reclaim(self, groups: Sequence[str]) -> None:
-        """The cloud gives notice. Units end their steps and leave; at the end of the notice nothing of them runs."""
+        """Give the cloud's notice. Units end their steps and leave; at the end of the notice nothing of them runs."""
         timeline = self._job.timeline
         deadline = timeline.now + self._reclaims.notice
         on_them = [name for name, place in self._places.items() if set(place.groups) & set(groups)]
@@ -222,7 +222,7 @@ class FleetSlices:
         self._plan_reclaim(groups)
 
     def _gone(self, group: str) -> None:
-        """At once, with all units on it."""
+        """Remove the group at once, with all units on it."""
         self._placer.advance(self._job.timeline.now)
         self._out[group] += 1
         if self._out[group] == 1:

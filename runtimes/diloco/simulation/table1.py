@@ -117,7 +117,7 @@ class Row:
 
 
 def simulate(cell: Cell, seconds: float, seed: int, years: float = 1.0, calibration: Calibration = CALIBRATION) -> Row:
-    """One cell over so many virtual seconds. `years`: mean time between failures of a chip. H = P = 24, tau = 2, K = 1."""
+    """Return one cell over so many virtual seconds. `years`: mean time between failures of a chip. H = P = 24, tau = 2, K = 1."""
     hardware = Hardware(
         slices=max(1, round(cell.chips / cell.units / CHIPS_PER_SLICE)),
         chips_per_slice=CHIPS_PER_SLICE,
@@ -136,7 +136,7 @@ def simulate(cell: Cell, seconds: float, seed: int, years: float = 1.0, calibrat
 
 
 def _standard_error(outcomes: Sequence[Outcome]) -> float:
-    """Of the goodput at the last of these moments, which divide the time into equal parts."""
+    """Estimate the standard error of the goodput at the last of these moments, which divide the time into equal parts."""
     trained = [0.0, *(outcome.accounts.by_use[Use.TRAINING] for outcome in outcomes)]
     total = [0.0, *(outcome.accounts.total for outcome in outcomes)]
     parts = [(b - a) / (d - c) for (a, b), (c, d) in zip(pairwise(trained), pairwise(total), strict=True) if d > c]
@@ -144,15 +144,15 @@ def _standard_error(outcomes: Sequence[Outcome]) -> float:
 
 
 def simulate_cell(noise: float, seed: int, cell: Cell, years: float = 1.0, *, least: float | None = None) -> Row:
-    """One cell, for as long as the standard error of its goodput takes to fall to `noise` points; `least` seconds at least, `LEAST_SECONDS`
-    without it."""
+    """Return one cell, for as long as the standard error of its goodput takes to fall to `noise` points; `least` seconds at least,
+    `LEAST_SECONDS` without it."""
     return simulate(cell, max(_seconds_for(cell, noise, years), LEAST_SECONDS if least is None else least), seed, years)
 
 
 def _seconds_for(cell: Cell, noise: float, years: float) -> float:
-    """The standard error after k failures is about `(1 - g) sqrt(g / k)`, g the goodput: what a failure costs hardly varies, the number of
-    failures does, and they are counted within steps only, a share g of the time. For g the closed form of the table is near enough,
-    `u(n) = s / (s + (1 - exp(-n s / MTBI)) D)`."""
+    """Estimate the seconds: the standard error after k failures is about `(1 - g) sqrt(g / k)`, g the goodput: what a failure costs hardly
+    varies, the number of failures does, and they are counted within steps only, a share g of the time. For g the closed form of the table
+    is near enough, `u(n) = s / (s + (1 - exp(-n s / MTBI)) D)`."""
     s, d = 10.0, 26.0 if cell.elastic else 84.0
     failures_per_second = cell.chips / (years * YEAR)
     goodput = s / (s - math.expm1(-failures_per_second / cell.units * s) * d)
@@ -160,6 +160,6 @@ def _seconds_for(cell: Cell, noise: float, years: float) -> float:
 
 
 def rms(rows: Iterable[Row]) -> float:
-    """Root mean square error of goodput and uptime over the published cells, in points; 0 without one."""
+    """Return root mean square error of goodput and uptime over the published cells, in points; 0 without one."""
     errors = [error for row in rows if row.errors is not None for error in row.errors]
     return math.sqrt(sum(error * error for error in errors) / len(errors)) if errors else 0.0

@@ -66,12 +66,12 @@ class Cell:
 
 
 def ring(sites: int) -> float:
-    """How many times its size a vector goes over each site's link to be summed around a ring: `2 (D - 1) / D`."""
+    """Return how many times its size a vector goes over each site's link to be summed around a ring: `2 (D - 1) / D`."""
     return 2 * (sites - 1) / sites
 
 
 def required(cell: Cell, sync_interval: int | None = None, calibration: Calibration = CALIBRATION) -> float:
-    """The bandwidth, Gbit/s. `sync_interval`: H of the decoupled methods; None: the fitted one.
+    """Return the bandwidth, Gbit/s. `sync_interval`: H of the decoupled methods; None: the fitted one.
 
     At the utilisation u a step of T seconds leaves `T (1 / u - 1)` seconds for what is not hidden. Data parallel moves V bits a step:
     `max(V / B - T hidden, V / (layers B)) + latency` are not hidden. Decoupled moves V / H: `V / (H B) - T decoupled_hidden`.
@@ -88,7 +88,8 @@ def required(cell: Cell, sync_interval: int | None = None, calibration: Calibrat
 
 
 def of_a_link(method: Method, step_seconds: float, calibration: Calibration = CALIBRATION) -> float:
-    """What a learner's link to the syncer carries in each direction, Gbit/s: a fragment of P = H in a step. Learners do not wait for it."""
+    """Return what a learner's link to the syncer carries in each direction, Gbit/s: a fragment of P = H in a step. Learners do not wait for
+    it."""
     return calibration.parameters * method.bits / 1e9 / H / step_seconds
 
 
@@ -126,18 +127,18 @@ PUBLISHED: Final[Mapping[Cell, float]] = {
 
 
 def error(cell: Cell) -> float | None:
-    """Of the fit, relative to what was published; None: it was not."""
+    """Return the error of the fit, relative to what was published; None: it was not."""
     published = PUBLISHED.get(cell)
     return None if published is None else required(cell) / published - 1
 
 
 def rms(cells: Iterable[Cell]) -> float:
-    """Root mean square of the relative errors of the published cells; 0 without one."""
+    """Return root mean square of the relative errors of the published cells; 0 without one."""
     errors = [found for cell in cells if (found := error(cell)) is not None]
     return math.sqrt(sum(one * one for one in errors) / len(errors)) if errors else 0.0
 
 
 def like_for_like() -> float:
-    """How many times less the decoupled method needs than data parallel at 8 sites, 1 s and 95 %, both in bf16, at H = 24."""
+    """Return how many times less the decoupled method needs than data parallel at 8 sites, 1 s and 95 %, both in bf16, at H = 24."""
     cells = [Cell(method, 1.0, 8, 0.95) for method in (Method.DATA_PARALLEL, Method.BFLOAT16)]
     return required(cells[0]) / required(cells[1], H)

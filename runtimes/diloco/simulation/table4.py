@@ -41,12 +41,13 @@ _HARDWARE: Final = Hardware(
 
 
 def ideal(extra: float) -> float:
-    """The time if extra learners gave all of their work from the moment when they join."""
+    """Return the time if extra learners gave all of their work from the moment when they join."""
     return 0.5 + 0.5 / (1.0 + extra)
 
 
 def simulate(extra: float, steps: int, seed: int) -> Outcome:
-    """The outcome of a job whose four learners alone would merge the tokens of about so many steps each. H = P = 24, tau = 2, K = 1."""
+    """Return the outcome of a job whose four learners alone would merge the tokens of about so many steps each. H = P = 24, tau = 2, K =
+    1."""
     tokens = float(UNITS * steps * TOKENS)
     training = Training(steps=10**9, checkpoint=Checkpoint(every_steps=10**9))
     job = SimulatedJob(training, [_HARDWARE] * UNITS, default_rng([seed, round(1000 * extra)]))
@@ -71,11 +72,11 @@ class Row:
 
 
 def rows(steps: int, seed: int) -> list[Row]:
-    """All rows of the table."""
+    """Return all rows of the table."""
     outcomes = {extra: simulate(extra, steps, seed) for extra in EXTRA}
     return [Row(extra, outcome, outcome.seconds / outcomes[0.0].seconds) for extra, outcome in outcomes.items()]
 
 
 def worst(found: Sequence[Row]) -> float:
-    """Largest relative error."""
+    """Return largest relative error."""
     return max(abs(row.error) for row in found)

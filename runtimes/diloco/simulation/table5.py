@@ -66,7 +66,7 @@ PREDICTED_OURS: Final = (100.0, 8.0)
 
 
 def simulate(arm: Arm, pacing: Pacing, seconds: float, seed: int) -> Outcome:
-    """The outcome of an arm over so many virtual seconds; steps of the faster kind take 1 s. H = P = 24, tau = 2."""
+    """Return the outcome of an arm over so many virtual seconds; steps of the faster kind take 1 s. H = P = 24, tau = 2."""
     paper = pacing is Pacing.PAPER
     kinds = [
         Hardware(
@@ -109,17 +109,18 @@ class Row:
 
 
 def rows(seconds: float, seed: int) -> list[Row]:
-    """All arms with the paper's clock, then all with ours."""
+    """Return all arms with the paper's clock, then all with ours."""
     return [Row(arm, pacing, simulate(arm, pacing, seconds, seed)) for pacing in Pacing for arm in ARMS]
 
 
 def worst(found: Sequence[Row]) -> float:
-    """Largest error of the paper's clock, points."""
+    """Return largest error of the paper's clock, points."""
     return max(abs(row.error) for row in found if row.pacing is Pacing.PAPER)
 
 
 def in_order(found: Sequence[Row]) -> bool:
-    """Whether the paper's clock merges most learners with K = M, fewer with K = 1 and grace, and least with K = 1; and ours all in each."""
+    """Return whether the paper's clock merges most learners with K = M, fewer with K = 1 and grace, and least with K = 1; and ours all in
+    each."""
     paper = {row.arm.name: row.outcome.contributions for row in found if row.pacing is Pacing.PAPER}
     ours = all(row.outcome.contributions >= UNITS - _ALL for row in found if row.pacing is Pacing.OURS)
     return paper["K = M"] > paper["K = 1 + grace"] > paper["K = 1"] and ours

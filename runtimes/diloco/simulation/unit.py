@@ -57,11 +57,11 @@ class Syncer(Protocol):
     """What a unit says to the syncer."""
 
     def wanted(self, unit: SimulatedUnit) -> None:
-        """It is there, and wants the parameters; `received` is to be called once it has them."""
+        """Note that the unit is there, and wants the parameters; `received` is to be called once it has them."""
         ...
 
     def joined(self, unit: SimulatedUnit) -> None:
-        """It holds the present parameters and begins to train."""
+        """Note that it holds the present parameters and begins to train."""
         ...
 
     def left(self, unit: SimulatedUnit) -> None:
@@ -69,15 +69,15 @@ class Syncer(Protocol):
         ...
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
-        """It takes no steps until then, on purpose."""
+        """Note that it takes no steps until then, on purpose."""
         ...
 
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
-        """It has taken a step."""
+        """Note that it has taken a step."""
         ...
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
-        """Its answer leaves. `base`: the version of the fragment that it has adopted."""
+        """Note that its answer leaves. `base`: the version of the fragment that it has adopted."""
         ...
 
 
@@ -85,7 +85,7 @@ class Slices(Protocol):
     """What happens to the slices of a unit that is lost as a whole when one of its accelerators fails, and what it is told of them."""
 
     def failed(self, unit: SimulatedUnit) -> None:
-        """It has ended with a failure. `place` or `wait` is to be called."""
+        """Note that it has ended with a failure. `place` or `wait` is to be called."""
         ...
 
     def trains(self, unit: SimulatedUnit) -> None:
@@ -111,7 +111,7 @@ class SimulatedUnit:
         tokens: int = TOKENS,
         slices: Slices | None = None,
     ) -> None:
-        """`slices`: whose it runs on; None: it keeps what it has, see `Hardware.elastic`."""
+        """Simulate a unit; `slices`: whose it runs on; None: it keeps what it has, see `Hardware.elastic`."""
         self.name = name
         self.hardware = hardware
         self.accounts = Accounts()
@@ -174,7 +174,7 @@ class SimulatedUnit:
         self._later(at, self._start)
 
     def received(self, versions: Sequence[int]) -> None:
-        """It holds these versions of the fragments now, which it has wanted."""
+        """Take these versions of the fragments, which it has wanted."""
         self._book_copy()
         if self.joined_at is None:
             self.joined_at = self._timeline.now
@@ -190,14 +190,14 @@ class SimulatedUnit:
             self._slices.trains(self)
 
     def pulled(self, pull: Pull) -> None:
-        """It answers at the end of the step under way; at once while it rests, or with `Hardware.answers_at_once`."""
+        """Answer at the end of the step under way; at once while it rests, or with `Hardware.answers_at_once`."""
         if self.hardware.answers_at_once or self._rests_since is not None:
             self._answer(pull)
         else:
             self._pulls.append(pull)
 
     def merged(self, fragment: int, version: int) -> None:
-        """A new version of the fragment has arrived; it is adopted at the end of the step under way, or at once while the unit rests."""
+        """Take a new version of the fragment; it is adopted at the end of the step under way, or at once while the unit rests."""
         self._pulls = [pull for pull in self._pulls if pull.fragment != fragment]
         if self._rests_since is not None:
             self._adopt(fragment, version)
@@ -225,12 +225,12 @@ class SimulatedUnit:
             self._cut()
 
     def lost(self) -> None:
-        """Its slices are gone, without notice."""
+        """Lose its slices, without notice."""
         self.failures += 1
         self._cut(failed=True)
 
     def place(self, hardware: Hardware) -> None:
-        """It has slices again, and starts there."""
+        """Give it slices again, where it starts."""
         self.book()
         self._out_since = None
         self.hardware, self.present = hardware, hardware.slices
@@ -238,7 +238,7 @@ class SimulatedUnit:
         self._spend(Use.RECOVERY, seconds, self._join)
 
     def wait(self, *, wanted: bool) -> None:
-        """It has no slices, and the job wants it to have some, or not."""
+        """Note that it has no slices, and the job wants it to have some, or not."""
         self.book()
         self._out_since = self._timeline.now if wanted else None
 
@@ -254,7 +254,7 @@ class SimulatedUnit:
         self._end(failed=failed)
 
     def _end(self, *, failed: bool) -> None:
-        """Its process is gone, and it has no slices."""
+        """End its process and give up its slices."""
         self.book()
         self._attempt += 1
         self._failed_last = failed
@@ -368,7 +368,7 @@ class SimulatedUnit:
         self._syncer.stepped(self, Metadata(step, steps, since, self._step_seconds))
 
     def _failed(self, slices: int) -> None:
-        """Of a step in which so many slices failed: the unit starts again without them."""
+        """Fail in a step in which so many slices failed: the unit starts again without them."""
         now, hardware = self._timeline.now, self.hardware
         self.failures += 1
         if self._slices is not None:

@@ -54,7 +54,7 @@ class SyncerConfig:
 
 
 def read_config(environment: Mapping[str, str], timeouts: Timeouts) -> SyncerConfig:
-    """The contract's environment of a syncer. Raises ContractError."""
+    """Return the contract's environment of a syncer. Raises ContractError."""
     port = environment.get(contract.ENV_LISTEN_PORT, "") or str(contract.SYNCER_PORT)
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise ContractError(f"{contract.ENV_LISTEN_PORT} must be a port number, not {port!r}")

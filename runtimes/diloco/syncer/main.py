@@ -75,7 +75,7 @@ class SyncerServer:
         _log.info("syncer of job %s on %s %s", config.job.name, self.address, found)
 
     async def run(self) -> RunOutcome:
-        """Until the job is complete or `engine.stop` was called. Everything is closed when this returns."""
+        """Run until the job is complete or `engine.stop` was called. Everything is closed when this returns."""
         try:
             outcome = await self.engine.run()
             if outcome is RunOutcome.COMPLETE:
@@ -118,7 +118,7 @@ async def serve(config: SyncerConfig) -> Exit:
 
 
 def main(arguments: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
-    """The exit status, one of `contract.Exit`."""
+    """Return the exit status, one of `contract.Exit`."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         config = read_config(os.environ if environment is None else environment, _timeouts(arguments))

@@ -49,7 +49,7 @@ class Adoptions:
         self._lasting = Lasting()
 
     def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
-        """Before `target`, a place in a parameter's memory, is overwritten. Call the result afterwards."""
+        """Prepare to overwrite `target`, a place in a parameter's memory. Call the result afterwards."""
         masters = self._masters(name, parameter, place, target)
         looked_at = self._lasting.looks  # each costs the host a wait for the device
         where = _some_of(target) if looked_at else ()
@@ -65,7 +65,7 @@ class Adoptions:
         return finish
 
     def adopted(self) -> None:
-        """All parameters of a fragment were overwritten: the largest of them is looked at again."""
+        """Look at the largest parameter of a fragment again, of which all were overwritten."""
         self._lasting.adopted()
         if self._candidates:
             self._open.append(max(self._candidates, key=lambda sample: sample.elements))
@@ -73,7 +73,8 @@ class Adoptions:
 
     @torch.no_grad()
     def check(self) -> None:
-        """A step of the program is done. Raises LoopError when its parameters are as if nothing had been adopted, several times running."""
+        """Check the parameters after a step of the program. Raises LoopError when its parameters are as if nothing had been adopted,
+        several times running."""
         for sample in self._open:
             sample.later.append(sample.read())
         done = [sample for sample in self._open if len(sample.later) == 2]
@@ -83,7 +84,7 @@ class Adoptions:
             self._lasting.judge(sample.name, before, adopted, *after)
 
     def _masters(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> list[torch.Tensor]:
-        """The same place in tensors of its optimizer's state that the parameter is a rounded copy of."""
+        """Return the same place in tensors of its optimizer's state that the parameter is a rounded copy of."""
         if target.dtype not in (torch.bfloat16, torch.float16):
             return []
         state: dict[str, Any] = next((optimizer.state[parameter] for optimizer in self._optimizers if parameter in optimizer.state), {})
@@ -101,7 +102,7 @@ def _is_master(value: object, parameter: torch.Tensor, place: Place, now: torch.
 
 
 def _some_of(target: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The places of SAMPLE elements, evenly over the tensor, as indices of each axis."""
+    """Return the places of SAMPLE elements, evenly over the tensor, as indices of each axis."""
     count = min(SAMPLE, target.numel())
     flat = torch.arange(count, device=target.device) * target.numel() // max(1, count)
     return torch.unravel_index(flat, target.shape)

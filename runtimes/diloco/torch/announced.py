@@ -17,7 +17,7 @@ LONGEST_PAUSE: Final = 3600.0
 
 
 def announced[**P, R](call: Callable[P, R], session: Session, reason: str, at_most: float) -> Callable[P, R]:
-    """`call` inside of `session.paused(reason, at_most)`. Raises ValueError for a time that cannot be."""
+    """Return `call` inside of `session.paused(reason, at_most)`. Raises ValueError for a time that cannot be."""
     check_pause(reason, at_most)
 
     @functools.wraps(call)

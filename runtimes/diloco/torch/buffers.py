@@ -19,8 +19,8 @@ class LeadersBuffers:
     """The buffers of one module that its `state_dict` has: all ranks get those of rank 0."""
 
     def __init__(self, module: torch.nn.Module, device: torch.device) -> None:
-        """On every rank. `device`: one that the default process group can send from. Raises LayoutError when the ranks have different
-        buffers, or one is sharded."""
+        """Keep the buffers equal on every rank. `device`: one that the default process group can send from. Raises LayoutError when the
+        ranks have different buffers, or one is sharded."""
         kept = module.state_dict(keep_vars=True).keys()
         self._module = module
         self._device = device

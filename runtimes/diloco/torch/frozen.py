@@ -12,7 +12,8 @@ from diloco.algorithm.frozen import FIRST, MASK, PLACE, SECOND, blocks, strides
 
 @torch.no_grad()
 def digest(shape: tuple[int, ...], start: tuple[int, ...], values: torch.Tensor) -> int:
-    """What `algorithm.frozen.digest` gives for these values, block by block: the memory that it takes does not grow with the tensor."""
+    """Return what `algorithm.frozen.digest` gives for these values, block by block: the memory that it takes does not grow with the
+    tensor."""
     total = 0
     for first, size in blocks((0,) * values.dim(), tuple(values.shape)):
         block = values

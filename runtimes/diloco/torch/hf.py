@@ -37,7 +37,8 @@ _PAUSES = {"evaluation": ("evaluate",), "prediction": ("predict",), "checkpoint"
 
 
 def labelled_tokens(batch: Mapping[str, Any]) -> int:
-    """The tokens of a batch that have a label, else those that are no padding, else all. Raises ValueError for a batch without tokens."""
+    """Return the tokens of a batch that have a label, else those that are no padding, else all. Raises ValueError for a batch without
+    tokens."""
     if isinstance(labels := batch.get("labels"), torch.Tensor):
         return int((labels != _NO_LABEL).sum())
     if isinstance(mask := batch.get("attention_mask"), torch.Tensor):
@@ -96,7 +97,7 @@ def attach(
 
 
 def _check_arguments(args: TrainingArguments) -> None:
-    """Raises ValueError for what means something else in a job."""
+    """Raise ValueError for what means something else in a job."""
     if args.fsdp or args.deepspeed:
         raise ValueError(
             f"{'fsdp' if args.fsdp else 'deepspeed'} would shard the model after it has joined: leave it out, and ranks train with "
@@ -156,14 +157,14 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not type
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Mapping[str, Any] | None = None, **_: Any
     ) -> None:
-        """The Trainer reads the loss from the device now and then; a step of ours never makes it."""
+        """Read the loss from the device when the Trainer does, now and then; a step of ours never makes it."""
         loss = (logs or {}).get("loss")
         self._loss = float(loss) if loss is not None and math.isfinite(float(loss)) else None
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, lr_scheduler: object = None, **_: Any
     ) -> None:
-        """After an update, which was made from all batches taken since the last one."""
+        """Count an update, which was made from all batches taken since the last one."""
         self._session.step(tokens=sum(self._loader.taken), batches=len(self._loader.taken), loss=self._loss)
         self._loader.taken.clear()
         self._loss = None

@@ -32,8 +32,8 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
     """Tells the session of each update of the optimizer, with the batches that it was made from, and ends the training with the job."""
 
     def __init__(self, session: Session, *, tokens: Callable[[Any], int], longest_pause: float = LONGEST_PAUSE) -> None:
-        """`tokens`: the real tokens of a batch, without padding. Validations, tests, predictions and checkpoints are announced as pauses of
-        at most `longest_pause` seconds each. Raises ValueError for a time that cannot be."""
+        """Connect Lightning to the session; `tokens`: the real tokens of a batch, without padding. Validations, tests, predictions and
+        checkpoints are announced as pauses of at most `longest_pause` seconds each. Raises ValueError for a time that cannot be."""
         check_pause("validation", longest_pause)
         self._session = session
         self._count = tokens
@@ -45,7 +45,7 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         self._loss: torch.Tensor | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raises ValueError for what would end this unit before the job, do nothing before the end of the job, or replace its final
+        """Raise ValueError for what would end this unit before the job, do nothing before the end of the job, or replace its final
         parameters."""
         for name, bound in (("max_epochs", trainer.max_epochs), ("max_steps", trainer.max_steps)):
             if bound is not None and bound != -1:
@@ -75,11 +75,11 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
             trainer.save_checkpoint = announced(trainer.save_checkpoint, self._session, "checkpoint", self._longest_pause)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Counts updates from here."""
+        """Count updates from here."""
         self._updates = trainer.global_step
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """The last batch of an update: `global_step` counts the optimizer's."""
+        """Count the last batch of an update: `global_step` counts the optimizer's."""
         self._tokens += self._count(batch)
         self._batches += 1
         if trainer.global_step != self._updates:
@@ -94,31 +94,31 @@ class Steps(Callback):  # type: ignore[misc]  # Lightning is not typed for mypy
         trainer.should_stop = trainer.should_stop or self._session.over
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The loader ends with the job, also in the middle of an update."""
+        """End the loader with the job, also in the middle of an update."""
         trainer.should_stop = trainer.should_stop or self._session.over
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A pause begins, also of the check before the first step."""
+        """Begin a pause, also of the check before the first step."""
         self._begin_pause("validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The pause ends."""
+        """End the pause."""
         self._pause.close()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A pause begins."""
+        """Begin a pause."""
         self._begin_pause("test")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The pause ends."""
+        """End the pause."""
         self._pause.close()
 
     def on_predict_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A pause begins."""
+        """Begin a pause."""
         self._begin_pause("prediction")
 
     def on_predict_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The pause ends."""
+        """End the pause."""
         self._pause.close()
 
     def _begin_pause(self, reason: str) -> None:

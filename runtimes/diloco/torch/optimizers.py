@@ -18,7 +18,7 @@ _NAMED = 5
 
 
 def check_optimizers(parameters: Parameters, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises ValueError unless the optimizers train each exchanged parameter that requires a gradient exactly once, and nothing else;
+    """Raise ValueError unless the optimizers train each exchanged parameter that requires a gradient exactly once, and nothing else;
     TypeError for another object. A parameter that requires no gradient may be in an optimizer, which passes over it.
 
     An optimizer of other tensors (of a copy of the model, or of the model before its parameters were made anew) would train something

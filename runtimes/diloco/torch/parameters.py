@@ -31,7 +31,7 @@ class Parameters:
     """Those that are equal in all units, and stay as they are."""
 
     def all(self) -> dict[str, torch.nn.Parameter]:
-        """Both."""
+        """Return both."""
         return {**self.trained, **self.frozen}
 
 
@@ -59,7 +59,7 @@ def parameters_of(module: torch.nn.Module, trained: Callable[[str], bool] | None
 
 
 def _plain(name: str, inner: set[str]) -> str:
-    """The name without the parts that wrappers put in. `inner`: paths of the modules inside DistributedDataParallel."""
+    """Return the name without the parts that wrappers put in. `inner`: paths of the modules inside DistributedDataParallel."""
     parts = name.split(".")
     return ".".join(part for end, part in enumerate(parts, 1) if part not in _WRAPPERS and ".".join(parts[:end]) not in inner)
 

@@ -34,7 +34,7 @@ class Place:
         return self.part.axes
 
     def inner(self, piece: Piece) -> Place:
-        """The place of a piece of this piece."""
+        """Return the place of a piece of this piece."""
         offset = [a - b for a, b in zip(piece.start, self.piece.start, strict=True)]
         slices = self.where[self.part.layer is not None :]
         inner = list(slices)
@@ -46,7 +46,7 @@ class Place:
 
 
 def local(parameter: torch.Tensor) -> torch.Tensor:
-    """What this process stores of a parameter, without its gradient."""
+    """Return what this process stores of a parameter, without its gradient."""
     if (sharded := _sharded(parameter)) is None:
         return parameter.detach()
     with torch.no_grad():
@@ -55,7 +55,7 @@ def local(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def held(name: str, parameter: torch.Tensor, part: Part) -> Place | None:
-    """The place of that part of a canonical tensor which this process stores; None: nothing of it. `name`: the parameter's.
+    """Return the place of that part of a canonical tensor which this process stores; None: nothing of it. `name`: the parameter's.
 
     Raises LayoutError for a sharding whose local part is no rectangle.
     """

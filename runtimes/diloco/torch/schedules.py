@@ -16,7 +16,7 @@ class Shape(Protocol):
     """A learning rate as a share of the highest one, such as `Schedule`."""
 
     def next_share(self, clock: Clock) -> float:
-        """Of the step that comes next."""
+        """Return the share of the step that comes next."""
         ...
 
 
@@ -28,25 +28,25 @@ class ProgressLR(torch.optim.lr_scheduler.LRScheduler):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, session: Clock, schedule: Shape) -> None:
-        """Sets the rate of the step that comes next."""
+        """Set the rate of the step that comes next."""
         self._session = session
         self._schedule = schedule
         super().__init__(optimizer)
 
     def get_lr(self) -> list[float | torch.Tensor]:
-        """The rate of the step that comes next, for each parameter group."""
+        """Return the rate of the step that comes next, for each parameter group."""
         share = self._schedule.next_share(self._session)
         return [rate * share for rate in self.base_lrs]
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any scheduler, without the session."""
+        """Return the state of any scheduler, without the session."""
         return {key: value for key, value in super().state_dict().items() if key not in ("_session", "_schedule")}
 
 
 def schedule(
     optimizer: torch.optim.Optimizer, session: Clock, decay: Decay = "cosine", *, warmup: int = 0, final: float = 0.0, tail: float = 0.2
 ) -> ProgressLR:
-    """A scheduler whose decay follows `session.progress`, so that fast, slow and late units anneal together.
+    """Return a scheduler whose decay follows `session.progress`, so that fast, slow and late units anneal together.
 
     `decay`: "constant", "linear", "cosine" or "wsd". `warmup`: local steps of this process over which the rate rises from 0. `final`: the
     rate at the end of the job, as a share of the optimizer's. `tail`: of "wsd", the last share of the job, in which the rate falls. Raises

@@ -19,7 +19,7 @@ class Stager:
     """Stages tensors of a module. Called on the training thread; its buffers come back from any thread."""
 
     def __init__(self, *, pinned: bool) -> None:
-        """`pinned`: page-lock the host memory, so that CUDA copies into it without stopping the host."""
+        """Stage values; `pinned`: page-lock the host memory, so that CUDA copies into it without stopping the host."""
         self._buffers: HostBuffers[torch.Tensor] = HostBuffers(
             lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True) if pinned else torch.zeros(size, dtype=torch.uint8)
         )
@@ -99,7 +99,8 @@ class StagedTensors:
         return np.asarray(flat.numpy())
 
     def release(self) -> None:
-        """Never waits: while the transfer is under way the memory is not reused, but left to torch, which frees it afterwards."""
+        """Release the memory and never wait: while the transfer is under way it is not reused, but left to torch, which frees it
+        afterwards."""
         held, self._held = self._held, None
         if held is not None and all(event.query() for event in self._finished):  # type: ignore[no-untyped-call]
             self._buffers.give(*held)
@@ -123,7 +124,7 @@ def _room(size: int) -> int:
 
 
 def _views(buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """For each tensor a place in the buffer, of its type and with its order of elements, so that the copy is one move of memory. The
+    """Give each tensor a place in the buffer, of its type and with its order of elements, so that the copy is one move of memory. The
     longest types come first, hence each place is aligned."""
     places: dict[int, torch.Tensor] = {}
     start = 0
@@ -136,7 +137,7 @@ def _views(buffer: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the tensor's elements fill a block of memory, in whatever order of its axes."""
+    """Return whether the tensor's elements fill a block of memory, in whatever order of its axes."""
     expected = 1
     for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if length > 1 and stride != expected:

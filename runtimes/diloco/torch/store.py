@@ -54,11 +54,11 @@ class ModuleStore:
         stacks: Callable[[str], int] | None = None,
         trained: Callable[[str], bool] | None = None,
     ) -> None:
-        """`canonical`: for parameters whose canonical form differs, by name in the module; the others keep name and shape.
-        `embeddings`: by name in the module; default: the weights of `Embedding` and `EmbeddingBag`, also where they are tied.
-        `stacks`: by name in the module, how many leading axes of the canonical tensor count matrices that are merged each by itself
-        (experts); default: none.
-        `trained`: by name in the module, which parameters are exchanged; default: those that require a gradient. The others are frozen.
+        """Begin with `canonical`: for parameters whose canonical form differs, by name in the module; the others keep name and shape.
+        `embeddings`: by name in the module; default: the weights of `Embedding` and `EmbeddingBag`, also where they are tied. `stacks`: by
+        name in the module, how many leading axes of the canonical tensor count matrices that are merged each by itself (experts); default:
+        none. `trained`: by name in the module, which parameters are exchanged; default: those that require a gradient. The others are
+        frozen.
 
         Raises LayoutError for a parameter that cannot be exchanged (not of a real floating type, without storage, sharded in a way
         that leaves no rectangles) and for a mapping that does not fit.
@@ -101,15 +101,16 @@ class ModuleStore:
         return next(apart, None)
 
     def specs(self) -> Sequence[TensorSpec]:
-        """Every canonical tensor that is exchanged, sorted by canonical name."""
+        """Return every canonical tensor that is exchanged, sorted by canonical name."""
         return [part.spec for part in self._parts.values()]
 
     def dtypes(self) -> Mapping[str, str]:
-        """Of the parameters, by canonical name."""
+        """Return the types of the parameters, by canonical name."""
         return {name: str(self._parameters[part.parameter].dtype).removeprefix("torch.") for name, part in self._parts.items()}
 
     def owned(self) -> Sequence[Piece]:
-        """What this process stages and applies: after `divide` its share, before it all that it holds. One piece a tensor at most."""
+        """Return what this process stages and applies: after `divide` its share, before it all that it holds. One piece a tensor at
+        most."""
         return [place.piece for place in self._owned.values()]
 
     def placed(self, piece: Piece) -> tuple[Place, torch.nn.Parameter]:
@@ -118,8 +119,8 @@ class ModuleStore:
         return place, self._parameters[place.part.parameter]
 
     def frozen(self) -> Sequence[FrozenTensor]:
-        """Every canonical tensor of the frozen parameters, sorted by canonical name. A complex one ends with an axis of two. Once the model
-        is divided every rank must call it."""
+        """Return every canonical tensor of the frozen parameters, sorted by canonical name. A complex one ends with an axis of two. Once
+        the model is divided every rank must call it."""
         sums = {name: self._digest(place) for name, place in self._owned_frozen.items()}
         shapes = {part.spec.name: part.spec.shape for part in self._frozen}
         complex_ones = {part.spec.name for part in self._frozen if self._parameters[part.parameter].is_complex()}
@@ -135,7 +136,7 @@ class ModuleStore:
         return False
 
     def reclaim(self) -> None:
-        """Nothing: steps change the parameters in place."""
+        """Do nothing: steps change the parameters in place."""
 
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Allocate the host memory, and on CUDA the device's, for two groups at once."""
@@ -179,7 +180,7 @@ class ModuleStore:
             self._buffers.take()
 
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """`values` as the parameters keep them; `values` itself if all parameters are float32."""
+        """Return `values` as the parameters keep them; `values` itself if all parameters are float32."""
         places = self._cut(names, values)
         if all(self._tensor(place).dtype in (torch.float32, torch.float64) for place, _ in places):
             return values
@@ -188,7 +189,7 @@ class ModuleStore:
         return kept
 
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
-        """Copies in host memory of the named tensors, float32 in canonical shape, for use outside of a job. Waits for the device. Raises
+        """Copy the named tensors to host memory, float32 in canonical shape, for use outside of a job. Waits for the device. Raises
         KeyError for an unknown name, ValueError for a tensor that is sharded over processes."""
         places = [self._whole(name) for name in names]
         values = self._stager.stage(places, [self._tensor(place) for place in places]).wait()
@@ -206,11 +207,11 @@ class ModuleStore:
                     self._tensor(place).copy_(self._native(place, place.piece.of(value)))
 
     def parameter_names(self, names: Sequence[str]) -> list[str]:
-        """The module's names of the parameters that hold these tensors, each once."""
+        """Return the module's names of the parameters that hold these tensors, each once."""
         return list(dict.fromkeys(self._parts[name].parameter for name in names))
 
     def _plan_fill(self, replicas: Replicas, names: set[str]) -> list[_Fill]:
-        """The collectives that bring these tensors."""
+        """Return the collectives that bring these tensors."""
         types = dict.fromkeys((self._parameters[part.parameter].dtype for name, part in self._parts.items() if name in names))
         fills = []
         for dtype in types:
@@ -251,7 +252,7 @@ class ModuleStore:
         return torch.empty_like(target, device="cpu", pin_memory=on_cuda).copy_(source)
 
     def _places(self, names: Sequence[str]) -> list[Place]:
-        """This rank's pieces of the named tensors."""
+        """Return this rank's pieces of the named tensors."""
         if unknown := [name for name in names if name not in self._parts]:
             raise KeyError(unknown[0])
         return [self._owned[name] for name in names if name in self._owned]

@@ -19,8 +19,8 @@ class TrainerShape:
     """
 
     def __init__(self, args: TrainingArguments, optimizer: torch.optim.Optimizer, steps: int) -> None:
-        """`steps`: outer steps of the job, of which a `warmup_steps` below 1 is a share. Raises ValueError for a schedule that follows
-        something else than steps."""
+        """Follow the Trainer's schedule; `steps`: outer steps of the job, of which a `warmup_steps` below 1 is a share. Raises ValueError
+        for a schedule that follows something else than steps."""
         self._warmup = args.get_warmup_steps(steps)
         self._steps = steps
         made = get_scheduler(
@@ -41,6 +41,6 @@ class TrainerShape:
         self._share = made.lr_lambdas[0]
 
     def next_share(self, clock: Clock) -> float:
-        """Of the step that comes next."""
+        """Return the share of the step that comes next."""
         warm = self._share(min(clock.step_count, self._warmup))
         return float(warm * self._share(self._warmup + clock.progress * self._steps))

@@ -23,7 +23,7 @@ from diloco.torch.places import Place
 def agree(
     parts: Mapping[str, Part], held: Mapping[str, Place], frozen: Mapping[str, Place], device: torch.device
 ) -> tuple[list[Replicas], dict[str, Place], dict[str, Place]]:
-    """The groups of ranks, this one among them, that hold the same pieces, and what this rank owns of `held` and of `frozen`.
+    """Return the groups of ranks, this one among them, that hold the same pieces, and what this rank owns of `held` and of `frozen`.
 
     Raises LayoutError when the ranks have different models, or do not hold all of one between them.
     """
@@ -54,7 +54,7 @@ def _owned(groups: Sequence[Group], held: Mapping[str, Place], rank: int) -> dic
 
 
 def world_of(device: torch.device, data_parallel: tuple[int, int] | None) -> World | None:
-    """The ranks of torch.distributed; None: there is one process. `device`: one that the default process group can send from.
+    """Return the ranks of torch.distributed; None: there is one process. `device`: one that the default process group can send from.
     `data_parallel`: as of `join`. Raises ValueError if that cannot be."""
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
         return None
@@ -63,7 +63,7 @@ def world_of(device: torch.device, data_parallel: tuple[int, int] | None) -> Wor
 
 
 def add_up(sums: Mapping[str, int], device: torch.device) -> dict[str, int]:
-    """The sums over all ranks, by name."""
+    """Return the sums over all ranks, by name."""
     total: dict[str, int] = {}
     for one in gather_bytes(json.dumps(dict(sums)).encode(), device):
         for name, value in json.loads(one).items():
@@ -72,7 +72,7 @@ def add_up(sums: Mapping[str, int], device: torch.device) -> dict[str, int]:
 
 
 def gather_bytes(data: bytes, device: torch.device) -> list[bytes]:
-    """What each rank has given, in the order of ranks. `device`: one that the default process group can send from."""
+    """Return what each rank has given, in the order of ranks. `device`: one that the default process group can send from."""
     own = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
     sizes = _gather(torch.tensor([len(data)], dtype=torch.int64, device=device), None, distributed.get_world_size())
     padded = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=device)
@@ -85,7 +85,7 @@ class Replicas:
     """A group of ranks that hold the same pieces, of which each owns a share."""
 
     def __init__(self, group: Group) -> None:
-        """Makes a process group unless these are all ranks. On every rank, also outside of the group, in one order."""
+        """Make a process group unless these are all ranks. On every rank, also outside of the group, in one order."""
         self.group = group
         rank = distributed.get_rank()
         self.index = group.ranks.index(rank) if rank in group.ranks else -1

@@ -24,19 +24,19 @@ class AloneSession:
         self.held_out_loss: float | None = None
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]:
-        """`source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, until `step` was called `steps` times. Several ranks take
-        turns."""
+        """Yield `source(numbers)` for the numbers 0, 1, 2 … in batches of `batch_size`, until `step` was called `steps` times. Several
+        ranks take turns."""
         start = self._rank * batch_size
         while not self.done:
             yield source(np.arange(start, start + batch_size, dtype=np.int64))
             start += self._ranks * batch_size
 
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
-        """The same batches as a batch sampler for data loaders."""
+        """Return the same batches as a batch sampler for data loaders."""
         return LeasedBatches(lambda: self.batches(lambda numbers: numbers, batch_size), batch_size, samples, seed)
 
     def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
-        """All shards of one epoch after the other, until `step` was called `steps` times."""
+        """Yield all shards of one epoch after the other, until `step` was called `steps` times."""
         number = 0
         while not self.done:
             yield shard_of(number, count, seed)
@@ -71,15 +71,15 @@ class AloneSession:
 
     @contextlib.contextmanager
     def paused(self, reason: str, at_most: float) -> Iterator[None]:
-        """Nothing: no syncer waits."""
+        """Do nothing: no syncer waits."""
         yield
 
     def finish(self, reason: str) -> None:
-        """Training ends after the step under way."""
+        """End training after the step under way."""
         self.steps = self.step_count
 
     def close(self) -> None:
-        """Does nothing: there is no job to leave."""
+        """Do nothing: there is no job to leave."""
 
     def __enter__(self) -> Self:
         return self

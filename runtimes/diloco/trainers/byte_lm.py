@@ -66,7 +66,7 @@ class InnerConfig:
     """On matrices, not on embeddings and norms (`is_decayed`)."""
 
     def rate(self, local_step: int, progress: float) -> float:
-        """Learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
+        """Return learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
 
         The warm-up counts the process's own steps; the decay follows the job's clock, so that units of any speed and age anneal
         together. No adoption of a fragment resets either.
@@ -75,7 +75,7 @@ class InnerConfig:
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical name and shape of every tensor, in a fixed order."""
+    """Return canonical name and shape of every tensor, in a fixed order."""
     width, hidden = config.width, config.hidden
     shapes: dict[str, tuple[int, ...]] = {"embedding": (VOCABULARY, width), "position": (config.context, width)}
     for layer in range(config.layers):
@@ -96,12 +96,12 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def is_decayed(name: str) -> bool:
-    """Whether weight decay acts on the tensor: on matrices, not on embeddings, scales and biases."""
+    """Return whether weight decay acts on the tensor: on matrices, not on embeddings, scales and biases."""
     return name not in EMBEDDINGS and not name.endswith((".scale", ".bias"))
 
 
 def initial_parameters(config: ModelConfig, seed: int) -> dict[str, NDArray[np.float32]]:
-    """First values of every tensor, float32 in canonical shape: a function of `config` and `seed` alone.
+    """Return first values of every tensor, float32 in canonical shape: a function of `config` and `seed` alone.
 
     Scales 1, biases 0, embeddings N(0, 0.02), matrices N(0, 1/in); those that write to the residual stream are smaller by
     sqrt(2 layers), so that its variance does not grow with depth (GPT-2's rule). The head starts at zero: a uniform prediction.

@@ -29,7 +29,7 @@ type Params = dict[str, Any]
 
 
 def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
-    """The canonical form of each leaf, by path: the blocks' leaves stack the layers."""
+    """Return the canonical form of each leaf, by path: the blocks' leaves stack the layers."""
     names: dict[str, Canonical | str] = {}
     for name in byte_lm.parameter_shapes(config):
         if name.startswith("block."):
@@ -41,7 +41,7 @@ def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
 
 
 def initial_params(config: ModelConfig, seed: int) -> Params:
-    """The parameters with their first values."""
+    """Return the parameters with their first values."""
     values = byte_lm.initial_parameters(config, seed)
     tree: Params = {}
     for path, form in canonical_names(config).items():
@@ -58,7 +58,7 @@ def initial_params(config: ModelConfig, seed: int) -> Params:
 
 
 def forward(params: Params, inputs: jax.Array, heads: int) -> jax.Array:
-    """Bytes int [batch, time] -> logits [batch, time, 256] of the next byte."""
+    """Return bytes int [batch, time] -> logits [batch, time, 256] of the next byte."""
     x = params["embedding"][inputs] + params["position"][: inputs.shape[1]]
     x, _ = jax.lax.scan(partial(_block, heads=heads), x, params["blocks"])
     x = _normalise(x, params["final_norm"])
@@ -86,7 +86,7 @@ def _normalise(x: jax.Array, norm: Params) -> jax.Array:
 
 
 def mean_loss(params: Params, windows: jax.Array, heads: int) -> jax.Array:
-    """Mean cross-entropy in nats per byte of windows uint8 [batch, context + 1]."""
+    """Return mean cross-entropy in nats per byte of windows uint8 [batch, context + 1]."""
     tokens = windows.astype(jnp.int32)
     logits = forward(params, tokens[:, :-1], heads)
     loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
@@ -94,17 +94,17 @@ def mean_loss(params: Params, windows: jax.Array, heads: int) -> jax.Array:
 
 
 def make_optimizer(config: ModelConfig, inner: InnerConfig) -> optax.GradientTransformation:
-    """With weight decay on matrices only."""
+    """Make AdamW with weight decay on matrices only."""
     return steps_jax.make_optimizer(canonical_names(config), byte_lm.is_decayed, inner)
 
 
 def make_train_step(config: ModelConfig, optimizer: optax.GradientTransformation) -> steps_jax.TrainStep:
-    """A step of the inner optimizer on one batch of windows."""
+    """Return a step of the inner optimizer on one batch of windows."""
     return steps_jax.make_train_step(partial(mean_loss, heads=config.heads), optimizer)
 
 
 def held_out_loss(params: Params, corpus: ByteCorpus, config: ModelConfig) -> float:
-    """Mean loss in nats per byte over the corpus's held-out windows."""
+    """Return mean loss in nats per byte over the corpus's held-out windows."""
     compiled = jax.jit(partial(mean_loss, heads=config.heads))
     losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out()]
     return sum(losses) / corpus.held_out_windows

@@ -40,7 +40,7 @@ class Block(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width] -> the same."""
+        """Return [batch, time, width] -> the same."""
         batch, length, width = x.shape
         y = self.attention_norm(x)
         split = (batch, length, self.heads, width // self.heads)
@@ -74,7 +74,7 @@ class ByteLM(nn.Module):
 
 
 def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
-    """The canonical form of each of `ByteLM`'s parameters: matrices turned, as torch keeps them as [out, in]."""
+    """Return the canonical form of each of `ByteLM`'s parameters: matrices turned, as torch keeps them as [out, in]."""
     names: dict[str, Canonical | str] = {}
     for name in byte_lm.parameter_shapes(config):
         own = name.replace("block.", "blocks.")
@@ -90,14 +90,14 @@ def canonical_names(config: ModelConfig) -> dict[str, Canonical | str]:
 
 
 def initial_model(config: ModelConfig, seed: int) -> ByteLM:
-    """The model with its first values, on the CPU."""
+    """Return the model with its first values, on the CPU."""
     model = ByteLM(config)
     ModuleStore(model, canonical=canonical_names(config)).write(byte_lm.initial_parameters(config, seed))
     return model
 
 
 def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only. The rate is set anew before every step."""
+    """Return AdamW with weight decay on matrices only. The rate is set anew before every step."""
     decayed = {name for name, form in canonical_names(config).items() if byte_lm.is_decayed(form if isinstance(form, str) else form.name)}
     named = dict(model.named_parameters())
     groups = [
@@ -108,13 +108,13 @@ def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> to
 
 
 def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy in nats per byte of windows int64 [batch, context + 1]."""
+    """Return mean cross-entropy in nats per byte of windows int64 [batch, context + 1]."""
     logits = model(windows[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float) -> torch.Tensor:
-    """One step of the inner optimizer on one batch at learning rate `rate`; the batch's loss before it."""
+    """Return one step of the inner optimizer on one batch at learning rate `rate`; the batch's loss before it."""
     for group in optimizer.param_groups:
         group["lr"] = rate
     loss = mean_loss(model, windows)
@@ -127,7 +127,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Te
 
 @torch.no_grad()
 def held_out_loss(model: ByteLM, corpus: ByteCorpus) -> float:
-    """Mean loss in nats per byte over the corpus's held-out windows."""
+    """Return mean loss in nats per byte over the corpus's held-out windows."""
     device = model.position.weight.device
     losses = [float(mean_loss(model, _tensor(windows, device))) * len(windows) for windows in corpus.held_out()]
     return sum(losses) / corpus.held_out_windows

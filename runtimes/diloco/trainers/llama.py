@@ -68,7 +68,7 @@ class LlamaConfig:
 
     @classmethod
     def of_transformers(cls, config: Mapping[str, Any]) -> LlamaConfig:
-        """From the content of a `config.json` of transformers. Raises ValueError for a model that is no such decoder."""
+        """Read the content of a `config.json` of transformers. Raises ValueError for a model that is no such decoder."""
         if (kind := config.get("model_type")) != "llama":
             raise ValueError(f"model_type is {kind!r}, and these trainers train 'llama' only")
         for name, plain in (("attention_bias", False), ("mlp_bias", False), ("hidden_act", "silu")):
@@ -100,7 +100,7 @@ class LlamaConfig:
         return made
 
     def to_transformers(self) -> dict[str, Any]:
-        """The content of the `config.json` with which transformers loads an exported model."""
+        """Return the content of the `config.json` with which transformers loads an exported model."""
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
@@ -137,7 +137,7 @@ SIZES: dict[str, LlamaConfig] = {
 
 
 def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
-    """Canonical name and shape of every tensor; matrices lie as [out, in]."""
+    """Return canonical name and shape of every tensor; matrices lie as [out, in]."""
     width, keys = config.width, config.kv_heads * config.head_width
     shapes: dict[str, tuple[int, ...]] = {EMBEDDING: (config.vocabulary, width)}
     for layer in range(config.layers):
@@ -160,13 +160,13 @@ def parameter_shapes(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 
 def is_decayed(name: str) -> bool:
-    """Whether weight decay acts on the tensor: on matrices, not on the embedding and the norms."""
+    """Return whether weight decay acts on the tensor: on matrices, not on the embedding and the norms."""
     return name != EMBEDDING and not name.endswith("norm.weight")
 
 
 def initial_value(config: LlamaConfig, seed: int, name: str) -> NDArray[np.float32]:
-    """First value of one tensor, float32 in canonical shape: a function of the arguments alone, so that a large model is made tensor by
-    tensor.
+    """Return first value of one tensor, float32 in canonical shape: a function of the arguments alone, so that a large model is made tensor
+    by tensor.
 
     Norms 1, matrices N(0, 0.02); those that write to the residual stream are smaller by sqrt(2 layers), so that its variance does not
     grow with depth (GPT-2's rule). Raises KeyError for a name that the model does not have.
@@ -184,7 +184,7 @@ def initial_value(config: LlamaConfig, seed: int, name: str) -> NDArray[np.float
 
 
 def rope_tables(config: LlamaConfig, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """(cosines, sines) of the rotary positions 0..length-1, float32 [length, head width / 2] each.
+    """Return (cosines, sines) of the rotary positions 0..length-1, float32 [length, head width / 2] each.
 
     Element i of a head turns with element i + head width / 2 by the angle `position * theta^(-2 i / head width)`, as in transformers.
     """
@@ -194,7 +194,7 @@ def rope_tables(config: LlamaConfig, length: int) -> tuple[NDArray[np.float32], 
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags from which `chosen_model` makes the model's shape."""
+    """Add the flags from which `chosen_model` makes the model's shape."""
     group = parser.add_argument_group("model", "the same for every learner of a job")
     group.add_argument("--config", type=Path, default=None, help="config.json of a Llama of transformers, instead of --size")
     group.add_argument("--size", choices=list(SIZES), default="1m", help="parameters without the embedding and the head")
@@ -204,7 +204,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_model(given: argparse.Namespace) -> LlamaConfig:
-    """The model that the flags name. Raises ValueError with the reason, and OSError if the file of --config cannot be read."""
+    """Return the model that the flags name. Raises ValueError with the reason, and OSError if the file of --config cannot be read."""
     config = SIZES[given.size]
     if given.config is not None:
         try:

@@ -33,7 +33,7 @@ _LAYERS = "model.layers.0."
 
 
 def canonical_names(config: LlamaConfig) -> dict[str, Canonical | str]:
-    """The canonical form of each leaf, by path: the leaves of `layers` stack the layers."""
+    """Return the canonical form of each leaf, by path: the leaves of `layers` stack the layers."""
     names: dict[str, Canonical | str] = {
         "embed": Canonical(llama.EMBEDDING, embedding=True),
         "norm": Canonical("model.norm.weight"),
@@ -48,7 +48,7 @@ def canonical_names(config: LlamaConfig) -> dict[str, Canonical | str]:
 
 
 def initial_params(config: LlamaConfig, seed: int, mesh: Mesh | None = None) -> Params:
-    """The parameters with their first values, made leaf by leaf, each in its place on the devices of `mesh`."""
+    """Return the parameters with their first values, made leaf by leaf, each in its place on the devices of `mesh`."""
     tree: Params = {"layers": {}}
     for path, form in canonical_names(config).items():
         assert isinstance(form, Canonical)
@@ -62,13 +62,13 @@ def initial_params(config: LlamaConfig, seed: int, mesh: Mesh | None = None) -> 
 
 
 def local_mesh() -> Mesh | None:
-    """All local devices on one axis; None with a single one."""
+    """Return all local devices on one axis; None with a single one."""
     devices = jax.local_devices()
     return Mesh(np.array(devices), ("data",)) if len(devices) > 1 else None
 
 
 def _sharding(mesh: Mesh, shape: tuple[int, ...], *, stacked: bool) -> NamedSharding:
-    """A tensor is cut along its first axis that the devices divide; layers stay whole."""
+    """Cut a tensor along its first axis that the devices divide; layers stay whole."""
     axes = range(int(stacked), len(shape))
     axis = next((axis for axis in axes if shape[axis] % mesh.size == 0), None)
     return _cut(mesh, *("data" if each == axis else None for each in range(len(shape))))
@@ -79,7 +79,7 @@ def _cut(mesh: Mesh, *axes: str | None) -> NamedSharding:
 
 
 def forward(params: Params, inputs: jax.Array, config: LlamaConfig, *, dtype: Any = jnp.float32, recompute: bool = False) -> jax.Array:
-    """Tokens int [batch, time] -> logits float32 [batch, time, vocabulary] of the next token. Matrices are multiplied in `dtype`."""
+    """Return tokens int [batch, time] -> logits float32 [batch, time, vocabulary] of the next token. Matrices are multiplied in `dtype`."""
     cosines, sines = (jnp.asarray(table) for table in llama.rope_tables(config, inputs.shape[1]))
     layer = partial(_layer, config=config, cosines=cosines, sines=sines)
     embed = params["embed"].astype(dtype)
@@ -116,7 +116,7 @@ def _turn(x: jax.Array, cosines: jax.Array, sines: jax.Array) -> jax.Array:
 
 
 def mean_loss(params: Params, windows: jax.Array, config: LlamaConfig, *, dtype: Any = jnp.float32, recompute: bool = False) -> jax.Array:
-    """Mean cross-entropy in nats per token of windows, unsigned integers [batch, context + 1]."""
+    """Return mean cross-entropy in nats per token of windows, unsigned integers [batch, context + 1]."""
     tokens = windows.astype(jnp.int32)
     logits = forward(params, tokens[:, :-1], config, dtype=dtype, recompute=recompute)
     loss: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
@@ -124,12 +124,12 @@ def mean_loss(params: Params, windows: jax.Array, config: LlamaConfig, *, dtype:
 
 
 def make_optimizer(config: LlamaConfig, inner: InnerConfig) -> optax.GradientTransformation:
-    """With weight decay on matrices only."""
+    """Make AdamW with weight decay on matrices only."""
     return steps_jax.make_optimizer(canonical_names(config), llama.is_decayed, inner)
 
 
 def held_out_loss(params: Params, loss_of: steps_jax.Loss, corpus: AnyWindows, batch: int) -> float:
-    """Mean loss in nats per token over the corpus's held-out windows."""
+    """Return mean loss in nats per token over the corpus's held-out windows."""
     compiled = jax.jit(loss_of)
     losses = [float(compiled(params, windows)) * len(windows) for windows in corpus.held_out(batch)]
     return sum(losses) / corpus.held_out_windows

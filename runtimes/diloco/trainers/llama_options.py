@@ -44,7 +44,7 @@ class LlamaOptions:
     device: str
 
     def read_corpus(self) -> AnyWindows:
-        """Raises DataError, ValueError or OSError for data that cannot be used."""
+        """Raise DataError, ValueError or OSError for data that cannot be used."""
         context = self.model.context
         if self.data is None:
             return ByteCorpus.read(context=context, seed=self.seed, most_held_out=self.held_out_tokens + 1)
@@ -60,7 +60,7 @@ class LlamaOptions:
 
 
 def parse(program: str, argv: list[str], environment: Mapping[str, str] | None = None) -> LlamaOptions:
-    """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
+    """Return the options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
     options.check_job(parser, program, given, os.environ if environment is None else environment)

@@ -86,7 +86,7 @@ class Layer(nn.Module):
         self.mlp = FeedForward(config)
 
     def forward(self, x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:
-        """[batch, time, width] -> the same."""
+        """Return [batch, time, width] -> the same."""
         x = x + self.self_attn(self.input_layernorm(x), cosines, sines)
         fed: torch.Tensor = self.mlp(self.post_attention_layernorm(x))
         return x + fed
@@ -106,8 +106,8 @@ class Llama(nn.Module):
     """Tokens [batch, time] -> logits [batch, time, vocabulary] of the next token. Its parameters' names are the canonical ones."""
 
     def __init__(self, config: LlamaConfig, *, recompute: bool = False) -> None:
-        """Without values: see `initial_model`. `recompute`: keep the layers' inputs only, and compute what is inside again in the backward
-        pass."""
+        """Build the model without values: see `initial_model`. `recompute`: keep the layers' inputs only, and compute what is inside again
+        in the backward pass."""
         super().__init__()
         self.model = Decoder(config)
         self.lm_head = nn.Linear(config.width, config.vocabulary, bias=False)
@@ -135,7 +135,7 @@ def _turn(x: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.
 
 @torch.no_grad()
 def initial_model(config: LlamaConfig, seed: int, *, device: torch.device | None = None, recompute: bool = False) -> Llama:
-    """The model with its first values on `device`: made there, so that the host holds one tensor at a time."""
+    """Return the model with its first values on `device`: made there, so that the host holds one tensor at a time."""
     with torch.device("meta"):
         model = Llama(config, recompute=recompute)
     model.to_empty(device=device or torch.device("cpu"))
@@ -149,7 +149,7 @@ def initial_model(config: LlamaConfig, seed: int, *, device: torch.device | None
 
 
 def make_optimizer(model: nn.Module, inner: InnerConfig) -> torch.optim.AdamW:
-    """AdamW with weight decay on matrices only. The rate is set anew before every step."""
+    """Return AdamW with weight decay on matrices only. The rate is set anew before every step."""
     named = dict(model.named_parameters())
     groups = [
         {"params": [value for name, value in named.items() if llama.is_decayed(name)], "weight_decay": inner.weight_decay},
@@ -159,7 +159,7 @@ def make_optimizer(model: nn.Module, inner: InnerConfig) -> torch.optim.AdamW:
 
 
 def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy in nats per token of windows int64 [batch, context + 1]."""
+    """Return mean cross-entropy in nats per token of windows int64 [batch, context + 1]."""
     logits = model(windows[:, :-1]).float()
     return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
@@ -167,7 +167,7 @@ def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
 def train_step(
     model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Tensor, rate: float, *, micro: int | None = None, half: bool = False
 ) -> torch.Tensor:
-    """One step of the inner optimizer on one batch, int64 [batch, context + 1], at learning rate `rate`; the batch's loss before it.
+    """Return one step of the inner optimizer on one batch, int64 [batch, context + 1], at learning rate `rate`; the batch's loss before it.
 
     `micro`: samples in memory at once; the gradients of the parts are added. `half`: matrices are multiplied in bfloat16.
     """
@@ -187,7 +187,7 @@ def train_step(
 
 @torch.no_grad()
 def held_out_loss(model: nn.Module, corpus: AnyWindows, batch: int, device: torch.device, *, half: bool = False) -> float:
-    """Mean loss in nats per token over the corpus's held-out windows."""
+    """Return mean loss in nats per token over the corpus's held-out windows."""
     total = 0.0
     for windows in corpus.held_out(batch):
         with torch.autocast(device.type, torch.bfloat16, enabled=half):

@@ -40,14 +40,14 @@ class TrainerOptions:
     device: str
 
     def read_corpus(self) -> ByteCorpus:
-        """Raises FileNotFoundError or ValueError for a folder with too little text."""
+        """Raise FileNotFoundError or ValueError for a folder with too little text."""
         return ByteCorpus.read(
             context=self.model.context, seed=self.seed, root=self.corpus, most=self.corpus_bytes, most_held_out=self.held_out_bytes
         )
 
 
 def parse(program: str, argv: list[str], environment: Mapping[str, str] | None = None) -> TrainerOptions:
-    """The options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
+    """Return the options of `python -m <program> argv`. Exits with `contract.Exit.BAD_CONTRACT` when neither in a job nor `--alone`."""
     parser = _parser(program)
     given = parser.parse_args(argv)
     check_job(parser, program, given, os.environ if environment is None else environment)
@@ -96,7 +96,7 @@ def pin_threads(threads: int) -> None:
 
 
 def start_logging() -> logging.Logger:
-    """The trainers' log, on standard error: standard output has the result only."""
+    """Return the trainers' log, on standard error: standard output has the result only."""
     package = logging.getLogger("diloco")
     if package.handlers:
         return package.getChild("trainers")
@@ -108,7 +108,7 @@ def start_logging() -> logging.Logger:
 
 
 def print_result(framework: str, local_steps: int, tokens: int, held_out_loss: float) -> None:
-    """One JSON line on standard output: what this process trained, and the loss of the final parameters in nats per token."""
+    """Print one JSON line on standard output: what this process trained, and the loss of the final parameters in nats per token."""
     line = {
         "framework": framework,
         "unit": os.environ.get(contract.ENV_UNIT, "alone"),
@@ -163,7 +163,7 @@ def _parser(program: str) -> argparse.ArgumentParser:
 
 
 def add_inner_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of the inner optimizer, from which `chosen_inner` makes its configuration."""
+    """Add the flags of the inner optimizer, from which `chosen_inner` makes its configuration."""
     inner = InnerConfig()
     add = parser.add_argument_group("inner optimizer").add_argument
     add("--learning-rate", type=float, default=inner.learning_rate, help="highest rate of the inner AdamW")
@@ -174,7 +174,7 @@ def add_inner_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def chosen_inner(given: argparse.Namespace) -> InnerConfig:
-    """What the flags of `add_inner_flags` say."""
+    """Return what the flags of `add_inner_flags` say."""
     return InnerConfig(
         learning_rate=given.learning_rate,
         warmup=given.warmup,
@@ -185,7 +185,7 @@ def chosen_inner(given: argparse.Namespace) -> InnerConfig:
 
 
 def add_run_flags(parser: argparse.ArgumentParser) -> None:
-    """Flags of the run, which `check_job` checks."""
+    """Add the flags of the run, which `check_job` checks."""
     add = parser.add_argument_group("run").add_argument
     add("--log-every", type=int, default=50, help="local steps between two lines of the log")
     add("--alone", action="store_true", help="train as a plain program without a job, on the same data in the same order")

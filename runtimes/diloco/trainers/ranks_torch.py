@@ -26,18 +26,18 @@ class Ranks:
     count: int = 1
 
     def replicated(self, model: nn.Module) -> nn.Module:
-        """The model as it trains: the gradients of all ranks are averaged."""
+        """Return the model as it trains: the gradients of all ranks are averaged."""
         return DistributedDataParallel(model) if self.count > 1 else model
 
     def share(self, batch: int) -> int:
-        """Samples that each rank trains of one batch of the unit. Raises SystemExit if they do not share it evenly."""
+        """Return samples that each rank trains of one batch of the unit. Raises SystemExit if they do not share it evenly."""
         if batch % self.count:
             raise SystemExit(f"{self.count} ranks do not share {batch} samples evenly: change --batch, or processesPerHost of the pool")
         return batch // self.count
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`: the GPU of this rank, or the CPU where there is none; else the device of this name."""
+    """Choose the device: `auto`: the GPU of this rank, or the CPU where there is none; else the device of this name."""
     if name != AUTO:
         return torch.device(name)
     if not torch.cuda.is_available():
@@ -48,7 +48,8 @@ def choose_device(name: str) -> torch.device:
 
 @contextlib.contextmanager
 def joined_ranks(name: str) -> Iterator[Ranks]:
-    """The ranks of this unit have met inside the context. `name`: of the device, see `choose_device`. The launcher says who they are."""
+    """Let the ranks of this unit meet; they have inside the context. `name`: of the device, see `choose_device`. The launcher says who they
+    are."""
     device = choose_device(name)
     if device.type == "cuda":
         torch.cuda.set_device(device)

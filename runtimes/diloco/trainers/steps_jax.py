@@ -22,8 +22,8 @@ type TrainStep = Callable[[Params, optax.OptState, Any, float], tuple[Params, op
 def make_optimizer(
     forms: Mapping[str, Canonical | str], is_decayed: Callable[[str], bool], inner: InnerConfig
 ) -> optax.GradientTransformation:
-    """AdamW at rate 1; `make_train_step` multiplies by the rate. `forms`: the canonical form of each leaf, by path. `is_decayed`: whether
-    weight decay acts on the tensor of this canonical name."""
+    """Return AdamW at rate 1; `make_train_step` multiplies by the rate. `forms`: the canonical form of each leaf, by path. `is_decayed`:
+    whether weight decay acts on the tensor of this canonical name."""
 
     def decayed(params: Params) -> Params:
         def one(path: Any, _: jax.Array) -> bool:
@@ -44,7 +44,7 @@ def make_optimizer(
 def make_train_step(
     loss_of: Loss, optimizer: optax.GradientTransformation, micro: int | None = None, shardings: tuple[Any, Any] | None = None
 ) -> TrainStep:
-    """(params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated.
+    """Return (params, state, windows, rate) -> (params, state, the batch's loss before the step). The first two are donated.
 
     `micro`: samples in memory at once, which divide the batch; the gradients of the parts are averaged. `shardings`: of params and state,
     which the results keep.

@@ -26,7 +26,7 @@ type Windows = NDArray[np.uint8]
 
 
 def source_files(root: Path | None = None) -> list[Path]:
-    """Every Python file under `root` (default: the standard library's folder), in the order of the hash of its relative path."""
+    """Return every Python file under `root` (default: the standard library's folder), in the order of the hash of its relative path."""
     base = root or Path(sysconfig.get_path("stdlib"))
     found = [path for path in base.rglob("*.py") if _LEFT_OUT.isdisjoint(path.relative_to(base).parts[:-1])]
     if not found:
@@ -35,7 +35,7 @@ def source_files(root: Path | None = None) -> list[Path]:
 
 
 def split_files(root: Path | None = None) -> tuple[list[Path], list[Path]]:
-    """(to train on, held out): disjoint, and the same on every machine with the same files."""
+    """Return (to train on, held out): disjoint, and the same on every machine with the same files."""
     base = root or Path(sysconfig.get_path("stdlib"))
     train: list[Path] = []
     held_out: list[Path] = []
@@ -50,7 +50,7 @@ def _order(relative: str) -> str:
 
 
 def read_bytes(paths: Sequence[Path], most: int) -> NDArray[np.uint8]:
-    """The files' contents one after the other, at most `most` bytes: uint8 [n]."""
+    """Return the files' contents one after the other, at most `most` bytes: uint8 [n]."""
     pieces: list[bytes] = []
     left = most
     for path in paths:
@@ -66,6 +66,6 @@ class ByteCorpus(TokenWindows[np.uint8]):
 
     @classmethod
     def read(cls, *, context: int, seed: int, root: Path | None = None, most: int = 8_000_000, most_held_out: int = 32_768) -> ByteCorpus:
-        """The corpus under `root` (default: the standard library), at most `most` bytes to train on and `most_held_out` held out."""
+        """Return the corpus under `root` (default: the standard library), at most `most` bytes to train on and `most_held_out` held out."""
         train, held_out = split_files(root)
         return cls(read_bytes(train, most), read_bytes(held_out, most_held_out), context=context, seed=seed)

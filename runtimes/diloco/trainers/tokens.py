@@ -51,7 +51,7 @@ class TokenSource:
     """Folder for what is copied or tokenised. Learners of one machine may share it."""
 
     def read(self) -> Tokens:
-        """The tokens, unsigned integers [n], memory-mapped. Raises DataError, and OSError if the source cannot be read."""
+        """Return the tokens, unsigned integers [n], memory-mapped. Raises DataError, and OSError if the source cannot be read."""
         try:
             return self._read()
         except (DataError, OSError):
@@ -93,7 +93,7 @@ class TokenSource:
     # --- the cache --------------------------------------------------------------------------------------------------------------
 
     def _cached(self, fs: Any, path: str, suffix: str, how: str, make: Callable[[Any, str, Path], None]) -> Path:
-        """The file that `make(fs, path, file)` writes, made once for each state of the source and of the tokenizer."""
+        """Return the file that `make(fs, path, file)` writes, made once for each state of the source and of the tokenizer."""
         digest = hashlib.sha256(json.dumps([self.url, how, fs.ukey(path)]).encode())
         if self.tokenizer is not None:
             digest.update(self.tokenizer.read_bytes())
@@ -159,7 +159,7 @@ class TokenSource:
 
 
 def check_vocabulary(url: str, tokens: Tokens, vocabulary: int) -> None:
-    """Raises DataError if a token is too large for a model with `vocabulary` tokens. Reads all of `tokens` once."""
+    """Raise DataError if a token is too large for a model with `vocabulary` tokens. Reads all of `tokens` once."""
     largest = max(int(tokens[at : at + _BLOCK].max()) for at in range(0, len(tokens), _BLOCK))
     if largest >= vocabulary:
         raise DataError(
@@ -172,7 +172,7 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 
 
 def _lines(text: IO[str]) -> Iterator[str]:
-    """The text in parts that end with a line."""
+    """Yield the text in parts that end with a line."""
     while part := text.read(_BLOCK):
         yield part + text.readline()
 

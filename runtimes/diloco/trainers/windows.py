@@ -20,8 +20,8 @@ class TokenWindows[T: np.unsignedinteger]:
     """
 
     def __init__(self, train: NDArray[T], held_out: NDArray[T], *, context: int, seed: int) -> None:
-        """`train`, `held_out`: unsigned integers [n], which may be memory-mapped. Raises ValueError when one of them has less than one
-        window."""
+        """Cut windows from `train` and `held_out`: unsigned integers [n], which may be memory-mapped. Raises ValueError when one of them
+        has less than one window."""
         for name, tokens in (("training", train), ("held-out", held_out)):
             if len(tokens) < context + 1:
                 raise ValueError(
@@ -37,11 +37,11 @@ class TokenWindows[T: np.unsignedinteger]:
         self.held_out_tokens = self.held_out_windows * context
 
     def batch(self, numbers: NDArray[np.int64]) -> NDArray[T]:
-        """The samples of these sequence numbers (int64 [batch], from 0): [batch, context + 1]."""
+        """Return the samples of these sequence numbers (int64 [batch], from 0): [batch, context + 1]."""
         return _rows(self._train, sample_indices(numbers, self.windows, self._seed), self._context)
 
     def held_out(self, batch: int = 32) -> Iterator[NDArray[T]]:
-        """Every held-out window once, in order, at most `batch` at a time."""
+        """Yield every held-out window once, in order, at most `batch` at a time."""
         for start in range(0, self.held_out_windows, batch):
             yield _rows(self._held_out, np.arange(start, min(start + batch, self.held_out_windows)), self._context)
 

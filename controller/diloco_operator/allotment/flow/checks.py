@@ -23,8 +23,8 @@ def answer(problem: FlowProblem) -> Answer:
 
 
 def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
-    """Job and pool. They get more if they may displace units. Those that do may be refused, so the next ones are looked for without them,
-    a few times; then all that are left should ask: a dry run for nothing costs little."""
+    """Return job and pool. They get more if they may displace units. Those that do may be refused, so the next ones are looked for without
+    them, a few times; then all that are left should ask: a dry run for nothing costs little."""
     asking = {
         (job.key, pool.name): pool.wanted for job in problem.jobs for pool in job.pools if pool.wanted and pool.asks and not pool.displaces
     }

@@ -8,7 +8,7 @@ from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowProbl
 
 
 def components(problem: FlowProblem) -> Iterator[tuple[list[FlowJob], list[FlowClass]]]:
-    """Jobs in the order in which they are served, and the classes that one of them can use."""
+    """Yield jobs in the order in which they are served, and the classes that one of them can use."""
     hubs = {class_.name: class_.hub for class_ in problem.classes}
     above: dict[str, str] = {}
 

@@ -45,7 +45,7 @@ class MixedClass:
 
 
 def mixed_classes(model: Model) -> list[MixedClass]:
-    """While the model's flow is that of the minima."""
+    """Return the classes from which units of several sizes take, while the model's flow is that of the minima."""
     held: dict[str, Division] = {}
     for (pool, name), arc in model.kept.items():
         size = model.sizes[pool, name]
@@ -85,7 +85,8 @@ def best_division(model: Model, mixed: list[MixedClass]) -> None:
 
 
 def _begin(network: Network, mixed: list[MixedClass], orders: list[Order], wished: dict[str, Division]) -> None:
-    """The best flow for a division in these orders. It begins with what the minima took if they need more of a size than it would have."""
+    """Find the best flow for a division in these orders. It begins with what the minima took if they need more of a size than it would
+    have."""
     try:
         for class_, order in zip(mixed, orders, strict=True):
             _divide(network, class_, _cut(class_, {}, wished[class_.name], order))
@@ -103,7 +104,7 @@ def _divide(network: Network, class_: MixedClass, division: Division) -> None:
 
 # --- beginnings ------------------------------------------------------------------------------------------------------------------
 def _worths(model: Model, mixed: list[MixedClass]) -> dict[str, dict[Size, float]]:
-    """Class -> size -> the best value of one unit, for each of its hosts."""
+    """Return class -> size -> the best value of one unit, for each of its hosts."""
     costs = model.network.costs
     found = {class_.name: dict.fromkeys(class_.sinks, 0.0) for class_ in mixed}
     best: dict[tuple[str, Lane], float] = {}
@@ -138,7 +139,7 @@ def _groups_first(class_: MixedClass, wished: Division, worth: dict[Size, float]
 
 
 def _cut(class_: MixedClass, first: Division, wished: Division, order: Order) -> Division:
-    """What comes first, then what the order says, then what else is wished, and what is left to the largest that fit."""
+    """Return what comes first, then what the order says, then what else is wished, and what is left to the largest that fit."""
     division = {size: first.get(size, 0) for size in class_.sinks}
     left = class_.room - sum(size * units for size, units in division.items())
     rounds = (order, [(size, wished[size]) for size, _ in order], [(size, class_.room) for size in sorted(wished, reverse=True)])
@@ -179,8 +180,8 @@ def _improve(network: Network, mixed: list[MixedClass], left: int) -> int:
 
 
 def _steps(network: Network, mixed: list[MixedClass]) -> list[_Step]:
-    """Those that promise something, the best first: what the first unit of each size that takes would add, less what the first of each size
-    that gives would lose."""
+    """Return those that promise something, the best first: what the first unit of each size that takes would add, less what the first of
+    each size that gives would lose."""
     gains, losses = network.distances(SINK)[0], network.distances(SINK, towards=True)[0]
     found: list[tuple[int, str, tuple[Share, ...], tuple[Share, ...], _Step]] = []
     for class_ in mixed:
@@ -196,7 +197,7 @@ def _steps(network: Network, mixed: list[MixedClass]) -> list[_Step]:
 
 
 def _exchanges(network: Network, class_: MixedClass, takers: list[Size]) -> Iterator[_Step]:
-    """One size for another, one for two, and two for one."""
+    """Yield one size for another, one for two, and two for one."""
     there = {size: network.upper[arc] for size, arc in class_.sinks.items()}
     left = class_.room - sum(size * units for size, units in there.items())
     for taker in takers:
@@ -223,7 +224,7 @@ def _exchanges(network: Network, class_: MixedClass, takers: list[Size]) -> Iter
 
 
 def _take(network: Network, step: _Step) -> bool:
-    """The flow stays the cheapest for the division. False: the minima do not allow it."""
+    """Say whether the flow stays the cheapest for the division. False: the minima do not allow it."""
     sinks = step.class_.sinks
     room = step.class_.room - sum(size * network.upper[arc] for size, arc in sinks.items())
     room += sum(size * units for size, units in step.gives) - sum(size * units for size, units in step.takes)

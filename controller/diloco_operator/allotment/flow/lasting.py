@@ -64,7 +64,7 @@ def _new(plan: FlowPlan, place: Place) -> int:
 
 
 def _is_for_itself(plan: FlowPlan, place: Place) -> bool:
-    """Whether other units of its job take what a unit leaves."""
+    """Return whether other units of its job take what a unit leaves."""
     (job, _), class_ = place
     return any(key[0] == job and class_ in placed.taken for key, placed in plan.pools.items())
 

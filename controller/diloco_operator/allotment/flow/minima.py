@@ -37,7 +37,7 @@ class Minima:
 
 
 def meet_minima(model: Model) -> Minima:
-    """Leaves in the model the flow of the minima alone, and bounds that keep it."""
+    """Leave in the model the flow of the minima alone, and bounds that keep it."""
     return _Admission(model).run()
 
 
@@ -71,7 +71,7 @@ class _Admission:
         return self._minima
 
     def _keep(self, arcs: JobArcs) -> None:
-        """The units that the minimum needs stay, and those that are settling, beyond the minimum as surplus."""
+        """Keep the units that the minimum needs, and those that are settling, beyond the minimum as surplus."""
         job, network = arcs.job, self._network
         network.upper[arcs.minimum] = job.protected
         mine = _of_minimum(job)
@@ -88,7 +88,7 @@ class _Admission:
             network.lower[arcs.held] = job.protected - job.replaceable
 
     def _stay(self, arcs: JobArcs, ways: Sequence[Sequence[int | None]], last: list[int], units: int) -> None:
-        """So many units stay, along these arcs."""
+        """Let so many units stay, along these arcs."""
         for way in ways if units else ():
             path = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, *way, *last) if arc is not None]
             here = min(units, self._network.room(path))
@@ -145,8 +145,8 @@ class _Admission:
         return pushed
 
     def _push(self, arcs: JobArcs, first: list[int], closed: set[int], wanted: int, reached: set[int]) -> list[tuple[Path, int]]:
-        """Units along paths that begin with these arcs behind the one of all new units. Where units of several sizes share hosts, all take
-        what is free, if that is enough, and leave alone what units have: no later step would exchange one for the other."""
+        """Return units along paths that begin with these arcs behind the one of all new units. Where units of several sizes share hosts,
+        all take what is free, if that is enough, and leave alone what units have: no later step would exchange one for the other."""
         network = self._network
         begin = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, arcs.minimum, arcs.new, *first) if arc is not None]
         start = network.heads[first[-1]] if first else arcs.start
@@ -182,7 +182,7 @@ class _Admission:
         self._minima.met[arcs.job.key] = met
 
     def _admit(self, arcs: JobArcs) -> None:
-        """A job that waits: all of its minimum, or nothing; the first that does not fit keeps what it has found."""
+        """Admit a job that waits: all of its minimum, or nothing; the first that does not fit keeps what it has found."""
         job, network = arcs.job, self._network
         pushed = self.fill(arcs)
         got = sum(units for _, units in pushed)
@@ -199,8 +199,8 @@ class _Admission:
 
 
 def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
-    """Pool and class -> units of the minimum: of each pool those that its own minimum needs, then others. Those that are settling come
-    first, as they stay anyway, then the smallest, so that large ones can make room, and of these the best."""
+    """Return pool and class -> units of the minimum: of each pool those that its own minimum needs, then others. Those that are settling
+    come first, as they stay anyway, then the smallest, so that large ones can make room, and of these the best."""
     found: dict[tuple[str, str], int] = {}
     own = {pool.name: min(pool.min, pool.has) for pool in job.firm}
     others = job.protected - sum(own.values())
@@ -225,7 +225,7 @@ def _of_minimum(job: FlowJob) -> dict[tuple[str, str], int]:
 
 
 def fits_alone(job: FlowJob, classes: list[FlowClass]) -> bool:
-    """Whether the minimum of a job that waits would fit if no other job had anything."""
+    """Return whether the minimum of a job that waits would fit if no other job had anything."""
     model = Model([job], classes, bonuses([job]))
     pushed = _Admission(model).fill(model.jobs[job.key])
     return sum(units for _, units in pushed) == job.missing

@@ -179,7 +179,7 @@ class Model:
             )
 
     def _add_new(self, job: FlowJob, pool: FlowPool, start: int, most: int) -> None:
-        """Arcs from this node to the hubs of the pool."""
+        """Add arcs from this node to the hubs of the pool."""
         lanes = {hub: (pool.size_in(hub), pool.displaces) for hub in pool.values}
         hubs = [(hub, value) for hub, value in sorted(pool.values.items()) if (hub, lanes[hub]) in self.choices]
         if not hubs:
@@ -204,12 +204,12 @@ class Model:
             self.replaced[(job.key, pool.name), hub, lanes[hub]] = arc
 
     def mixed(self) -> list[tuple[FlowClass, dict[Size, int]]]:
-        """The classes that units of several sizes use: size -> the arc into the sink."""
+        """Return the classes that units of several sizes use: size -> the arc into the sink."""
         sinks: dict[str, dict[Size, int]] = {}
         for (name, size), arc in self.sinks.items():
             sinks.setdefault(name, {})[size] = arc
         return [(class_, found) for class_ in self.classes if len(found := sinks.get(class_.name, {})) > 1]
 
     def chosen(self) -> dict[tuple[str, Lane], dict[str, int]]:
-        """Hub and lane -> class -> units that go there from the hub."""
+        """Return hub and lane -> class -> units that go there from the hub."""
         return {key: {name: self.network.flow[arc] for name, arc in classes.items()} for key, classes in self.choices.items()}

@@ -27,8 +27,8 @@ class Segment(NamedTuple):
 
 
 def segments(pools: Iterable[FlowPool], most: int) -> list[Segment]:
-    """At most 8, for up to `most` units: 1, 1, 2, 4, 8, 16, 32 slices and the rest. The costs increase, and stay below the least value.
-    Where pools have units of several sizes, all count as the smallest."""
+    """Return at most 8 segments, for up to `most` units: 1, 1, 2, 4, 8, 16, 32 slices and the rest. The costs increase, and stay below the
+    least value. Where pools have units of several sizes, all count as the smallest."""
     pools = list(pools)
     bound, share = min((value for pool in pools for value in pool.all_values), default=2) - 2, share_of(pools)
     found: list[Segment] = []
@@ -45,7 +45,7 @@ def segments(pools: Iterable[FlowPool], most: int) -> list[Segment]:
 
 
 def share_of(pools: Iterable[FlowPool]) -> int:
-    """What each of their units counts in the share of their job."""
+    """Return what each of their units counts in the share of their job."""
     return min((pool.share for pool in pools), default=MEAN)
 
 
@@ -58,12 +58,13 @@ class Bonuses(NamedTuple):
     """Between two ranks: more than all that moves of other units for one of them can lose."""
 
     def of(self, job: FlowJob, share: int, *, scavenged: bool) -> int:
-        """Of a unit that counts so much in the share of its job."""
+        """Return the value of a unit that counts so much in the share of its job."""
         return self.ranks[not scavenged, job.priority] * self.step * share // MEAN
 
 
 def bonuses(jobs: Iterable[FlowJob]) -> Bonuses:
-    """For these jobs. A path along which units move aside meets each pool at most once, on its old slices and on new ones."""
+    """Return the bonuses of these jobs. A path along which units move aside meets each pool at most once, on its old slices and on new
+    ones."""
     found = [(job, pool) for job in jobs for pool in job.pools]
     ranks = {(not pool.scavenged, job.priority) for job, pool in found}
     most = max((value for _, pool in found for value in pool.all_values), default=0)

@@ -68,7 +68,7 @@ class FlowPool:
     """If it must not displace units, a dry run is asked for where it would."""
 
     def size_in(self, hub: str) -> int:
-        """What one unit takes of the room of a class of this hub."""
+        """Return what one unit takes of the room of a class of this hub."""
         return self.sizes.get(hub, self.size)
 
     @property

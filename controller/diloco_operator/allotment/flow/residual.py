@@ -65,7 +65,7 @@ class Network:
         return self.nodes - 1
 
     def arc(self, tail: int, head: int, upper: int, cost: int = 0, lower: int = 0) -> int:
-        """Returns the number of the new arc."""
+        """Return the number of the new arc."""
         assert type(cost) is int, "costs are integers: others make the simplex method run for ever"
         index = len(self.tails)
         self.tails.append(tail)
@@ -79,27 +79,27 @@ class Network:
         return index
 
     def share(self, room: int, sizes: Sequence[tuple[int, int]]) -> None:
-        """These arcs share the room: `sizes` says what a unit of flow on each takes of it."""
+        """Let these arcs share the room: `sizes` says what a unit of flow on each takes of it."""
         self._rooms.append(room)
         for arc, size in sizes:
             self._shared[arc] = (len(self._rooms) - 1, size)
 
     def keep_back(self, rooms: Mapping[int, int]) -> None:
-        """Arc that shares room -> so much of this room is not there any more, or again if it is negative."""
+        """Keep so much of the room of each of these arcs back, or give it again if it is negative."""
         for arc, room in rooms.items():
             self._rooms[self._shared[arc][0]] -= room
 
     def shares(self, arc: int) -> bool:
-        """Whether it shares room with others."""
+        """Return whether it shares room with others."""
         return arc in self._shared
 
     def unshare(self) -> None:
-        """From now on each arc has its own capacity alone."""
+        """Let each arc have its own capacity alone from now on."""
         self._rooms.clear()
         self._shared.clear()
 
     def spare(self, index: int, *, forward: bool) -> int:
-        """How much more may flow along the arc, or against it."""
+        """Return how much more may flow along the arc, or against it."""
         if not forward:
             return self.flow[index] - self.lower[index]
         spare = self.upper[index] - self.flow[index]
@@ -123,19 +123,19 @@ class Network:
             self.add(index, amount if forward else -amount)
 
     def state(self) -> State:
-        """Bounds and flow as they are."""
+        """Return bounds and flow as they are."""
         return State(list(self.lower), list(self.upper), list(self.flow), list(self._rooms), list(self._prices))
 
     def restore(self, state: State) -> None:
         self.lower, self.upper, self.flow, self._rooms, self._prices = (list(each) for each in state)
 
     def cost(self) -> int:
-        """Of all that flows."""
+        """Return the cost of all that flows."""
         return sum(cost * flow for cost, flow in zip(self.costs, self.flow, strict=True))
 
     def shortest(self, start: int, end: int, closed: Collection[int], reached: set[int]) -> Path | None:
-        """A path with the fewest arcs along which something can flow; where arcs share room, one that takes the least of it. `closed`:
-        nodes that it must not enter. None: there is none; then the nodes that can be reached are added to `reached`."""
+        """Return a path with the fewest arcs along which something can flow; where arcs share room, one that takes the least of it.
+        `closed`: nodes that it must not enter. None: there is none; then the nodes that can be reached are added to `reached`."""
         if start in closed:
             return None
         before: dict[int, Arc | None] = {start: None}
@@ -161,7 +161,7 @@ class Network:
         return None
 
     def room(self, path: Path) -> int:
-        """How much more may flow along it."""
+        """Return how much more may flow along it."""
         return min(self.spare(index, forward=forward) for index, forward in path)
 
     def price(self) -> None:
@@ -171,17 +171,18 @@ class Network:
         self._prices = [costs[node] for node in range(self.nodes)]
 
     def forget_prices(self) -> None:
-        """Bounds or the flow change in other ways."""
+        """Forget the prices, because bounds or the flow change in other ways."""
         self._prices = []
 
     def cheapest(self, start: int, end: int) -> tuple[int, Path] | None:
-        """The cost of the cheapest path, and the path. There must be no cycle of negative cost, so the flow must be optimal for its amount.
-        None: there is no path. By prices (Dijkstra), or without them (Bellman and Ford)."""
+        """Return the cost of the cheapest path, and the path. There must be no cycle of negative cost, so the flow must be optimal for its
+        amount. None: there is no path. By prices (Dijkstra), or without them (Bellman and Ford)."""
         costs, before = self._by_prices(start, end) if self._prices else self.distances(start, end=end)
         return (costs[end], self._path(before, start, end)) if end in costs else None
 
     def _by_prices(self, start: int, end: int) -> tuple[dict[int, int], dict[int, Arc | None]]:
-        """The cost of the cheapest path to the end, and to nodes on the way. Lowers the prices of nodes that are nearer than the end."""
+        """Return the cost of the cheapest path to the end, and to nodes on the way. Lowers the prices of nodes that are nearer than the
+        end."""
         prices = self._prices
         above: dict[int, int] = {start: 0}
         before: dict[int, Arc | None] = {start: None}
@@ -209,8 +210,8 @@ class Network:
         return costs, before
 
     def distances(self, *starts: int, end: int = -1, towards: bool = False) -> tuple[dict[int, int], dict[int, Arc | None]]:
-        """The cost of the cheapest path to each node from one of the starts, and its last arc. No path goes on behind `end`. `towards`:
-        from each node to a start, in place of from a start. Bellman and Ford, with a queue."""
+        """Return the cost of the cheapest path to each node from one of the starts, and its last arc. No path goes on behind `end`.
+        `towards`: from each node to a start, in place of from a start. Bellman and Ford, with a queue."""
         costs: dict[int, int] = dict.fromkeys(starts, 0)
         before: dict[int, Arc | None] = dict.fromkeys(starts)
         arcs = dict.fromkeys(starts, 0)

@@ -80,7 +80,7 @@ class _Small:
         return True
 
     def flow(self) -> Iterator[tuple[_Arc, int]]:
-        """What flows along each arc."""
+        """Yield what flows along each arc."""
         arcs = [arc for found in self._out.values() for arc in found]
         balance = dict.fromkeys(self._out, 0)
         graph = networkx.MultiDiGraph()
@@ -102,7 +102,7 @@ class _Small:
 
 
 def _reached(network: Network) -> set[int]:
-    """The nodes to which something can flow."""
+    """Return the nodes to which something can flow."""
     found = {SOURCE, SINK}
     queue = [SOURCE]
     for here in queue:

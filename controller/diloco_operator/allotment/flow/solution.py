@@ -22,7 +22,7 @@ from diloco_operator.allotment.flow.simplex import cheapest_flow
 
 
 def merged(plans: Iterable[FlowPlan]) -> FlowPlan:
-    """One plan from plans for jobs that do not compete."""
+    """Return one plan from plans for jobs that do not compete."""
     pools: dict[PoolKey, PoolPlan] = {}
     admitted: set[str] = set()
     missing: dict[str, int] = {}
@@ -63,7 +63,7 @@ class Solution:
         return solution
 
     def plan(self) -> FlowPlan:
-        """What the network says, by pool and class."""
+        """Return what the network says, by pool and class."""
         model, network = self.model, self.model.network
         kept: dict[PoolKey, dict[str, int]] = {}
         for (pool, class_), arc in model.kept.items():
@@ -76,7 +76,7 @@ class Solution:
         return FlowPlan(pools, frozenset(self.minima.met), self.minima.missing, withheld, self.objective, self.lent)
 
     def _new_units(self) -> tuple[ByClass, ByClass]:
-        """New units, and slices for units that would leave theirs."""
+        """Return new units, and slices for units that would leave theirs."""
         model, flow = self.model, self.model.network.flow
         left = model.chosen()
         taken = {key: _spread(flow[arc], left[key[1:]]) for key, arc in model.taken.items()}
@@ -109,7 +109,7 @@ class Solution:
             self.lent -= found[0] * units
 
     def _share_again(self) -> None:
-        """What was withheld for units of one size may be lent to units of another."""
+        """Lend what was withheld for units of one size to units of another."""
         network = self.model.network
         for class_, sinks in self.model.mixed():
             for size, arc in sinks.items():
@@ -123,7 +123,7 @@ type ByClass = dict[tuple[PoolKey, str, Lane], dict[str, int]]
 
 
 def _spread(units: int, left: dict[str, int]) -> dict[str, int]:
-    """Units that go through a hub, on its classes, of which so many units are left: they are the same to new units."""
+    """Return units that go through a hub, on its classes, of which so many units are left: they are the same to new units."""
     found: dict[str, int] = {}
     for name, room in left.items():
         if here := min(units, room):
@@ -135,7 +135,7 @@ def _spread(units: int, left: dict[str, int]) -> dict[str, int]:
 
 
 def _by_pool(units: ByClass) -> dict[PoolKey, dict[str, int]]:
-    """Pool -> class -> units. A class has one hub, and a pool one size."""
+    """Return pool -> class -> units. A class has one hub, and a pool one size."""
     found: dict[PoolKey, dict[str, int]] = {}
     for (pool, _, _), classes in units.items():
         found.setdefault(pool, {}).update(classes)

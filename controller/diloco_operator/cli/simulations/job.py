@@ -199,7 +199,7 @@ def _refuse(*sentences: str) -> NoReturn:
 
 
 def numbers_of_units(least: int, most: int) -> list[int]:
-    """At most `_MOST_ROWS` from `least` to `most`: all, or such that neighbours have nearly the same ratio."""
+    """Choose at most `_MOST_ROWS` numbers from `least` to `most`: all, or such that neighbours have nearly the same ratio."""
     if most - least < _MOST_ROWS:
         return list(range(least, most + 1))
     ratio = (most / least) ** (1 / (_MOST_ROWS - 1))

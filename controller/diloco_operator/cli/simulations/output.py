@@ -74,7 +74,7 @@ def print_text(*paragraphs: str) -> None:
 
 
 def in_processes[Result](simulate: Callable[..., Result], cells: Sequence[tuple[Any, ...]], jobs: int) -> list[Result]:
-    """The results of the cells in their order, computed in so many processes, which do not fork from one that has threads."""
+    """Return the results of the cells in their order, computed in so many processes, which do not fork from one that has threads."""
     if jobs == 1:
         return list(starmap(simulate, cells))
     with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:

@@ -41,7 +41,7 @@ class SimulatedOperator:
     """Implements `simulation.slices.Placer` for one job with some maximum of units."""
 
     def __init__(self, job: Obj, nodes: Sequence[Obj], most: int) -> None:
-        """`most` takes the place of `spec.learners.max`."""
+        """Prepare a job on these nodes; `most` takes the place of `spec.learners.max`."""
         self._config = OperatorConfig()
         self._now = 0.0
         self._inventory = Inventory(self._config.disruption_signals)
@@ -282,13 +282,13 @@ class SimulatedOperator:
             yield from pods_of(self._job, name, pools[name], attempt, self._hash(pools[name]), _BEGIN)
 
     def _nodes(self, pool: str, slice_: str) -> list[str]:
-        """Of a slice that is whole; empty: it is not."""
+        """Return the nodes of a slice that is whole; empty: it is not."""
         found = self._inventory.resolve(self._shapes[pool], slice_) if slice_ else None
         nodes = [host.node for each in found or () for host in each.hosts]
         return [] if any(self._group_of.get(node) in self._out for node in nodes) else nodes
 
     def _groups(self) -> Iterator[tuple[str, Collection[str]]]:
-        """Name -> nodes."""
+        """Yield name -> nodes."""
         for shape in self._shapes.values():
             for slice_ in self._inventory.slices(shape.one):
                 yield slice_.hosts[0].node, [host.node for host in slice_.hosts]
@@ -304,6 +304,6 @@ def _with_most(job: Obj, most: int) -> Obj:
 
 
 def _most_units(inventory: Inventory, shape: Shape) -> int:
-    """Units of this shape for which the fleet has slices."""
+    """Return units of this shape for which the fleet has slices."""
     counts = inventory.counts(shape.one)
     return counts.total // shape.chips_per_host if counts.hosts else counts.total // shape.slots

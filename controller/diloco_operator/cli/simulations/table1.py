@@ -147,12 +147,12 @@ def _cells(row: Row, other: Outcome) -> tuple[str, ...]:
 
 
 def _beside(share: float, published: int | None) -> str:
-    """Percent, and what was published; both aligned."""
+    """Return percent, and what was published; both aligned."""
     return f"{100 * share:.1f} " + (f"({published})" if published is not None else "").rjust(5)
 
 
 def _lines(rows: list[Row], llama: list[Outcome]) -> Iterator[dict[str, Any]]:
-    """A JSON object a cell, and one for all. Shares are 0..1, as everywhere in JSON."""
+    """Yield a JSON object a cell, and one for all. Shares are 0..1, as everywhere in JSON."""
     for row, other in zip(rows, llama, strict=True):
         outcome, published = row.outcome, row.published
         yield {

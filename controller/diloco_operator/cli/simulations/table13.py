@@ -99,7 +99,7 @@ def _gigabits(value: float) -> str:
 
 
 def lines() -> Iterator[dict[str, Any]]:
-    """A JSON object a cell, and one for all. Shares are 0..1, bandwidths Gbit/s."""
+    """Yield a JSON object a cell, and one for all. Shares are 0..1, bandwidths Gbit/s."""
     for cell in CELLS:
         off = error(cell)
         yield {

@@ -224,7 +224,7 @@ class MemoryApi:
         self._answer("bind", _PODS, namespace, name, {})
 
     async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
-        """There are no PodDisruptionBudgets here, so none can block an eviction."""
+        """Evict a pod: there are no PodDisruptionBudgets here, so none can block an eviction."""
         kind = await self._begin("evict", _PODS, namespace, name)
         self._server.evict(kind, self._server.existing(kind, namespace, name), grace=grace_seconds, uid=uid)
         self._answer("evict", _PODS, namespace, name, {})
@@ -241,7 +241,7 @@ class MemoryApi:
         self._server.store.wake()
 
     def dump(self) -> dict[str, Any]:
-        """The whole state as JSON."""
+        """Return the whole state as JSON."""
         store = self._server.store
         objects = [copy_json(obj) for table in store.tables.values() for obj in table.all()]
         return {"resourceVersion": store.version, "addresses": self._server.addresses, "objects": objects}
@@ -256,7 +256,7 @@ class MemoryApi:
         before: Hook | None = None,
         after: Hook | None = None,
     ) -> MemoryApi:
-        """A server that continues from a `dump()`. Its history is compacted: watches list again."""
+        """Return a server that continues from a `dump()`. Its history is compacted: watches list again."""
         api = cls(clock=clock, random=random, before=before, after=after)
         server, store = api._server, api._server.store
         namespaces = store.tables["", "namespaces"]
@@ -277,7 +277,7 @@ class MemoryApi:
 
     # --- around every request -----------------------------------------------------------------------------------------
     async def _begin(self, verb: str, resource: Resource, namespace: str, name: str, subresource: str = "") -> Kind:
-        """Before a write: let other tasks run, as they do while a request travels. The write itself is one atomic step."""
+        """Let other tasks run before a write, as they do while a request travels. The write itself is one atomic step."""
         await asyncio.sleep(0)
         self._enter(verb, resource, namespace, name)
         return self._server.kind(resource, subresource)
@@ -297,7 +297,7 @@ class MemoryApi:
 
 
 def _received(obj: Obj, *, nulls: bool) -> Obj:
-    """The server's own copy of what a client sent."""
+    """Return the server's own copy of what a client sent."""
     try:
         mine: Obj = copy_json(obj) if nulls else copy_json_without_nulls(obj)
     except TypeError as error:
@@ -308,19 +308,20 @@ def _received(obj: Obj, *, nulls: bool) -> Obj:
 
 
 def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
-    """A whole object, its namespace and its name."""
+    """Return a whole object, its namespace and its name."""
     mine = _received(obj, nulls=nulls)
     meta = mine["metadata"] = copy_json_without_nulls(mine.get("metadata") or {})
     return mine, meta.get("namespace", ""), meta.get("name", "")
 
 
 def _metadata_of(obj: Obj) -> Obj:
-    """What a server answers to a request for metadata only."""
+    """Return what a server answers to a request for metadata only."""
     return _handed_out({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj["metadata"]})
 
 
 def _handed_out(obj: Obj) -> Obj:
-    """A copy of a stored object for the caller. fieldsV1 is shared, since no caller edits it: its copy would double the cost of answers."""
+    """Return a copy of a stored object for the caller. fieldsV1 is shared, since no caller edits it: its copy would double the cost of
+    answers."""
     meta = obj["metadata"]
     managed = meta.get("managedFields")
     if not managed:

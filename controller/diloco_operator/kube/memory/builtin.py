@@ -31,7 +31,7 @@ def _default_secret(obj: Obj) -> None:
 
 
 def _frozen(obj: Obj, old: Obj | None, fields: tuple[str, ...]) -> list[Cause]:
-    """What `immutable: true` of a secret or config map forbids."""
+    """Return what `immutable: true` of a secret or config map forbids."""
     if old is None or not old.get("immutable"):
         return []
     causes = [] if obj.get("immutable") else [Cause("immutable", "Forbidden: field is immutable when `immutable` is set")]
@@ -180,7 +180,7 @@ def _initialize_namespace(obj: Obj) -> None:
 
 
 def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
-    """All kinds except CustomResourceDefinition, which `crds` makes. `addresses` gives cluster IPs."""
+    """Return all kinds except CustomResourceDefinition, which `crds` makes. `addresses` gives cluster IPs."""
 
     def core(kind: str, plural: str, *, namespaced: bool = True) -> Resource:
         return Resource("", "v1", kind, plural, namespaced=namespaced)

@@ -136,13 +136,13 @@ def compile_expression(source: str) -> Expression:
 
 
 def optional(value: Any, *, present: bool) -> Any:
-    """oldSelf of a rule with `optionalOldSelf`."""
+    """Return oldSelf of a rule with `optionalOldSelf`."""
     return cel.OptionalValue.of(value) if present else cel.OptionalValue.none()
 
 
 @functools.lru_cache(maxsize=4096)
 def escape(name: str) -> str:
-    """A property's name as CEL sees it: `a-b` is `a__dash__b`, `namespace` is `__namespace__`."""
+    """Return a property's name as CEL sees it: `a-b` is `a__dash__b`, `namespace` is `__namespace__`."""
     if name in _RESERVED:
         return f"__{name}__"
     for char, word in (("__", "__underscores__"), (".", "__dot__"), ("-", "__dash__"), ("/", "__slash__")):

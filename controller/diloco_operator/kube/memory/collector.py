@@ -63,7 +63,7 @@ class Collector:
             self._empty_definition(marked)
 
     def written(self, table: Table, obj: Obj, old: Obj | None) -> None:
-        """After every create and update: complete a deletion without finalizers, and collect objects without an owner."""
+        """Complete a deletion without finalizers, and collect objects without an owner, after every create and update."""
         meta = obj["metadata"]
         if "deletionTimestamp" in meta:
             self._complete(table, obj)
@@ -73,7 +73,7 @@ class Collector:
             self._attend(table, obj)
 
     def _marked(self, table: Table, obj: Obj, grace: int | None) -> Obj:
-        """The object with the time and grace period of its deletion; the same object if nothing changes."""
+        """Return the object with the time and grace period of its deletion; the same object if nothing changes."""
         meta = obj["metadata"]
         wanted = self._grace(table, obj, grace)
         now = self._clock()
@@ -130,7 +130,7 @@ class Collector:
         return found[1] if here and meta["name"] == ref["name"] else None
 
     def _resolvable(self, ref: dict[str, str]) -> bool:
-        """Whether this server knows the owner's kind. Dependents of other owners are not collected."""
+        """Return whether this server knows the owner's kind. Dependents of other owners are not collected."""
         group = ref["apiVersion"].rpartition("/")[0]
         return any(kind.resource.group == group and kind.resource.kind == ref["kind"] for kind in self._kinds.values())
 

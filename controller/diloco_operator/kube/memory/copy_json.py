@@ -9,7 +9,8 @@ _LEAVES = frozenset((str, int, bool, type(None)))
 
 
 def copy_json(value: Any) -> Any:
-    """A deep copy in plain JSON types: a string enum becomes its string, a tuple a list. Raises TypeError for values that JSON lacks."""
+    """Return a deep copy in plain JSON types: a string enum becomes its string, a tuple a list. Raises TypeError for values that JSON
+    lacks."""
     kind = type(value)
     if kind is dict:
         return {key if type(key) is str else _key(key): each if type(each) in _LEAVES else copy_json(each) for key, each in value.items()}
@@ -19,7 +20,7 @@ def copy_json(value: Any) -> Any:
 
 
 def copy_json_without_nulls(value: Any) -> Any:
-    """Like `copy_json`, without nulls in maps."""
+    """Copy like `copy_json`, without nulls in maps."""
     kind = type(value)
     if kind is dict:
         return {

@@ -32,7 +32,7 @@ def _initialize(obj: Obj) -> None:
 
 
 def established(obj: Obj, time: str) -> Obj:
-    """The definition with the status of an established one."""
+    """Return the definition with the status of an established one."""
     spec = obj["spec"]
     accepted = {
         "type": "NamesAccepted",
@@ -79,7 +79,7 @@ def _causes(obj: Obj, old: Obj | None) -> list[Cause]:
 
 
 def _structural(schema: Obj, path: str) -> Structural:
-    """The compiled form, whose problems stand below `path`. The same for equal schemas: a definition is checked, and then served."""
+    """Return the compiled form, whose problems stand below `path`. The same for equal schemas: a definition is checked, and then served."""
     return _compiled(json.dumps(schema), path)
 
 
@@ -108,7 +108,7 @@ def _path(text: str) -> tuple[str, ...]:
 
 
 def kinds_of(obj: Obj) -> list[Kind]:
-    """One kind for each served version of a valid definition."""
+    """Return one kind for each served version of a valid definition."""
     spec = obj["spec"]
     kinds = []
     for index, version in enumerate(spec["versions"]):

@@ -52,7 +52,7 @@ def _key_string(names: tuple[str, ...], values: tuple[Any, ...]) -> str:
 
 
 def item_names(node: Node, items: list[Any]) -> list[str]:
-    """The names, in a set, of the items of a list that merges item by item (listType map or set)."""
+    """Return the names, in a set, of the items of a list that merges item by item (listType map or set)."""
     if node.list_type == "map":
         return [_key_string(node.list_keys, node.item_key(item) or ()) for item in items]
     return ["v:" + json.dumps(item, separators=(",", ":"), ensure_ascii=False) for item in items]
@@ -73,7 +73,7 @@ LEAF: FieldSet = {}
 
 
 def fields_of(value: Any, node: Node) -> FieldSet:
-    """Every field of a value."""
+    """Return every field of a value."""
     if type(value) is dict:
         if node.map_type == "atomic":
             return LEAF
@@ -92,7 +92,7 @@ def fields_of(value: Any, node: Node) -> FieldSet:
 
 @functools.lru_cache(maxsize=16384)
 def _flat(names: tuple[str, ...]) -> FieldSet:
-    """The set for a map of scalars. Objects are similar, so one set serves thousands of them."""
+    """Return the set for a map of scalars. Objects are similar, so one set serves thousands of them."""
     return {f"f:{name}": LEAF for name in names}
 
 
@@ -105,7 +105,7 @@ def _flat_item(names: tuple[str, ...]) -> FieldSet:
 
 
 def _item_fields(item: dict[str, Any], node: Node) -> FieldSet:
-    """The set for an item of a listType=map list: its existence and its fields."""
+    """Return the set for an item of a listType=map list: its existence and its fields."""
     if not any(type(each) in _NESTED for each in item.values()):
         return _flat_item(tuple(item))
     return {**_HERE, **fields_of(item, node)}
@@ -115,7 +115,7 @@ _NESTED = frozenset((dict, list))
 
 
 def changed_fields(old: Any, new: Any, node: Node) -> FieldSet | None:
-    """Fields of `new` that `old` lacks or has with another value; None: none. Fields that only `old` has are ignored."""
+    """Return fields of `new` that `old` lacks or has with another value; None: none. Fields that only `old` has are ignored."""
     if old is MISSING:
         return fields_of(new, node)
     if old == new:
@@ -140,7 +140,7 @@ def changed_fields(old: Any, new: Any, node: Node) -> FieldSet | None:
 
 
 def without_system_fields(fields: FieldSet) -> FieldSet:
-    """Without the fields that no manager can own: identity, and fields that only the server writes."""
+    """Return the fields without those that no manager can own: identity, and fields that only the server writes."""
     out = {name: sub for name, sub in fields.items() if name not in ("f:apiVersion", "f:kind", "f:metadata")}
     if metadata := {name: sub for name, sub in fields.get("f:metadata", {}).items() if name not in _SYSTEM_METADATA}:
         out["f:metadata"] = metadata
@@ -155,7 +155,7 @@ def union(a: FieldSet, b: FieldSet) -> FieldSet:
 
 
 def subtract(a: FieldSet, b: FieldSet) -> FieldSet:
-    """The fields of `a` that are not in `b`."""
+    """Return the fields of `a` that are not in `b`."""
     out: FieldSet = {}
     for name, sub in a.items():
         other = b.get(name)
@@ -172,7 +172,7 @@ def subtract(a: FieldSet, b: FieldSet) -> FieldSet:
 
 
 def common_paths(a: FieldSet, b: FieldSet, path: str = "") -> Iterator[str]:
-    """Paths of the fields in both sets, as Kubernetes prints them: `.spec.containers[name="x"].image`."""
+    """Yield paths of the fields in both sets, as Kubernetes prints them: `.spec.containers[name="x"].image`."""
     for name, sub in a.items():
         other = b.get(name)
         if other is None:
@@ -193,7 +193,7 @@ def _step(name: str) -> str:
 
 
 def retain(fields: FieldSet, value: Any, node: Node) -> FieldSet:
-    """The part of a set whose fields still exist in `value`."""
+    """Return the part of a set whose fields still exist in `value`."""
     if not fields:
         return fields
     out: FieldSet = {}
@@ -215,7 +215,7 @@ def retain(fields: FieldSet, value: Any, node: Node) -> FieldSet:
 
 
 def merged(live: Any, config: Any, node: Node) -> Any:
-    """`config` merged into `live`: maps by name, listType=map lists by key, sets as a union; everything else is replaced."""
+    """Return `config` merged into `live`: maps by name, listType=map lists by key, sets as a union; everything else is replaced."""
     if merges_by_name(node, config) and isinstance(live, dict):
         out = dict(live)
         for name, each in config.items():
@@ -231,7 +231,7 @@ def merged(live: Any, config: Any, node: Node) -> Any:
 
 
 def removed(value: Any, fields: FieldSet, kept: FieldSet, node: Node) -> Any:
-    """`value` without `fields`. `kept`: the fields that some manager still owns. MISSING if nothing is left of a map or list.
+    """Return `value` without `fields`. `kept`: the fields that some manager still owns. MISSING if nothing is left of a map or list.
 
     As in Kubernetes, though surprising: an owned list that becomes empty is removed, and an owned map that becomes empty turns into null.
     """

@@ -19,7 +19,7 @@ def _as_text(value: object) -> str:
 
 
 def selection(kind: Kind, label_selector: str, field_selector: str) -> Callable[[Obj], bool]:
-    """Raises `BadRequest` for a selector that cannot be parsed, or a field that the kind does not offer."""
+    """Raise `BadRequest` for a selector that cannot be parsed, or a field that the kind does not offer."""
     labels = parse_labels(label_selector)
     fields = []
     for requirement in parse_fields(field_selector):

@@ -21,7 +21,7 @@ class Scale:
 
 
 def _nothing(obj: Obj) -> None:
-    """No defaults."""
+    """Set no defaults."""
 
 
 def _always_valid(obj: Obj, old: Obj | None) -> list[Cause]:
@@ -65,7 +65,7 @@ class Kind:
 
 
 def at_path(obj: Obj, path: tuple[str, ...]) -> object:
-    """The value at a path; None: there is none."""
+    """Return the value at a path; None: there is none."""
     value: object = obj
     for name in path:
         if not isinstance(value, dict) or name not in value:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """`target` with `patch` merged in: null removes, maps merge, everything else replaces. Neither is changed."""
+    """Return `target` with `patch` merged in: null removes, maps merge, everything else replaces. Neither is changed."""
     if not isinstance(patch, dict):
         return patch
     out = dict(target) if isinstance(target, dict) else {}

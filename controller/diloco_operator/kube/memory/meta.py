@@ -49,7 +49,7 @@ _RULES = {
 
 @functools.lru_cache(maxsize=65536)
 def name_problem(rule: str, name: str) -> str | None:
-    """The error of a name, or None."""
+    """Return the error of a name, or None."""
     pattern, limit, message = _RULES[rule]
     if len(name) > limit:
         return f"Invalid value: {show(name)}: must be no more than {limit} characters"
@@ -97,7 +97,7 @@ def label_causes(labels: Any, path: str) -> list[Cause]:
 
 
 def metadata_causes(obj: Obj, rule: str) -> list[Cause]:
-    """Every error of an object's metadata."""
+    """Return every error of an object's metadata."""
     meta = obj["metadata"]
     causes: list[Cause] = []
     if problem := name_problem(rule, meta["name"]):

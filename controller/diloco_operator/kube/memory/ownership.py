@@ -41,7 +41,7 @@ def after_create(obj: Obj, node: Node, manager: str, time: str) -> Entries:
 
 
 def after_update(old: Obj, new: Obj, node: Node, manager: str, subresource: str, time: str) -> Entries:
-    """Fields that an update changed belong to its manager alone. Fields that it removed belong to no manager."""
+    """Return fields that an update changed belong to its manager alone. Fields that it removed belong to no manager."""
     entries: Entries = old["metadata"].get("managedFields", [])
     changed = without_system_fields(changed_fields(old, new, node) or {})
     out: Entries = []
@@ -64,7 +64,7 @@ def after_update(old: Obj, new: Obj, node: Node, manager: str, subresource: str,
 def apply(
     live: Obj | None, config: Obj, node: Node, manager: str, subresource: str, time: str, *, force: bool, name: str
 ) -> tuple[Obj, Entries]:
-    """Server-side apply of `config`, which has only the fields that the manager wants to own: the merged object and its managedFields.
+    """Apply `config` server-side, which has only the fields that the manager wants to own: the merged object and its managedFields.
 
     Raises `Conflict` with a cause for each field and manager, unless `force`.
     """

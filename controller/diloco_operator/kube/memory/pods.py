@@ -102,7 +102,7 @@ def default_pod(obj: Obj) -> None:
 
 
 def _quality(spec: dict[str, Any]) -> str:
-    """qosClass, from cpu and memory alone, as Kubernetes computes it."""
+    """Return qosClass, from cpu and memory alone, as Kubernetes computes it."""
     asked, guaranteed = False, True
     for container in _containers(spec):
         resources = container.get("resources", {})
@@ -247,7 +247,7 @@ def _update_causes(new: dict[str, Any], old: dict[str, Any]) -> list[Cause]:
 
 
 def _fixed(spec: dict[str, Any], *, gated: bool) -> dict[str, Any]:
-    """The part of a pod's spec that no update may change. A gated pod's nodeSelector may still be narrowed."""
+    """Return the part of a pod's spec that no update may change. A gated pod's nodeSelector may still be narrowed."""
     free = {"activeDeadlineSeconds", "tolerations", "schedulingGates", *(("nodeSelector",) if gated else ())}
     fixed = {name: value for name, value in spec.items() if name not in free}
     for group in ("containers", "initContainers"):

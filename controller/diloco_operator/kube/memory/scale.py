@@ -33,8 +33,8 @@ def scale_of(kind: Kind, obj: Obj) -> Obj:
 
 
 def replica_causes(kind: Kind, obj: Obj) -> list[Cause]:
-    """Errors of the counts of the subresource. They come in addition to the schema's errors, under the path of the definition, with its
-    leading dot."""
+    """Return errors of the counts of the subresource. They come in addition to the schema's errors, under the path of the definition, with
+    its leading dot."""
     if kind.scale is None:
         return []
     counts = {path: at_path(obj, path) for path in (kind.scale.spec_replicas, kind.scale.status_replicas)}
@@ -46,7 +46,7 @@ def replica_causes(kind: Kind, obj: Obj) -> list[Cause]:
 
 
 def scaled(kind: Kind, obj: Obj, scale: Obj) -> Obj:
-    """The object with the replicas of `scale`, after a check of its preconditions."""
+    """Return the object with the replicas of `scale`, after a check of its preconditions."""
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if type(replicas) is not int or replicas < 0:
         raise BadRequest(400, "BadRequest", f"spec.replicas: Invalid value: {replicas!r}: must be an integer greater than or equal to 0")

@@ -39,13 +39,14 @@ class Structural:
             self._check_defaults(self.root, path)
 
     def apply_defaults(self, obj: Obj) -> Obj:
-        """A copy with defaults, and without nulls where the schema allows none."""
+        """Return a copy with defaults, and without nulls where the schema allows none."""
         filled: Obj = copy_json(obj)
         _fill(self.root, filled)
         return filled
 
     def completed(self, obj: Obj, old: Obj | None = None) -> Obj:
-        """Pruned and with defaults. Parts that are identical with those of `old` are complete already and shared with `obj`."""
+        """Return the object pruned and with defaults. Parts that are identical with those of `old` are complete already and shared with
+        `obj`."""
         out: Obj = {}
         removed: list[str] = []
         for name, value in obj.items():
@@ -63,14 +64,14 @@ class Structural:
         return out
 
     def prune(self, obj: Obj) -> tuple[Obj, list[str]]:
-        """A copy without the fields that the schema does not know, and their paths."""
+        """Return a copy without the fields that the schema does not know, and their paths."""
         kept: Obj = copy_json(obj)
         removed: list[str] = []
         _prune(self.root, kept, "", removed)
         return kept, removed
 
     def validate(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
-        """Every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting.
+        """Return every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting.
 
         Ratcheting, as in Kubernetes: parts that an update leaves unchanged are not rejected for rules that they broke already. A rule is
         not evaluated if the structure below its node is wrong.
@@ -78,15 +79,15 @@ class Structural:
         return Validator().run(self.root, obj, MISSING if old is None else old)
 
     def violations(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
-        """The errors that an API server answers for an object. Unlike `validate` this evaluates either every rule or, after certain errors
-        in the structure, none, and then says so."""
+        """Return the errors that an API server answers for an object. Unlike `validate` this evaluates either every rule or, after certain
+        errors in the structure, none, and then says so."""
         validator = Validator(skip_broken=False)
         causes = validator.run(self.root, obj, MISSING if old is None else old)
         structural = [cause for index, cause in enumerate(causes) if index not in validator.from_rules]
         return [*structural, UNCHECKED] if any(map(_blocks_rules, structural)) else causes
 
     def forbidden_nulls(self, obj: Obj) -> list[Cause]:
-        """Every null where the schema allows none. Server-side apply can make them; all other writes drop them."""
+        """Return every null where the schema allows none. Server-side apply can make them; all other writes drop them."""
         found: list[Cause] = []
         _find_nulls(self.root, obj, "", found)
         return found
@@ -108,7 +109,7 @@ class Structural:
 
 
 def structural(schema: Mapping[str, Any]) -> Structural:
-    """The compiled form of a schema. Raises ValueError if the schema is wrong."""
+    """Return the compiled form of a schema. Raises ValueError if the schema is wrong."""
     known = _compiled.get(id(schema))
     if known and known[0] is schema:
         return known[1]
@@ -122,17 +123,17 @@ def structural(schema: Mapping[str, Any]) -> Structural:
 
 
 def apply_defaults(schema: Mapping[str, Any], obj: Obj) -> Obj:
-    """A copy of `obj` with the defaults of `schema` (openAPIV3Schema), like an API server's."""
+    """Return a copy of `obj` with the defaults of `schema` (openAPIV3Schema), like an API server's."""
     return structural(schema).apply_defaults(obj)
 
 
 def prune(schema: Mapping[str, Any], obj: Obj) -> tuple[Obj, list[str]]:
-    """A copy of `obj` without fields unknown to `schema`, and their paths, `spec.pools[0].colour`."""
+    """Return a copy of `obj` without fields unknown to `schema`, and their paths, `spec.pools[0].colour`."""
     return structural(schema).prune(obj)
 
 
 def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> list[Cause]:
-    """Every error of `obj` at once, CEL rules included; empty: valid. `old`: the object before, for an update.
+    """Return every error of `obj` at once, CEL rules included; empty: valid. `old`: the object before, for an update.
 
     Paths are as Kubernetes writes them: `spec.pools[0].topology`. Expects defaults filled in: `apply_defaults` first.
     """
@@ -140,7 +141,7 @@ def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> lis
 
 
 def _blocks_rules(cause: Cause) -> bool:
-    """Kubernetes evaluates no rule if a field is missing, too long, of the wrong type, or not in its enum."""
+    """Say whether Kubernetes evaluates no rule: a field is missing, too long, of the wrong type, or not in its enum."""
     return _BLOCKING.search(cause.message) is not None
 
 

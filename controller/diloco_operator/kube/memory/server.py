@@ -84,7 +84,7 @@ class Server:
         return kind
 
     def keeps_nulls(self, resource: Resource) -> bool:
-        """Whether nulls are kept: in a custom resource the schema gives them a meaning, in a built-in kind they have none."""
+        """Return whether nulls are kept: in a custom resource the schema gives them a meaning, in a built-in kind they have none."""
         kind = self._served.get((resource.group, resource.version, resource.plural))
         return kind is not None and kind.structural is not None
 
@@ -105,8 +105,8 @@ class Server:
 
     # --- writes -------------------------------------------------------------------------------------------------------
     def create(self, kind: Kind, obj: Obj, manager: str, managed: Managed | None = None, *, dry_run: bool = False) -> Obj:
-        """`obj` belongs to the server from now on. `managed`: the managedFields that an apply has computed. `dry_run`: nothing is stored,
-        and what the server gives to a new object, such as an address, is not given."""
+        """Create `obj`, which belongs to the server from now on. `managed`: the managedFields that an apply has computed. `dry_run`:
+        nothing is stored, and what the server gives to a new object, such as an address, is not given."""
         meta = obj["metadata"]
         _check_type(kind, obj)
         self._check_namespace(kind, meta)
@@ -156,7 +156,7 @@ class Server:
         return self._put(kind, new, old)
 
     def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str) -> Obj:
-        """An update with a whole object. Some kinds require a resourceVersion."""
+        """Return an update with a whole object. Some kinds require a resourceVersion."""
         meta = new["metadata"]
         if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
             raise self._uid_conflict(kind, meta["uid"], old["metadata"])
@@ -204,7 +204,7 @@ class Server:
         return self.update(kind, result, live, subresource, manager, managed)
 
     def set_scale(self, kind: Kind, old: Obj, scale: Obj, manager: str) -> Obj:
-        """Returns the new Scale."""
+        """Return the new Scale."""
         return scales.scale_of(kind, self.update(kind, scales.scaled(kind, old, scale), old, "", manager))
 
     def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str, resource_version: str, propagation: str) -> None:
@@ -250,7 +250,7 @@ class Server:
         return stored
 
     def _checked(self, kind: Kind, obj: Obj, old: Obj | None) -> Obj:
-        """The object, pruned and with defaults. Raises `Invalid` with all its errors."""
+        """Return the object, pruned and with defaults. Raises `Invalid` with all its errors."""
         name = obj["metadata"]["name"]
         try:
             causes = metadata_causes(obj, kind.name_rule)
@@ -300,7 +300,7 @@ class Server:
                 return name
 
     def _with_condition(self, pod: Obj, type: str, reason: str = "", message: str = "") -> Obj:
-        """The pod's status with this condition set to True."""
+        """Return the pod's status with this condition set to True."""
         status = pod.get("status", {})
         said = {name: text for name, text in (("reason", reason), ("message", message)) if text}
         others = [each for each in status.get("conditions", ()) if each["type"] != type]
@@ -321,7 +321,7 @@ def _check_type(kind: Kind, obj: Obj) -> None:
 
 
 def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str) -> None:
-    """Fields that a write may omit but not change. For the status of a custom object the metadata is ignored, even the uid."""
+    """Check fields that a write may omit but not change. For the status of a custom object the metadata is ignored, even the uid."""
     if subresource and kind.structural is not None:
         return
     changed = [name for name in _IMMUTABLE_METADATA if meta.get(name) not in (None, "", live.get(name))]
@@ -331,7 +331,7 @@ def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str
 
 
 def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
-    """`new` where the request may write, `old` everywhere else. The metadata is a new dict."""
+    """Return `new` where the request may write, `old` everywhere else. The metadata is a new dict."""
     old_meta = old["metadata"]
     if subresource == "status":
         rest = {key: value for key, value in old.items() if key != "status"}
@@ -348,7 +348,7 @@ def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
 
 
 def _appliable(kind: Kind, config: Obj, meta: Obj, subresource: str) -> Obj:
-    """The part of an applied configuration that its manager can own through this (sub)resource."""
+    """Return the part of an applied configuration that its manager can own through this (sub)resource."""
     head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
     if subresource == "status":
         return {**head, "metadata": {"name": meta["name"]}, **({"status": config["status"]} if "status" in config else {})}

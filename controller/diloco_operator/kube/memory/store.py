@@ -43,7 +43,7 @@ class Table:
         return row.get(name) if row else None
 
     def all(self, namespace: str = "") -> Iterator[Obj]:
-        """In the order of namespace and name, as etcd lists keys."""
+        """Yield all in the order of namespace and name, as etcd lists keys."""
         names = [namespace] if namespace else sorted(self.rows)
         for each in names:
             row = self.rows.get(each, {})
@@ -55,13 +55,13 @@ class Table:
         return self.first + len(self.changes)
 
     def position_after(self, version: int) -> int:
-        """Where a watch from `version` starts. Raises `Gone`."""
+        """Return where a watch from `version` starts. Raises `Gone`."""
         if version < self.compacted:
             raise Gone(410, "Expired", f"too old resource version: {version} ({self.compacted})")
         return self.first + bisect.bisect_right(self.changes, version, key=lambda change: change.version)
 
     def change_at(self, position: int) -> Change:
-        """Raises `Gone` if a watcher was too slow."""
+        """Raise `Gone` if a watcher was too slow."""
         if position < self.first:
             raise Gone(410, "Expired", f"too old resource version: the watch fell behind ({self.compacted})")
         return self.changes[position - self.first]

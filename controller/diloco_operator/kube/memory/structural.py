@@ -75,7 +75,7 @@ class Node:
         return self.properties.get(key) or self.additional
 
     def item_key(self, item: Any) -> tuple[Any, ...] | None:
-        """The key of an item of a listType=map list; None: it has none."""
+        """Return the key of an item of a listType=map list; None: it has none."""
         if not isinstance(item, dict):
             return None
         return tuple(item.get(key, self.key_defaults.get(key)) for key in self.list_keys)
@@ -93,7 +93,7 @@ class _Compiler:
         self.problems.append(Cause(path, message))
 
     def node(self, schema: Any, path: str, *, correlatable: bool, root: bool = False, structural: bool = True) -> Node:
-        """`correlatable`: the old value of this node can be found, so rules may use oldSelf."""
+        """Compile a node; `correlatable`: its old value can be found, so rules may use oldSelf."""
         if not isinstance(schema, Mapping):
             self.problem(path, "must be a schema")
             return ANY
@@ -206,7 +206,7 @@ class _Compiler:
 
 
 def compile_schema(schema: Mapping[str, Any], *, path: str = "openAPIV3Schema") -> tuple[Node, list[Cause]]:
-    """The tree, and the errors of the schema itself (not structural, rules that do not compile)."""
+    """Return the tree, and the errors of the schema itself (not structural, rules that do not compile)."""
     compiler = _Compiler()
     node = compiler.node(schema, path, correlatable=True, root=True)
     return node, compiler.problems

@@ -33,7 +33,7 @@ class Validator:
         self._broken.append(path)
 
     def _visit(self, node: Node, value: Any, old: Any, path: str) -> None:
-        """`old` is MISSING if there is no corresponding old value."""
+        """Visit a value; `old` is MISSING if there is no corresponding old value."""
         if old is not MISSING and value == old and type(value) is type(old):
             if node.transitions_below:
                 self._unchanged(node, value, old, path)
@@ -56,7 +56,7 @@ class Validator:
             self._rules(node, value, old, path, self._broken[before:], unchanged=False)
 
     def _unchanged(self, node: Node, value: Any, old: Any, path: str) -> None:
-        """For an unchanged value only transition rules are evaluated."""
+        """Evaluate only transition rules for an unchanged value."""
         if not node.transitions_below or value is None:
             return
         if isinstance(value, dict):
@@ -171,7 +171,7 @@ class Validator:
 
 
 def _computed_message(rule: CompiledRule, seen: Any, seen_old: Any) -> str:
-    """The result of messageExpression; "" if it fails or is not one line of text. Then `message` is used, as in Kubernetes."""
+    """Return the result of messageExpression; "" if it fails or is not one line of text. Then `message` is used, as in Kubernetes."""
     assert rule.message_expression is not None
     try:
         text = rule.message_expression.run(seen, seen_old, with_old=rule.message_expression.uses_old)
@@ -181,7 +181,7 @@ def _computed_message(rule: CompiledRule, seen: Any, seen_old: Any) -> str:
 
 
 def _due(node: Node, rule: CompiledRule, value: Any, old: Any, *, unchanged: bool) -> bool:
-    """Whether a rule must be evaluated."""
+    """Return whether a rule must be evaluated."""
     if rule.transition:
         return old is not MISSING or rule.optional_old
     if unchanged:
@@ -204,7 +204,7 @@ def _reads_broken(rule: CompiledRule, path: str, broken: list[str]) -> bool:
 
 
 def _read_fields(node: Node, rules: list[CompiledRule], value: Any) -> frozenset[str] | None:
-    """The fields that the rules read: at the root and in big maps CEL gets only these; None: all."""
+    """Return the fields that the rules read: at the root and in big maps CEL gets only these; None: all."""
     if not isinstance(value, dict):
         return None
     found: frozenset[str] = frozenset()
@@ -219,7 +219,7 @@ def _read_fields(node: Node, rules: list[CompiledRule], value: Any) -> frozenset
 
 
 def to_cel(node: Node, value: Any, fields: frozenset[str] | None = None) -> Any:
-    """A value for CEL: numbers of a `number` field are doubles, durations are durations, names are escaped."""
+    """Return a value for CEL: numbers of a `number` field are doubles, durations are durations, names are escaped."""
     if isinstance(value, dict):
         names = [name for name in value if fields is None or escape(name) in fields]
         if not node.converted_below:

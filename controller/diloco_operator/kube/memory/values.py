@@ -29,7 +29,7 @@ def is_number(value: Any) -> bool:
 
 
 def json_type(value: Any) -> str:
-    """The type's name in a schema; a number without a fraction is an integer, as in JSON."""
+    """Return the type's name in a schema; a number without a fraction is an integer, as in JSON."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -44,7 +44,7 @@ def json_type(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A value for a message: shortened JSON; for maps and lists only the type."""
+    """Return a value for a message: shortened JSON; for maps and lists only the type."""
     if isinstance(value, (dict, list)):
         return f'"{json_type(value)}"'
     text = json.dumps(value, ensure_ascii=False)
@@ -56,7 +56,7 @@ def invalid(value: Any, message: str) -> str:
 
 
 def parse_duration(text: str) -> timedelta:
-    """A Go-style duration (`1h30m`, `500ms`). Raises ValueError."""
+    """Return a Go-style duration (`1h30m`, `500ms`). Raises ValueError."""
     if not _DURATION.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration like 5s, 10m or 1h30m")
     total = math.fsum(float(number) * _SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
@@ -64,14 +64,14 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_time(text: str) -> datetime:
-    """An RFC 3339 time. Raises ValueError."""
+    """Return an RFC 3339 time. Raises ValueError."""
     if not _RFC3339.fullmatch(text):
         raise ValueError(f"{text!r} is not a time like 2006-01-02T15:04:05Z")
     return datetime.fromisoformat(text.upper())
 
 
 def parse_bytes(text: str) -> bytes:
-    """Base64. Raises ValueError."""
+    """Return Base64. Raises ValueError."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -112,7 +112,7 @@ def _format_check(name: str) -> Check | None:
 
 @functools.lru_cache(maxsize=1024)
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """As in Go `$` matches only at the very end of the text, not before a final newline. Raises re.error."""
+    """Compile a pattern as Go reads it: `$` matches only at the very end of the text, not before a final newline. Raises re.error."""
     if pattern.endswith("$") and not pattern.endswith("\\$"):
         pattern = pattern[:-1] + r"\Z"
     return re.compile(pattern)
@@ -150,7 +150,7 @@ def _size_checks(schema: Mapping[str, Any]) -> list[Check]:
 
 
 def compile_checks(schema: Mapping[str, Any], path: str, problem: Problem) -> tuple[Check, ...]:
-    """A schema's checks of one value. Errors of the schema itself go to `problem(path, message)`."""
+    """Return a schema's checks of one value. Errors of the schema itself go to `problem(path, message)`."""
     checks = _bound_checks(schema) + _size_checks(schema)
     if (allowed := schema.get("enum")) is not None:
         options = ", ".join(show(option) for option in allowed)

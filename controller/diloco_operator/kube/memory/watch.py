@@ -12,7 +12,8 @@ type Filter = Callable[[Obj], bool]
 
 
 def seen_through(change: Change, matches: Filter) -> tuple[EventType, Obj] | None:
-    """A change for a watcher with selectors: an object that begins to match is ADDED, one that stops is DELETED (with its last match)."""
+    """Return a change for a watcher with selectors: an object that begins to match is ADDED, one that stops is DELETED (with its last
+    match)."""
     before = change.old is not None and matches(change.old)
     if change.type is EventType.DELETED:
         return (EventType.DELETED, change.obj) if before else None
@@ -38,7 +39,7 @@ async def watch_table(
     copied: Callable[[Obj], Obj],
     broken: Callable[[], ApiError | None],
 ) -> AsyncIterator[WatchEvent]:
-    """`version` 0: existing objects come as ADDED first. `copied` makes the watcher's copy.
+    """Yield the changes after `version`; 0: existing objects come as ADDED first. `copied` makes the watcher's copy.
 
     `broken()` is called at every wake-up and may return an error that ends the watch.
     """

@@ -59,7 +59,7 @@ class RestClient:
         on_date: OnDate | None = None,
         user_agent: str = USER_AGENT,
     ) -> AsyncIterator[RestClient]:
-        """A client for the cluster of `config`. Its connections end with the context. Raises `ConfigError` without credentials. Sends
+        """Yield a client for the cluster of `config`. Its connections end with the context. Raises `ConfigError` without credentials. Sends
         nothing to the server: `server_version` checks the connection."""
         async with Transport.opened(
             config,
@@ -133,7 +133,8 @@ class RestClient:
                 raise Unavailable(503, "ServiceUnavailable", f"the watch of {resource.plural} ended inside an event")
 
     async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
-        """A container's log, in pieces as they come. Raises `BadRequest` before the container starts, and where there is no such run."""
+        """Yield a container's log, in pieces as they come. Raises `BadRequest` before the container starts, and where there is no such
+        run."""
         flags = {"follow": wanted.follow, "previous": wanted.previous}
         query: dict[str, str | int] = {"container": wanted.container} if wanted.container else {}
         query |= {name: "true" for name, holds in flags.items() if holds}
@@ -148,7 +149,7 @@ class RestClient:
     async def pod_exec(
         self, namespace: str, name: str, command: Sequence[str], *, container: str, silence: float
     ) -> AsyncIterator[PodExec]:
-        """A program in a running container. `silence`: seconds without output after which the connection counts as broken. Raises
+        """Yield a program in a running container. `silence`: seconds without output after which the connection counts as broken. Raises
         `Forbidden` without the verbs get and create on pods/exec."""
         query = [("container", container), ("stdin", "true"), ("stdout", "true"), ("stderr", "true")]
         path = object_path(PODS, namespace, name, "exec")
@@ -157,7 +158,7 @@ class RestClient:
             yield PodExec(socket, path)
 
     async def server_version(self) -> Obj:
-        """`{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`. Also checks that the server can be reached."""
+        """Return `{"major": "1", "minor": "36", "gitVersion": "v1.36.3", …}`. Also checks that the server can be reached."""
         return await self._get("GET", "/version")
 
     async def groups(self) -> frozenset[str]:
@@ -259,7 +260,7 @@ class RestClient:
 
 
 def _event(line: bytes, resource: Resource) -> WatchEvent | None:
-    """None for one that says nothing. Raises the error of an ERROR event, such as `Gone` for a compacted version."""
+    """Read the event; None for one that says nothing. Raises the error of an ERROR event, such as `Gone` for a compacted version."""
     event = _decoded(line, f"the watch of {resource.plural}")
     obj, kind = event.get("object"), event.get("type")
     if kind == "ERROR":
@@ -285,7 +286,7 @@ def _split(lines: LineSplitter, piece: bytes, resource: Resource) -> list[bytes]
 
 
 def _decoded(body: bytes, what: str) -> Obj:
-    """From JSON. An API server sends nothing else."""
+    """Decode JSON. An API server sends nothing else."""
     try:
         found: Any = loads(body)
     except ValueError as error:

@@ -32,8 +32,8 @@ class ClientConfig(Protocol):
         ...
 
     async def credentials(self, *, fresh: bool = False) -> Credentials:
-        """The credentials of now: files are read again. `fresh`: the server rejected the last ones, so an exec plugin runs again although
-        they have not expired. Raises `ConfigError`."""
+        """Return the credentials of now: files are read again. `fresh`: the server rejected the last ones, so an exec plugin runs again
+        although they have not expired. Raises `ConfigError`."""
         ...
 
 

@@ -23,12 +23,12 @@ class Tls:
 
     @classmethod
     def of_files(cls, *, ca_file: str = "", cert_file: str = "", key_file: str = "", verify: bool = True, server_name: str = "") -> Tls:
-        """Raises OSError if a file cannot be read."""
+        """Raise OSError if a file cannot be read."""
         contents = tuple(Path(name).read_bytes() if name else b"" for name in (ca_file, cert_file, key_file))
         return cls(ca_file, cert_file, key_file, verify, server_name, contents)
 
     def context(self) -> ssl.SSLContext:
-        """Raises OSError (`ssl.SSLError` is one) if a file is missing or has no certificates."""
+        """Build the context."""
         context = ssl.create_default_context(cafile=self.ca_file or None)
         # Python 3.13 began to reject CAs without key identifiers. Many clusters have them, and Go, thus kubectl, accepts them.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT

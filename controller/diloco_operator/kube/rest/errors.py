@@ -37,7 +37,7 @@ _TOO_NEW = "ResourceVersionTooLarge"
 
 
 def error_of_status(status: Obj, code: int = 0) -> ApiError:
-    """The error for a Status object. `code`: the HTTP status, used if the object has none.
+    """Return the error for a Status object. `code`: the HTTP status, used if the object has none.
 
     A server error becomes `Unavailable`, except for a resourceVersion from the future: a retry would not help there.
     """
@@ -57,12 +57,12 @@ def error_of_status(status: Obj, code: int = 0) -> ApiError:
 
 
 def _text(value: object) -> str:
-    """Admission webhooks and proxies may answer anything."""
+    """Return the text; admission webhooks and proxies may answer anything."""
     return clip(value, ERROR_LIMIT) if isinstance(value, str) else ""
 
 
 def error_of_answer(code: int, body: bytes) -> ApiError:
-    """The error for an answer with status 400 or more. It may come from a proxy instead of an API server."""
+    """Return the error for an answer with status 400 or more. It may come from a proxy instead of an API server."""
     status: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         status = json.loads(body)
@@ -73,7 +73,7 @@ def error_of_answer(code: int, body: bytes) -> ApiError:
 
 
 def retry_after(header: str | None) -> float | None:
-    """Seconds of a Retry-After header; None: there is none, or it is a date, which Kubernetes does not send."""
+    """Return seconds of a Retry-After header; None: there is none, or it is a date, which Kubernetes does not send."""
     return float(header) if header is not None and header.isascii() and header.isdecimal() else None
 
 

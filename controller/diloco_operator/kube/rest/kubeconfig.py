@@ -50,8 +50,8 @@ class Kubeconfig:
 
     @classmethod
     def load(cls, paths: Sequence[Path], context: str, environ: Mapping[str, str], named_by: str) -> Kubeconfig:
-        """Raises `ConfigError` if the files are wrong. The context is fixed here: a later change of current-context, as with
-        `kubectl config use-context`, must not send a running process to another cluster."""
+        """Raise `ConfigError` if the files are wrong. The context is fixed here: a later change of current-context, as with `kubectl config
+        use-context`, must not send a running process to another cluster."""
         config = cls(paths, context, environ, named_by)
         loader = config._loader()
         config._context = loader.context_name
@@ -125,7 +125,7 @@ class _Loader(KubeConfigLoader):
         super().__init__(config, active_context=context, config_base_path=None)  # type: ignore[no-untyped-call]
 
     def _corrected(self, node: ConfigNode) -> ConfigNode:
-        """A user entry, changed so that the official loader treats it as kubectl does."""
+        """Return a user entry, changed so that the official loader treats it as kubectl does."""
         entry = copy.deepcopy(_plain(node))
         user = entry["user"] = entry.get("user") or {}
         unsupported = [name for name in _UNSUPPORTED if name in user]
@@ -140,7 +140,8 @@ class _Loader(KubeConfigLoader):
         return ConfigNode(node.name, entry, node.path)
 
     async def load_from_exec_plugin(self) -> bool:
-        """Unlike the official method this raises ConfigException if the plugin fails or returns nothing."""
+        """Load credentials from the plugin; unlike the official method this raises ConfigException if the plugin fails or returns
+        nothing."""
         node: ConfigNode = self._user["exec"]  # type: ignore[index]  # called only for a user with one
         command = node["command"]
         try:
@@ -167,6 +168,6 @@ class _Loader(KubeConfigLoader):
 
 
 def _plain(node: ConfigNode | dict[str, Any]) -> dict[str, Any]:
-    """A list entry without the wrapper of the official merger."""
+    """Return a list entry without the wrapper of the official merger."""
     value: dict[str, Any] = node.value if isinstance(node, ConfigNode) else node
     return value

@@ -14,7 +14,8 @@ class LineSplitter:
         self._limit = limit
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that `piece` completes, without newlines and without empty lines. Raises ValueError if a line exceeds the limit."""
+        """Return the lines that `piece` completes, without newlines and without empty lines. Raises ValueError if a line exceeds the
+        limit."""
         if b"\n" not in piece:
             self._keep(piece)
             return []

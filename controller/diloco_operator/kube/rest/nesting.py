@@ -18,7 +18,7 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def loads(body: bytes) -> Any:
-    """`json.loads`, with null in the place of what is nested too deep. Raises ValueError for what is no JSON."""
+    """Return `json.loads`, with null in the place of what is nested too deep. Raises ValueError for what is no JSON."""
     try:
         return json.loads(body)
     except RecursionError:

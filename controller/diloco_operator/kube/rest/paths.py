@@ -10,7 +10,7 @@ PODS = Resource("", "v1", "Pod", "pods")
 
 
 def collection_path(resource: Resource, namespace: str) -> str:
-    """The path of all objects in `namespace`; "": in every namespace."""
+    """Return the path of all objects in `namespace`; "": in every namespace."""
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     if namespace and resource.namespaced:
         return f"{root}/namespaces/{_segment(namespace, 'namespace')}/{resource.plural}"
@@ -18,7 +18,7 @@ def collection_path(resource: Resource, namespace: str) -> str:
 
 
 def object_path(resource: Resource, namespace: str, name: str, subresource: str = "") -> str:
-    """The path of one object. Raises `BadRequest` without a name: the path would be that of the collection."""
+    """Return the path of one object. Raises `BadRequest` without a name: the path would be that of the collection."""
     if resource.namespaced and not namespace:
         raise BadRequest(400, "BadRequest", f"{resource.kind} {name!r}: a namespace is needed")
     path = f"{collection_path(resource, namespace)}/{_segment(name, 'name')}"
@@ -26,7 +26,7 @@ def object_path(resource: Resource, namespace: str, name: str, subresource: str 
 
 
 def _segment(text: str, what: str) -> str:
-    """One segment of a path. `.` and `..` would lead to other paths."""
+    """Return one segment of a path. `.` and `..` would lead to other paths."""
     if not text or text in (".", ".."):
         raise BadRequest(400, "BadRequest", f"{text!r} is not a {what}")
     return quote(text, safe="")

@@ -47,7 +47,7 @@ class PodExec:
         """None: the connection broke before the program ended, or it still runs."""
 
     async def output(self) -> AsyncIterator[tuple[Channel, bytes]]:
-        """What it writes to stdout and stderr, as it comes. Raises `Unavailable` if nothing came for too long."""
+        """Yield what it writes to stdout and stderr, as it comes. Raises `Unavailable` if nothing came for too long."""
         while True:
             try:
                 message = await self._socket.receive()
@@ -64,7 +64,7 @@ class PodExec:
                 yield Channel(data[0]), data[1:]
 
     async def write(self, data: bytes) -> None:
-        """To its stdin."""
+        """Write to its stdin."""
         await self._socket.send_bytes(bytes([Channel.STDIN]) + data)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 def proxy_of(server: str, environ: Mapping[str, str]) -> str:
-    """The proxy's URL for the URL `server`; "": no proxy. This machine itself never needs one.
+    """Return the proxy's URL for the URL `server`; "": no proxy. This machine itself never needs one.
 
     HTTPS_PROXY or HTTP_PROXY by the server's scheme, in upper or lower case. NO_PROXY: names with their subdomains (`.x`: without x itself)
     and addresses, each with or without a port; CIDRs; `*` for everything.

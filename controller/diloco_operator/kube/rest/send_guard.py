@@ -28,14 +28,14 @@ class SendGuard:
     """The check that all connections of one client make before they send."""
 
     def __init__(self, *, before_send: BeforeSend | None, delivery_timeout: float | None) -> None:
-        """`delivery_timeout`: seconds after which the kernel drops a connection whose data is not acknowledged. Without it the kernel
-        retries for minutes, even after the process has ended."""
+        """Guard what is sent; `delivery_timeout`: seconds after which the kernel drops a connection whose data is not acknowledged. Without
+        it the kernel retries for minutes, even after the process has ended."""
         self._before_send = before_send
         self._delivery_timeout = delivery_timeout
         self._sockets: WeakValueDictionary[int, SendGuardedSocket] = WeakValueDictionary()
 
     def socket(self, address: AddrInfoType) -> socket.socket:
-        """A socket for a new connection to `address`."""
+        """Return a socket for a new connection to `address`."""
         family, kind, protocol, _, _ = address
         made = socket.socket(family, kind, protocol)
         if self._before_send is not None:
@@ -70,7 +70,7 @@ class SendGuardedSocket(socket.socket):
     the caller."""
 
     def __init__(self, plain: socket.socket, before_send: BeforeSend) -> None:
-        """Takes the place of `plain`."""
+        """Take the place of `plain`."""
         super().__init__(plain.family, plain.type, plain.proto, fileno=plain.detach())
         self._before_send = before_send
         self.method = ""

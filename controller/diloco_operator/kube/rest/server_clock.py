@@ -35,8 +35,8 @@ class ServerClock:
         return self.local() + self._ahead
 
     def note(self, date: str, asked: float) -> None:
-        """An answer with this Date has just arrived, to a request sent at `asked` on the local clock. A proxy may have written the header:
-        anything that is no date is ignored."""
+        """Note an answer with this Date that has just arrived, to a request sent at `asked` on the local clock. A proxy may have written
+        the header: anything that is no date is ignored."""
         try:
             written = parsedate_to_datetime(date).timestamp()
         except ValueError:

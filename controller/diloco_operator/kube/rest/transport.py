@@ -74,7 +74,7 @@ class Transport:
         delivery_timeout: float | None = None,
         on_date: OnDate | None = None,
     ) -> AsyncIterator[Transport]:
-        """Raises `ConfigError` without credentials. Sends nothing to the server yet."""
+        """Raise `ConfigError` without credentials. Sends nothing to the server yet."""
         # Ignore the environment: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
         send_guard = SendGuard(before_send=before_send, delivery_timeout=delivery_timeout)
         connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=REQUESTS.idle, socket_factory=send_guard.socket)
@@ -98,7 +98,7 @@ class Transport:
         timeout: float | None,
         honor_retry_after: bool = True,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """The answer, if its status is below 300. Read it inside the context; if it is not read to its end, its connection is closed.
+        """Yield the answer, if its status is below 300. Read it inside the context; if it is not read to its end, its connection is closed.
 
         `accept`: media types, the best first. `timeout`: seconds for all of it, None: no limit. `honor_retry_after`: wait and repeat when
         the server answers 429 with a Retry-After.
@@ -122,8 +122,8 @@ class Transport:
     async def websocket(
         self, path: str, *, query: Sequence[tuple[str, str]], protocol: str, silence: float
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket that speaks `protocol`. `silence`: seconds without a message after which it counts as broken; reading then raises
-        TimeoutError. Raises the `ApiError` of the refusal, whose text the server does not let us see; `Unavailable`."""
+        """Yield a WebSocket that speaks `protocol`. `silence`: seconds without a message after which it counts as broken; reading then
+        raises TimeoutError. Raises the `ApiError` of the refusal, whose text the server does not let us see; `Unavailable`."""
         active = await self._current()
         credentials = active.credentials
         url = f"{path}?{urlencode(query)}"
@@ -152,7 +152,7 @@ class Transport:
     async def _accepted(
         self, method: str, url: str, body: bytes | None, headers: dict[str, str], limits: aiohttp.ClientTimeout, *, honor_retry_after: bool
     ) -> aiohttp.ClientResponse:
-        """An answer with a status below 300."""
+        """Return an answer with a status below 300."""
         waited, renewed = 0.0, False
         while True:
             active = await self._current()
@@ -217,7 +217,7 @@ class Transport:
         return self._active
 
     async def _reread(self, active: _ActiveCredentials | None) -> _ActiveCredentials:
-        """The credentials of now. If they cannot be read, the old ones stay in use; without old ones this raises `ConfigError`."""
+        """Return the credentials of now. If they cannot be read, the old ones stay in use; without old ones this raises `ConfigError`."""
         loop = asyncio.get_running_loop()
         expires = active.credentials.expires if active is not None else None
         try:

@@ -45,7 +45,8 @@ class CertificateCheck:
 
 
 def check_certificates(context: ReconcileContext) -> CertificateCheck:
-    """Secrets under the job's names that do not belong to it or are being deleted, and an authority that can no longer sign."""
+    """Check for Secrets under the job's names that do not belong to it or are being deleted, and for an authority that can no longer
+    sign."""
     job, children = context.observed.job, context.observed.children
     secrets = [*([children.authority] if children.authority else []), *children.certificates.values()]
     named = [secret for secret in secrets if names.holds_certificates(secret.name, job.name)]
@@ -73,7 +74,7 @@ class CertificatesToIssue(NamedTuple):
 
 
 def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create]) -> CertificatesToIssue:
-    """What must be issued before the pods in `learners` are created: for these, and for every pod that runs."""
+    """Return what must be issued before the pods in `learners` are created: for these, and for every pod that runs."""
     job, children = context.observed.job, context.observed.children
     own = children.authority
     if own is not None and (own.owner != job.uid or own.deleting or _unusable(own, context.now)):
@@ -110,7 +111,7 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
 
 
 def _attempts(context: ReconcileContext, learners: Iterable[Create]) -> set[tuple[str, str, int]]:
-    """(pool, unit, attempt) of every learner pod that runs, will run, or has not ended yet."""
+    """Return (pool, unit, attempt) of every learner pod that runs, will run, or has not ended yet."""
     found = {(pod.pool, pod.unit, pod.attempt) for pods in context.learners.values() for pod in pods if not pod.ended}
     for create in learners:
         if create.resource != names.PODS:
@@ -155,7 +156,8 @@ def _trust(context: ReconcileContext, own: CertificateSecret | None) -> _Trust:
 def _issue(
     context: ReconcileContext, trust: _Trust, name: str, leaves: list[Leaf], secret: CertificateSecret | None, wave: int
 ) -> tuple[IssueCertificates | None, list[float]]:
-    """What to issue in one Secret (None: it is complete, or does not belong to the job), and when its certificates must be renewed."""
+    """Return what to issue in one Secret (None: it is complete, or does not belong to the job), and when its certificates must be
+    renewed."""
     observed = context.observed
     if secret is not None and (secret.owner != observed.job.uid or secret.deleting):
         return None, []
@@ -182,7 +184,7 @@ def _issue(
 
 
 def _renewal(context: ReconcileContext, trust: _Trust, leaf: Leaf, there: Certificate | None) -> float | None:
-    """When this certificate must be renewed; None: now, or it is missing or wrong."""
+    """Return when this certificate must be renewed; None: now, or it is missing or wrong."""
     if there is None or (there.identity, there.host_names) != (leaf.identity, leaf.host_names) or there.authority not in trust.signed:
         return None
     due = there.expires - context.observed.config.certificate_lifetime * _RENEW

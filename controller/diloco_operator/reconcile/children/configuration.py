@@ -96,7 +96,7 @@ def _config_map(job: Job, data: dict[str, str]) -> Obj:
 
 
 def _service(job: Job) -> Obj:
-    """Headless, and with addresses before readiness: the hosts of a unit must find each other while they start."""
+    """Return headless, and with addresses before readiness: the hosts of a unit must find each other while they start."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -31,14 +31,14 @@ class LearnerPods:
         self._bases: dict[str, PodTemplateBase] = {}
 
     def of_attempt(self, record: UnitStatusRecord, hosts: Sequence[Host]) -> list[Create]:
-        """All pods of the record's attempt, each pinned to its host, and before them the list of their hosts; none is created before its
-        certificate is written."""
+        """Return all pods of the record's attempt, each pinned to its host, and before them the list of their hosts; none is created before
+        its certificate is written."""
         views = [self._context.observed.fleet.node(host.node) for host in hosts]
         locality = shared_place(view.labels if view is not None else {} for view in views)
         return self._attempt(record, pinned_places(self._affinity(record.pool), record.slice, hosts), locality)
 
     def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
-        """The same of an attempt for which this grantor brings the nodes."""
+        """Return the same of an attempt for which this grantor brings the nodes."""
         context, pool = self._context, self._context.pools[record.pool]
         gang = gang_label(context.observed.job.uid, record.name, record.attempt)
         avoid = context.hosts.avoided
@@ -63,7 +63,7 @@ class LearnerPods:
         return [*self.host_list(record, len(places)), *(Create(names.PODS, pod, wave=WAVE_LEARNERS, after=secret) for pod in pods)]
 
     def host_list(self, record: UnitStatusRecord, hosts: int) -> list[Create]:
-        """The list of the hosts of the record's attempt, if its pods need one and it is not there."""
+        """Return the list of the hosts of the record's attempt, if its pods need one and it is not there."""
         job, there = self._context.observed.job, self._context.observed.children.host_lists
         obj = Peers(job, self._context.pools[record.pool], record.name, record.attempt, hosts).host_list()
         return [Create(names.CONFIG_MAPS, obj)] if obj is not None and obj["metadata"]["name"] not in there else []
@@ -81,7 +81,7 @@ class LearnerPods:
 def missing_pods(
     context: ReconcileContext, pods: LearnerPods, records: Mapping[str, UnitStatusRecord], adopted: Iterable[str]
 ) -> list[Create]:
-    """Pods of attempts that an operator had begun to make when it died."""
+    """Return pods of attempts that an operator had begun to make when it died."""
     creates: list[Create] = []
     for name in sorted(adopted):
         record = records[name]
@@ -105,7 +105,7 @@ def missing_pods(
 def missing_host_lists(
     context: ReconcileContext, pods: LearnerPods, records: Mapping[str, UnitStatusRecord], adopted: Iterable[str]
 ) -> list[Create]:
-    """Lists that were deleted while pods that need them have not started. Those of `adopted` units come with their pods."""
+    """Return lists that were deleted while pods that need them have not started. Those of `adopted` units come with their pods."""
     creates: list[Create] = []
     for name in context.learners.keys() - set(adopted):
         record = records[name]
@@ -116,7 +116,7 @@ def missing_host_lists(
 
 
 def outdated_host_lists(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Delete]:
-    """Lists of attempts that have ended, or never began, given the records as they will be once this plan's status is written."""
+    """Return lists of attempts that have ended, or never began, given the records as they will be once this plan's status is written."""
     job = context.observed.job
     return [
         Delete(names.CONFIG_MAPS, job.namespace, child.name, child.uid, why=f"no pod of {child.unit} needs it")

@@ -55,11 +55,11 @@ class Peers:
         return self.coordinator_port + 1 if self.pool.template.spec.get("hostNetwork") else contract.LEADER_PORT
 
     def counts(self) -> tuple[str, str, str]:
-        """Hosts of the unit, processes and accelerators of each of them."""
+        """Return hosts of the unit, processes and accelerators of each of them."""
         return str(self.hosts), str(self.pool.processes_per_host or 1), str(self.pool.shape.accelerators_per_host)
 
     def environment(self) -> list[Obj]:
-        """What all pods of the attempt have in common. Never MEGASCALE_*, which would fuse the slices.
+        """Return what all pods of the attempt have in common. Never MEGASCALE_*, which would fuse the slices.
 
         Lists of all hosts are in a ConfigMap (`host_list`). They hold `hostname.subdomain`, which a pod's search domains complete: the
         names of two thousand hosts must fit into one variable.
@@ -92,7 +92,7 @@ class Peers:
         return env
 
     def rank_environment(self, index: int) -> list[Obj]:
-        """Which of the hosts one pod is."""
+        """Return which of the hosts one pod is."""
         if self.hosts == 1:
             return []
         host = str(index)
@@ -102,8 +102,8 @@ class Peers:
         return [*env, *([_value("TPU_WORKER_ID", host)] if self._tpu else [])]
 
     def ports(self, own: Sequence[Mapping[str, Any]]) -> list[Obj]:
-        """The ports of the first host's container, after the template's `own`; [] if it needs no more. With `hostNetwork` the scheduler
-        then puts no other pod with one of them on its node."""
+        """Return the ports of the first host's container, after the template's `own`; [] if it needs no more. With `hostNetwork` the
+        scheduler then puts no other pod with one of them on its node."""
         if self.hosts == 1:
             return []
         taken = {port.get("containerPort") for port in own}
@@ -111,8 +111,8 @@ class Peers:
         return [*map(dict, own), *({"name": name, "containerPort": port} for name, port in wanted if port not in taken)]
 
     def host_list(self) -> Obj | None:
-        """The ConfigMap from which the pods of an attempt take the names of all hosts, so that not each of them carries the list; None:
-        they need none. It never changes: a later attempt has a list of its own."""
+        """Return the ConfigMap from which the pods of an attempt take the names of all hosts, so that not each of them carries the list;
+        None: they need none. It never changes: a later attempt has a list of its own."""
         if self.hosts == 1 or not self._tpu:
             return None
         job, peers = self.job, [f"{peer}.{names.service_name(self.job.name)}" for peer in self.names]

@@ -27,7 +27,7 @@ from diloco_operator.reconcile.grantors.interface import Grantor, PodPlace
 
 
 def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[Host]) -> list[PodPlace]:
-    """Each pod on its host, in the order of the hosts. `affinity`: of the template."""
+    """Return each pod on its host, in the order of the hosts. `affinity`: of the template."""
     everywhere = GROUP_SEPARATOR not in slice_name  # a slice has a short name, a group is called by all its hosts
     found = []
     for index, host in enumerate(hosts):
@@ -41,8 +41,8 @@ def pinned_places(affinity: Mapping[str, Any], slice_name: str, hosts: Sequence[
 def delegated_places(
     template: Mapping[str, Any], pool: Pool, shape: Shape, grantor: Grantor, gang: str, avoid: Collection[str], signs: Collection[Sign]
 ) -> list[PodPlace]:
-    """The same place for all pods of an attempt. `template`: the PodSpec; `gang`: see `gang_label`; `avoid`: host names on which no pod may
-    start; `signs`: which dialects of labels the nodes of the cluster speak."""
+    """Return the same place for all pods of an attempt. `template`: the PodSpec; `gang`: see `gang_label`; `avoid`: host names on which no
+    pod may start; `signs`: which dialects of labels the nodes of the cluster speak."""
     annotations = {names.ANNOTATION_GRANTOR: grantor.name}
     selector, terms = _wanted(template, pool, shape, avoid, signs, grantor.dialects(pool))
     affinity = _with_neighbours(template.get("affinity") or {}, terms, pool, shape, gang)
@@ -51,19 +51,19 @@ def delegated_places(
 
 
 def gang_label(job_uid: str, unit: str, attempt: int) -> str:
-    """Value of `names.LABEL_GANG`."""
+    """Return value of `names.LABEL_GANG`."""
     return hashlib.sha256(f"{job_uid}/{unit}/{attempt}".encode()).hexdigest()[:20]
 
 
 def pinned(affinity: Mapping[str, Any], node: str) -> Obj:
-    """The template's affinity, and this node only. By the name of the Node object: the label kubernetes.io/hostname may be missing,
+    """Return the template's affinity, and this node only. By the name of the Node object: the label kubernetes.io/hostname may be missing,
     may differ from the name, and need not be unique. The scheduler still decides, so taints, resources and quotas of the node hold."""
     only = {"key": "metadata.name", "operator": "In", "values": [node]}
     return _with_terms(affinity, [{"matchFields": [only]}])
 
 
 def _with_terms(affinity: Mapping[str, Any], more: Sequence[Obj]) -> Obj:
-    """The affinity, of which each alternative must also meet one of the terms `more`, which are alternatives as well."""
+    """Return the affinity, of which each alternative must also meet one of the terms `more`, which are alternatives as well."""
     nodes = affinity.get("nodeAffinity") or {}
     required = nodes.get(REQUIRED) or {}
     # A term without any expression matches nothing and stays out.
@@ -131,7 +131,7 @@ def _hardware(labels: NodeLabels, shape: Shape) -> list[Obj]:
 
 
 def _neighbours(pool: Pool, shape: Shape, gang: str) -> tuple[list[Obj], list[Obj]]:
-    """Near which pods the pods of this unit must run, and near which they must not."""
+    """Return near which pods the pods of this unit must run, and near which they must not."""
     own = {"labelSelector": {"matchLabels": {names.LABEL_GANG: gang}}}
     together: list[Obj] = []
     apart: list[Obj] = []

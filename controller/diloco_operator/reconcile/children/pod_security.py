@@ -22,7 +22,8 @@ _POD = {"runAsNonRoot": True, "runAsUser": NONROOT, "runAsGroup": NONROOT, "secc
 
 
 def pod_security(template: Mapping[str, Any], *, own_volumes: bool = False, users: bool = True) -> Obj:
-    """A pod's securityContext. A template that asks for user 0 does not get our runAsNonRoot; the cluster's policy may reject the pod.
+    """Return a pod's securityContext. A template that asks for user 0 does not get our runAsNonRoot; the cluster's policy may reject the
+    pod.
 
     `own_volumes`: its volumes are the job's own, so their group may be changed to one that can write. A user's volume is left alone:
     changing the group of a large data set takes hours. `users`: name the user and the groups; else the cluster assigns them.
@@ -36,7 +37,7 @@ def pod_security(template: Mapping[str, Any], *, own_volumes: bool = False, user
 
 
 def with_access(container: Mapping[str, Any], template: Mapping[str, Any], access: Access, *, users: bool = True) -> Mapping[str, Any]:
-    """The container that trains, as the user and with the capabilities that its accelerator needs, if the template chooses no user.
+    """Return the container that trains, as the user and with the capabilities that its accelerator needs, if the template chooses no user.
     `users`: see `pod_security`."""
     given, of_pod = container.get("securityContext") or {}, template.get("securityContext") or {}
     chosen = any(each.get("runAsUser") is not None or each.get("runAsNonRoot") for each in (given, of_pod)) or given.get("privileged")
@@ -51,7 +52,7 @@ def with_access(container: Mapping[str, Any], template: Mapping[str, Any], acces
 
 
 def restricted(container: Mapping[str, Any]) -> Obj:
-    """Any container of the pod: nothing that the restricted profile forbids, unless the template asks for it."""
+    """Restrict any container of the pod: nothing that the restricted profile forbids, unless the template asks for it."""
     given = container.get("securityContext") or {}
     drop = {"drop": ["ALL"], **(given.get("capabilities") or {})}
     found: Obj = {**given, "capabilities": drop}
@@ -63,7 +64,8 @@ def restricted(container: Mapping[str, Any]) -> Obj:
 
 
 def main_container(container: Mapping[str, Any]) -> Obj:
-    """The container of the contract: restricted, its root file system read-only, with a /tmp and a home directory that it can write to."""
+    """Return the container of the contract: restricted, its root file system read-only, with a /tmp and a home directory that it can write
+    to."""
     found = restricted(container)
     found["securityContext"].setdefault("readOnlyRootFilesystem", True)
     if not has_tmp(found):
@@ -77,12 +79,12 @@ def main_container(container: Mapping[str, Any]) -> Obj:
 
 
 def has_tmp(container: Mapping[str, Any]) -> bool:
-    """Whether the container needs a place to write because its root file system is read-only."""
+    """Return whether the container needs a place to write because its root file system is read-only."""
     return bool(container["securityContext"].get("readOnlyRootFilesystem"))
 
 
 def tmp_volumes(container: Mapping[str, Any]) -> list[Obj]:
-    """The pod's volume for what `main_container` mounts; none if it mounts none."""
+    """Return the pod's volume for what `main_container` mounts; none if it mounts none."""
     mounted = any(each["name"] == names.TMP_VOLUME for each in container.get("volumeMounts") or ())
     return [{"name": names.TMP_VOLUME, "emptyDir": {}}] if mounted else []
 

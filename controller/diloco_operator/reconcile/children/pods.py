@@ -75,7 +75,8 @@ class PodTemplateBase:
 def learner_template_base(
     job: Job, spec: Spec, pool: Pool, config: OperatorConfig, non_preempting: Collection[str] = ()
 ) -> PodTemplateBase:
-    """The pool's template with all of the contract but the identity of the hosts. `non_preempting`: PriorityClasses that never pre-empt."""
+    """Return the pool's template with all of the contract but the identity of the hosts. `non_preempting`: PriorityClasses that never
+    pre-empt."""
     template, memory = counted(pool), shared_memory(pool)
     kind = CATALOGUE[pool.accelerator]
     container = _container(template, names.LEARNER_CONTAINER)
@@ -117,7 +118,8 @@ def learner_template_base(
 def learner_pods(
     template_base: PodTemplateBase, *, unit: str, attempt: int, places: Sequence[PodPlace], locality: str, template_hash: str
 ) -> list[Obj]:
-    """One pod for every host of one attempt, in the order of the places. `locality`: where they all are, see `contract.ENV_LOCALITY`."""
+    """Return one pod for every host of one attempt, in the order of the places. `locality`: where they all are, see
+    `contract.ENV_LOCALITY`."""
     job, pool = template_base.job, template_base.pool
     metadata = pool.template.metadata
     peers = Peers(job, pool, unit, attempt, len(places))
@@ -163,7 +165,7 @@ def learner_pods(
 
 
 def _with_devices(resources: Mapping[str, Any], resource: str, count: int) -> Obj:
-    """Kubernetes wants the same request and limit of an extended resource."""
+    """Set the same request and limit of an extended resource, as Kubernetes wants them."""
     return {
         **resources,
         "requests": {**(resources.get("requests") or {}), resource: str(count)},
@@ -177,13 +179,13 @@ def _shared_memory_volumes(size: int) -> list[Obj]:
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 def syncer_image(spec: Spec, config: OperatorConfig) -> str:
-    """What the job's syncer runs: of its template, or of the configuration."""
+    """Return what the job's syncer runs: of its template, or of the configuration."""
     template = spec.syncer.template or PodTemplate()
     return str(_container(template.spec, names.SYNCER_CONTAINER).get("image") or config.syncer_image)
 
 
 def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str) -> Obj:
-    """The job's syncer. restartPolicy OnFailure: after a crash the kubelet restarts it on the same volume."""
+    """Return the job's syncer. restartPolicy OnFailure: after a crash the kubelet restarts it on the same volume."""
     template = spec.syncer.template or PodTemplate()
     container = _container(template.spec, names.SYNCER_CONTAINER)
     env = [
@@ -225,7 +227,7 @@ def syncer_pod(job: Job, spec: Spec, config: OperatorConfig, template_hash: str)
 
 
 def _syncer_resources(config: OperatorConfig) -> Obj:
-    """Requests and limits of a syncer whose template sets none."""
+    """Return requests and limits of a syncer whose template sets none."""
     requests = {"cpu": config.syncer_cpu, "memory": config.syncer_memory}
     limits = {"cpu": config.syncer_cpu_limit, "memory": config.syncer_memory_limit}
     found = {"requests": {k: v for k, v in requests.items() if v}, "limits": {k: v for k, v in limits.items() if v}}
@@ -233,7 +235,7 @@ def _syncer_resources(config: OperatorConfig) -> Obj:
 
 
 def _steady_nodes() -> Obj:
-    """Only a preference: where all nodes have accelerators, or all are spot, it runs there."""
+    """Prefer nodes, and no more than that: where all nodes have accelerators, or all are spot, it runs there."""
     expressions: list[Obj] = [{"key": label, "operator": "DoesNotExist"} for label in ACCELERATOR_LABELS]  # these are for learners
     expressions += [{"key": label, "operator": "NotIn", "values": list(values)} for label, values in _UNSTEADY.items()]
     return {
@@ -254,7 +256,7 @@ def _container(template: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _with_contract(container: Mapping[str, Any], env: list[Obj]) -> Obj:
-    """The contract's variables come first, so that the user's can refer to them; only the operator sets a name of the contract."""
+    """Put the contract's variables first, so that the user's can refer to them; only the operator sets a name of the contract."""
     contract_env = [
         _value(contract.ENV_JOB_FILE, f"{contract.MOUNT_JOB}/{contract.JOB_FILE_KEY}"),
         _value(contract.ENV_TLS_DIR, contract.MOUNT_TLS),
@@ -299,8 +301,8 @@ def _common_spec(job: Job, spec: Spec, template: Mapping[str, Any], config: Oper
 
 
 def _volumes(job: Job, secret: str, key: str) -> list[Obj]:
-    """`key` of the Secret `secret` is the pod's certificate; it sees no other key of it. Every user may read it: only this pod mounts it,
-    and the user of another's image is not known."""
+    """Mount `key` of the Secret `secret`, the pod's certificate; it sees no other key of it. Every user may read it: only this pod mounts
+    it, and the user of another's image is not known."""
     items = [
         {"key": contract.TLS_ROOTS_FILE, "path": contract.TLS_ROOTS_FILE},
         {"key": key, "path": contract.TLS_IDENTITY_FILE},

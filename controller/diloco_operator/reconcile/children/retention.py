@@ -38,7 +38,7 @@ class Retention:
 
 
 def claim_metadata(job: Job, name: str, retain: Retain, image: str) -> dict[str, Any]:
-    """Metadata of a new claim. `image`: of the syncer."""
+    """Return metadata of a new claim. `image`: of the syncer."""
     meta = owned(job, name)
     meta["annotations"] = {names.ANNOTATION_SYNCER_IMAGE: image}
     if retain is Retain.KEEP:
@@ -49,17 +49,17 @@ def claim_metadata(job: Job, name: str, retain: Retain, image: str) -> dict[str,
 
 
 def is_claim_of(claim: Child, job: Job) -> bool:
-    """By the controller among its owner references; without one by the annotation."""
+    """Recognize a claim by the controller among its owner references; without one by the annotation."""
     return (claim.owner or claim.kept_for) == job.uid
 
 
 def retained(claim: Child, job: Job) -> Retain:
-    """What happens to a claim of the job now when the job is deleted."""
+    """Return what happens to a claim of the job now when the job is deleted."""
     return Retain.DELETE if claim.owner == job.uid or any(_is_to(owner, job) for owner in _others(claim)) else Retain.KEEP
 
 
 def claim_retention(context: ReconcileContext) -> Retention:
-    """How the claim must change to follow the spec."""
+    """Return how the claim must change to follow the spec."""
     job, claim, wanted = context.observed.job, context.observed.children.volume_claim, context.spec.syncer.storage.retain
     if claim is None:
         unseen = wanted is Retain.KEEP and bool(context.observed.missing_rights)

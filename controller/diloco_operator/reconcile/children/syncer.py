@@ -36,7 +36,8 @@ class SyncerChanges:
 
 
 def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChanges:
-    """One step towards one running syncer that was made from the present spec. `may_create`: what its pod needs is there, or planned."""
+    """Return one step towards one running syncer that was made from the present spec. `may_create`: what its pod needs is there, or
+    planned."""
     job = context.observed.job
     pod = context.syncer
     if pod is None:
@@ -67,7 +68,7 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
 
 
 def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volume: Volume, *, ready: bool) -> str:
-    """Why no learner pod may be created yet; "" when they may. `ready`: configuration and certificates are there, or planned."""
+    """Return why no learner pod may be created yet; "" when they may. `ready`: configuration and certificates are there, or planned."""
     if rejected:
         return "; ".join(rejection.text for rejection in rejected)
     if not ready:
@@ -99,7 +100,7 @@ def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, ma
 
 
 def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
-    """Whether the pod was made from what the user wrote."""
+    """Return whether the pod was made from what the user wrote."""
     derived = context.observed.job.derived
     assert derived is not None, "the derived values of a valid spec are there"
     return pod.template_hash in derived.known_syncer_hashes

@@ -38,12 +38,12 @@ class AttemptObject(Protocol):
 
 
 def object_name(context: ReconcileContext, record: UnitStatusRecord) -> str:
-    """The same for every kind of object of the attempt."""
+    """Return the same for every kind of object of the attempt."""
     return names.provisioning_request_name(context.observed.job.name, record.name, record.attempt)
 
 
 def attempt_object(context: ReconcileContext, record: UnitStatusRecord, labels: Mapping[str, str] | None = None) -> Obj:
-    """The metadata of an object of the record's attempt. `labels`: beside those of job, unit and attempt."""
+    """Return the metadata of an object of the record's attempt. `labels`: beside those of job, unit and attempt."""
     job = context.observed.job
     own = {names.LABEL_JOB: job.name, names.LABEL_UNIT: record.name, names.LABEL_ATTEMPT: str(record.attempt)}
     return {
@@ -59,8 +59,8 @@ def attempt_object(context: ReconcileContext, record: UnitStatusRecord, labels: 
 def outdated(
     context: ReconcileContext, resource: Resource, found: Iterable[AttemptObject], records: Mapping[str, UnitStatusRecord]
 ) -> list[Delete]:
-    """Those of attempts that are over or drain, given the records as they will be once this plan's status is written. Those of an attempt
-    that runs stay: its pods name them."""
+    """Return those of attempts that are over or drain, given the records as they will be once this plan's status is written. Those of an
+    attempt that runs stay: its pods name them."""
     job = context.observed.job
     why = "the nodes for attempt {} of {} are not asked for"
     return [

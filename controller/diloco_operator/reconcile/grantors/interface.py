@@ -62,7 +62,7 @@ class Watched[T]:
     """What of an object is nonsense; "": nothing."""
 
     def among(self, children: Children) -> Mapping[str, T]:
-        """By name: those of the job."""
+        """Return those of the job, by name."""
         return cast("Mapping[str, T]", children.granted.get(self.resource, {}))
 
 
@@ -152,14 +152,14 @@ class Grantor(ABC):
     # --- whom it is for -----------------------------------------------------------------------------------------------
     @abstractmethod
     def grants(self, spec: Spec, pool: Pool) -> bool:
-        """Whether it is asked for units of the pool. The first in the registry that says so is."""
+        """Return whether it is asked for units of the pool. The first in the registry that says so is."""
 
     def missing(self, without: Mapping[Resource, str]) -> str:
-        """Why it cannot be asked, and what to do; "": it can. `without`: what cannot be read, and why."""
+        """Return why it cannot be asked, and what to do; "": it can. `without`: what cannot be read, and why."""
         return ""
 
     def tolerations(self, pool: Pool) -> list[Obj]:
-        """Of the taints by which it keeps the nodes that it made for a pool."""
+        """Return tolerations of the taints by which it keeps the nodes that it made for a pool."""
         return []
 
     def dialects(self, pool: Pool) -> Collection[LabelDialect]:
@@ -168,53 +168,54 @@ class Grantor(ABC):
 
     # --- what must be created -----------------------------------------------------------------------------------------
     def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:
-        """A pod of an earlier attempt that must end before it may be asked for the unit; "": there is none."""
+        """Return a pod of an earlier attempt that must end before it may be asked for the unit; "": there is none."""
         return ""
 
     def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
-        """The places of the pods of an attempt, with what it needs on them."""
+        """Return the places of the pods of an attempt, with what it needs on them."""
         return places
 
     def creates(self, context: ReconcileContext, record: UnitStatusRecord, attempt: Sequence[Create]) -> Sequence[Create]:
-        """What it is asked with for an attempt that begins. `attempt`: the pods, and what these need; they are the demand themselves."""
+        """Return what it is asked with for an attempt that begins. `attempt`: the pods, and what these need; they are the demand
+        themselves."""
         return attempt
 
     # --- how its answer is read ---------------------------------------------------------------------------------------
     def answer(self, context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, chosen: bool) -> Answer | None:
-        """To what was asked for a unit that waits, with `pods` those of its attempt; None: nothing was, or it has nothing more to say.
+        """Answer what was asked for a unit that waits, with `pods` those of its attempt; None: nothing was, or it has nothing more to say.
         `chosen`: it is the one that is asked for units of this pool now."""
         return None
 
     def has_granted(self, context: ReconcileContext, record: UnitStatusRecord) -> bool:
-        """Whether the pods of a unit, where `pods_follow`, come in a moment."""
+        """Return whether the pods of a unit, where `pods_follow`, come in a moment."""
         return False
 
     def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
-        """What a pod waits for that has no node, of an attempt that began at `since`."""
+        """Return what a pod waits for that has no node, of an attempt that began at `since`."""
         began = between(since, pod.created, context.now, context.now)
         return PodWait(self.gives.unit, f"asked {self.asked} for {self.gives.words} at {format_timestamp(began)}", began)
 
     # --- its marks on pods --------------------------------------------------------------------------------------------
     def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
-        """The pod group of a pod, by its metadata; None: it is in none of this grantor. Raises `MalformedField`."""
+        """Return the pod group of a pod, by its metadata; None: it is in none of this grantor. Raises `MalformedField`."""
         return None
 
     def holds(self, pod: PodView) -> bool:
-        """Whether it counts the pod until the pod's status says that it has ended."""
+        """Return whether it counts the pod until the pod's status says that it has ended."""
         return False
 
     # --- what is patched and deleted ----------------------------------------------------------------------------------
     def patches(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Patch]:
-        """What it must be told, given the records as they will be once this plan's status is written; none: the job is over."""
+        """Return what it must be told, given the records as they will be once this plan's status is written; none: the job is over."""
         return ()
 
     def deletes(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Delete]:
-        """What is not asked for any more, given the same."""
+        """Return what is not asked for any more, given the same."""
         return ()
 
     def orphan_patches(
         self, pods: Sequence[PodView], unreachable: Callable[[str], bool], rejected: Callable[[WriteKey], bool]
     ) -> Sequence[Patch]:
-        """What it must be told of the pods of a job that is gone. `unreachable`: whether a node does not answer; `rejected`: whether a
-        write must not be tried now."""
+        """Return what it must be told of the pods of a job that is gone. `unreachable`: whether a node does not answer; `rejected`: whether
+        a write must not be tried now."""
         return ()

@@ -69,12 +69,12 @@ class Kueue(Grantor):
         )
 
     def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:
-        """Kueue would take a pod beside one that may still run as one too many, and delete it."""
+        """Return the pod that blocks: Kueue would take a pod beside one that may still run as one too many, and delete it."""
         waiting = (pod.name for pod in context.learners.get(record.name, ()) if pod.group is not None and _may_run(context, pod))
         return next(waiting, "")
 
     def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
-        """In the attempt's group. A WorkloadPriorityClass is the job's, by its label."""
+        """Place the pods in the attempt's group. A WorkloadPriorityClass is the job's, by its label."""
         labels = {names.KUEUE_QUEUE: context.spec.queue_name, names.KUEUE_GROUP: _pod_group(context, record)}
         if priority := context.observed.job.labels.get(names.KUEUE_PRIORITY):
             labels[names.KUEUE_PRIORITY] = priority
@@ -83,7 +83,7 @@ class Kueue(Grantor):
         return [place.with_annotations(annotations)._replace(labels=labels, gates=gates) for place in places]
 
     def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
-        """For its quota as long as that takes, and then for a node, which may not exist yet."""
+        """Return the wait for its quota, as long as that takes, and then for a node, which may not exist yet."""
         workload = _workload(context, pod)
         admitted_at = workload.admitted_at if workload is not None else None
         if startup.gated or admitted_at is None:
@@ -109,7 +109,7 @@ class Kueue(Grantor):
         return _counts(pod)
 
     def patches(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Patch]:
-        """The release of every group that no attempt runs in and none will follow in."""
+        """Return the release of every group that no attempt runs in and none will follow in."""
         unneeded = (
             group
             for unit, pods in context.learners.items()
@@ -122,13 +122,13 @@ class Kueue(Grantor):
     def orphan_patches(
         self, pods: Sequence[PodView], unreachable: Callable[[str], bool], rejected: Callable[[WriteKey], bool]
     ) -> Sequence[Patch]:
-        """Their groups are released, and those of them on nodes that do not answer end."""
+        """Release their groups, and end those of them on nodes that do not answer."""
         return _tell(pods, unreachable, _groups(pods), rejected)
 
 
 # --- the group of an attempt ------------------------------------------------------------------------------------------
 def _pod_group(context: ReconcileContext, record: UnitStatusRecord) -> str:
-    """The name of the group for the record's attempt: that of the attempts before it as long as it may follow them, or a new one."""
+    """Return the name of the group for the record's attempt: that of the attempts before it as long as it may follow them, or a new one."""
     job = context.observed.job
     pods = context.learners.get(record.name, ())
     there = next((pod.group.name for pod in pods if pod.attempt == record.attempt and pod.group is not None), "")
@@ -138,7 +138,7 @@ def _pod_group(context: ReconcileContext, record: UnitStatusRecord) -> str:
 
 
 def _kept(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> str:
-    """The group that the unit's next attempt may follow in, with its quota; "": there is none."""
+    """Return the group that the unit's next attempt may follow in, with its quota; "": there is none."""
     grouped = [pod for pod in pods if pod.group is not None]
     if not grouped:
         return ""
@@ -154,7 +154,8 @@ def _kept(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[Po
 
 
 def _is_replaceable(pod: PodView) -> bool:
-    """Kueue takes a new pod in the place of this one. While it may still run, or has succeeded, Kueue deletes the new one as too many."""
+    """Say whether Kueue takes a new pod in the place of this one. While it may still run, or has succeeded, Kueue deletes the new one as
+    too many."""
     return pod.phase == "Failed" or pod.never_runs
 
 
@@ -162,10 +163,10 @@ def _is_replaceable(pod: PodView) -> bool:
 def _tell(
     pods: Iterable[PodView], unreachable: Callable[[str], bool], unneeded: Iterable[list[PodView]], rejected: Callable[[WriteKey], bool]
 ) -> list[Patch]:
-    """Marks of groups that nothing follows in, `unneeded`, and pods that are called Failed, as Kubernetes' garbage collector does it with
-    pods of nodes that are gone: those of `pods` that Kueue counts, that were asked to go, and whose node does not answer. Their kubelet
-    cannot, and until they are marked as ended, Kueue takes no successor in their place, and their group is not over. It is safe, since the
-    syncer refuses what an old attempt sends. What the API server rejects is tried again later, and nothing waits for it."""
+    """Return marks of groups that nothing follows in, `unneeded`, and pods that are called Failed, as Kubernetes' garbage collector does it
+    with pods of nodes that are gone: those of `pods` that Kueue counts, that were asked to go, and whose node does not answer. Their
+    kubelet cannot, and until they are marked as ended, Kueue takes no successor in their place, and their group is not over. It is safe,
+    since the syncer refuses what an old attempt sends. What the API server rejects is tried again later, and nothing waits for it."""
     ended = [_failed(pod) for pod in pods if pod.deletion is not None and _counts(pod) and unreachable(pod.node)]
     told = {patch.name for patch in ended}
     marks = (_mark(group) for group in unneeded if not _is_over(group))
@@ -180,19 +181,19 @@ def _failed(pod: PodView) -> Patch:
 
 
 def _mark(group: Sequence[PodView]) -> Patch:
-    """It stands on one pod of the group."""
+    """Mark one pod of the group."""
     pod = min(group, key=lambda pod: (pod.attempt, pod.host))
     meta = {"uid": pod.uid, "annotations": {names.KUEUE_RETRIABLE: "false"}}
     return Patch(names.PODS, pod.namespace, pod.name, {"metadata": meta})
 
 
 def _counts(pod: PodView) -> bool:
-    """Whether Kueue counts the pod until its status says that it has ended."""
+    """Return whether Kueue counts the pod until its status says that it has ended."""
     return pod.held and not pod.ended and not pod.never_runs
 
 
 def _groups(pods: Iterable[PodView]) -> Iterator[list[PodView]]:
-    """The pods that Kueue counts, group by group."""
+    """Yield the pods that Kueue counts, group by group."""
     groups: dict[tuple[str, str], list[PodView]] = {}
     for pod in pods:
         if pod.group is not None:
@@ -209,7 +210,7 @@ def _is_released(group: Sequence[PodView]) -> bool:
 
 
 def _is_needed(context: ReconcileContext, record: UnitStatusRecord | None, group: Sequence[PodView], pods: Sequence[PodView]) -> bool:
-    """Whether an attempt of the unit runs in the group, or the next one will follow in it."""
+    """Return whether an attempt of the unit runs in the group, or the next one will follow in it."""
     if record is None or record.state in (UnitState.FAILED, UnitState.COMPLETED):
         return False
     # After an end from which nothing of this follows, it goes on with what it has.
@@ -225,12 +226,13 @@ def _name(group: Sequence[PodView]) -> str:
 
 
 def _may_run(context: ReconcileContext, pod: PodView) -> bool:
-    """Some process of it may still run, and its kubelet will report when it has ended; or the operator will say so."""
+    """Say whether some process of it may still run, and its kubelet will report when it has ended; or the operator will say so."""
     return not pod.ended and not pod.never_runs and (not context.unreachable(pod.node) or _awaits_end(context, pod))
 
 
 def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
-    """Whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no longer."""
+    """Return whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no
+    longer."""
     return _counts(pod) and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
 
 

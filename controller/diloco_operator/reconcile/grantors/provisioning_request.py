@@ -56,7 +56,7 @@ class ProvisioningRequests(Grantor):
         return (GKE_TPU, GKE_GPU) if pool.provisioning.class_name == names.QUEUED_PROVISIONING else ()
 
     def places(self, context: ReconcileContext, record: UnitStatusRecord, places: Sequence[PodPlace]) -> Sequence[PodPlace]:
-        """On the nodes that the request brings."""
+        """Place the pods on the nodes that the request brings."""
         consuming = {
             names.CONSUME_REQUEST: object_name(context, record),
             names.REQUEST_CLASS: context.pools[record.pool].provisioning.class_name,
@@ -64,7 +64,8 @@ class ProvisioningRequests(Grantor):
         return [place.with_annotations(consuming) for place in places]
 
     def creates(self, context: ReconcileContext, record: UnitStatusRecord, attempt: Sequence[Create]) -> Sequence[Create]:
-        """PodTemplate and ProvisioningRequest, without those that are there. The template comes first: a request without one fails."""
+        """Return PodTemplate and ProvisioningRequest, without those that are there. The template comes first: a request without one
+        fails."""
         pool, there = context.pools[record.pool], context.observed.children
         name, pod = object_name(context, record), next(create.obj for create in attempt if create.resource == names.PODS)
         queued = pool.provisioning.class_name == names.QUEUED_PROVISIONING

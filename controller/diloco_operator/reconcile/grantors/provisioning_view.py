@@ -69,8 +69,8 @@ class RequestView:
 
 
 def project_request(obj: Obj) -> RequestView:
-    """From the raw object. Raises `MalformedField` for wrong metadata. Whatever is wrong with the status becomes `problem`: the object is
-    there, and must not be asked for again."""
+    """Project the raw object. Raises `MalformedField` for wrong metadata. Whatever is wrong with the status becomes `problem`: the object
+    is there, and must not be asked for again."""
     meta = fields(obj, "metadata")
     labels = fields(meta, "labels", "metadata")
     created = moment(meta, "creationTimestamp", "metadata") or 0.0
@@ -129,7 +129,7 @@ _KNOWN = ("Accepted", "Provisioned", "BookingExpired", "CapacityRevoked", "Faile
 
 
 def _judge(conditions: Mapping[str, _Condition], created: float) -> tuple[RequestState, float, str]:
-    """State, since when, and the words that say so. What ends a request outweighs what went before."""
+    """Return state, since when, and the words that say so. What ends a request outweighs what went before."""
     true = {kind for kind in _KNOWN if (found := conditions.get(kind)) is not None and found.true}
     if {"Provisioned", "Failed"} <= true:
         both = (conditions["Provisioned"], conditions["Failed"])

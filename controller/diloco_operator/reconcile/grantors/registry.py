@@ -34,36 +34,38 @@ _BY_NAME = {grantor.name: grantor for grantor in GRANTORS}
 
 # --- which one --------------------------------------------------------------------------------------------------------
 def grantor_of(spec: Spec, pool: Pool) -> Grantor | None:
-    """Who is asked for units of the pool; None: they run on slices that are free."""
+    """Return who is asked for units of the pool; None: they run on slices that are free."""
     return next((grantor for grantor in GRANTORS if grantor.grants(spec, pool)), None)
 
 
 def grantor_named(name: str) -> Grantor | None:
-    """The one that the pods of a delegated unit name; "" and None: the pods are no delegated ones."""
+    """Return the one that the pods of a delegated unit name; "" and None: the pods are no delegated ones."""
     return _BY_NAME.get(name)
 
 
 def chooser_of(spec: Spec) -> Grantor | None:
-    """Who chooses the place of every unit of the job; None: placement, as far as slices are free."""
+    """Return who chooses the place of every unit of the job; None: placement, as far as slices are free."""
     found = (grantor_of(spec, pool) for pool in spec.pools)
     return next((grantor for grantor in found if grantor is not None and grantor.chooses), None)
 
 
 def cannot_ask(spec: Spec, pool: Pool, without: Mapping[Resource, str]) -> str:
-    """Why the pool's grantor cannot be asked for nodes; "": it can, or there is none. Units whose places a grantor chooses wait for it also
-    while it is not there."""
+    """Return why the pool's grantor cannot be asked for nodes; "": it can, or there is none. Units whose places a grantor chooses wait for
+    it also while it is not there."""
     grantor = grantor_of(spec, pool)
     return grantor.missing(without) if grantor is not None and not grantor.chooses else ""
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
 def tolerations(pool: Pool) -> list[Obj]:
-    """Of the taints by which grantors keep the nodes that they made for a pool. A slice of such nodes may be free for any of its units."""
+    """Return tolerations of the taints by which grantors keep the nodes that they made for a pool. A slice of such nodes may be free for
+    any of its units."""
     return [toleration for grantor in GRANTORS for toleration in grantor.tolerations(pool)]
 
 
 def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Answer | None:
-    """Of the grantor that was asked for a unit that waits, with `pods` those of its attempt; None: no grantor has anything more to say."""
+    """Return the answer of the grantor that was asked for a unit that waits, with `pods` those of its attempt; None: no grantor has
+    anything more to say."""
     pool = context.pools.get(record.pool)
     chosen = grantor_of(context.spec, pool) if pool is not None else None
     answers = (grantor.answer(context, record, pods, chosen=grantor is chosen) for grantor in GRANTORS)
@@ -71,32 +73,33 @@ def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Seque
 
 
 def grantor_patches(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
-    """What grantors must be told of a job, given the records as they will be once this plan's status is written; none: the job is over."""
+    """Return what grantors must be told of a job, given the records as they will be once this plan's status is written; none: the job is
+    over."""
     return [patch for grantor in GRANTORS for patch in grantor.patches(context, records)]
 
 
 def grantor_deletes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Delete]:
-    """What grantors are not asked for any more, given the same."""
+    """Return what grantors are not asked for any more, given the same."""
     return [delete for grantor in GRANTORS for delete in grantor.deletes(context, records)]
 
 
 def orphan_patches(
     pods: Iterable[PodView], unreachable: Callable[[str], bool], owner: str = "", rejected: Callable[[WriteKey], bool] = lambda _: False
 ) -> list[Patch]:
-    """What grantors must be told of a job that is gone, whose pods go with it. `unreachable`: whether a node does not answer; `owner`: uid
-    of the job that has its name now, "": there is none; `rejected`: whether a write must not be tried now."""
+    """Return what grantors must be told of a job that is gone, whose pods go with it. `unreachable`: whether a node does not answer;
+    `owner`: uid of the job that has its name now, "": there is none; `rejected`: whether a write must not be tried now."""
     foreign = [pod for pod in pods if pod.component == names.COMPONENT_LEARNER and pod.owner != owner and pod.deletion is not None]
     return [patch for grantor in GRANTORS for patch in grantor.orphan_patches(foreign, unreachable, rejected)] if foreign else []
 
 
 def holds(pod: PodView) -> bool:
-    """Whether a grantor counts the pod until the pod's status says that it has ended."""
+    """Return whether a grantor counts the pod until the pod's status says that it has ended."""
     return any(grantor.holds(pod) for grantor in GRANTORS)
 
 
 # --- what they leave on pods ------------------------------------------------------------------------------------------
 def project_pod(obj: Obj) -> PodView:
-    """From the raw Pod object. Raises `MalformedField`."""
+    """Project the raw Pod object. Raises `MalformedField`."""
     return observed_pods.project_pod(obj, _MARKS)
 
 

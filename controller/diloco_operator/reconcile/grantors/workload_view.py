@@ -24,7 +24,7 @@ class Workload:
 
 
 def project_workload(obj: Obj) -> Workload:
-    """From the raw Workload object. A status that cannot be read says so in `words`: the group waits all the same."""
+    """Project the raw Workload object. A status that cannot be read says so in `words`: the group waits all the same."""
     try:
         return _judge(obj)
     except MalformedField as error:
@@ -43,6 +43,6 @@ def _judge(obj: Obj) -> Workload:
 
 
 def _checks(status: Fields) -> str:
-    """The words of admission checks that are not ready."""
+    """Return the words of admission checks that are not ready."""
     pending = (each for each in objects(status, "admissionChecks", "status") if each.get("state") != "Ready")
     return "; ".join(filter(None, (text(each, "message", "status.admissionChecks[]") for each in pending)))

@@ -58,7 +58,7 @@ class Child:
 
 
 def project_child(obj: Obj) -> Child:
-    """From the raw object. Raises `MalformedField`."""
+    """Project the raw object. Raises `MalformedField`."""
     meta = fields(obj, "metadata")
     labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
     others = [owner for owner in objects(meta, "ownerReferences", "metadata") if not owner.get("controller")]

@@ -53,7 +53,8 @@ def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
 
 
 def host_needs(pool: Pool) -> Resources:
-    """What the pod of each host of a unit requests: its template, and the accelerators and the shared memory that the operator adds."""
+    """Return what the pod of each host of a unit requests: its template, and the accelerators and the shared memory that the operator
+    adds."""
     resource, count = pool.shape.resource, pool.shape.accelerators_per_host
     needs = resources_of(counted(pool))
     if not resource:

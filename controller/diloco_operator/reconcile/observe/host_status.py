@@ -46,12 +46,12 @@ class HostRecord(NamedTuple):
         return max(failure.at for failure in self.failures)
 
     def avoided(self, now: float) -> bool:
-        """Whether no attempt may start there now."""
+        """Return whether no attempt may start there now."""
         return self.avoided_until is not None and now < self.avoided_until
 
 
 def read_hosts(status: Mapping[str, Any]) -> dict[str, HostRecord]:
-    """By node."""
+    """Read the hosts by node."""
     return {raw["node"]: _read(raw) for raw in status.get("hosts") or ()}
 
 
@@ -71,7 +71,7 @@ def _read(raw: Mapping[str, Any]) -> HostRecord:
 
 
 def write_host(record: HostRecord) -> dict[str, Any]:
-    """Every field, also those at their defaults, so that what the API server gives back equals what was written."""
+    """Return every field, also those at their defaults, so that what the API server gives back equals what was written."""
     found: dict[str, Any] = {
         "node": record.node,
         "uid": record.uid,

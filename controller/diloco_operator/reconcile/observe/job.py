@@ -62,8 +62,8 @@ class Job:
 
 
 def parse_job(obj: Obj, previous: Job | None = None) -> Job:
-    """The job as reconcile reads it. The spec is parsed anew only if uid or generation differ from `previous`. What is wrong with the spec
-    becomes `problems`; raises `MalformedField` for wrong metadata."""
+    """Return the job as reconcile reads it. The spec is parsed anew only if uid or generation differ from `previous`. What is wrong with
+    the spec becomes `problems`; raises `MalformedField` for wrong metadata."""
     meta = fields(obj, "metadata")
     uid, generation = string(meta, "uid", "metadata"), whole_number(meta, "generation", "metadata", most=2**63 - 1)
     spec: Spec | None
@@ -116,7 +116,7 @@ def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
 
 
 def _contradictions(spec: Spec) -> list[Cause]:
-    """What reconcile cannot work with; the CRD's rules refuse everything else."""
+    """Return what reconcile cannot work with; the CRD's rules refuse everything else."""
     found: list[Cause] = []
     seen: set[str] = set()
     for index, pool in enumerate(spec.pools):

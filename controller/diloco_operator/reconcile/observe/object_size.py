@@ -31,19 +31,19 @@ FAILURE_BYTES = 27
 
 
 def stored_bytes(value: Any) -> int:
-    """Bytes of JSON-like data as an API server stores it: it escapes some characters that Python does not."""
+    """Return bytes of JSON-like data as an API server stores it: it escapes some characters that Python does not."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass")) + 3 * (text.count("\u2028") + text.count("\u2029"))
     return size + 5 * (text.count("<") + text.count(">") + text.count("&")) + 4 * (text.count("\\b") + text.count("\\f"))
 
 
 def status_budget(beside: int) -> int:
-    """Bytes that the status may have. `beside`: bytes of the rest of the object, as `stored_bytes` counts them."""
+    """Return bytes that the status may have. `beside`: bytes of the rest of the object, as `stored_bytes` counts them."""
     return OBJECT_LIMIT - _RESERVE - -(-beside // _STEP) * _STEP
 
 
 def too_large(spec: Spec, beside: int) -> list[Cause]:
-    """Why the status of such a job could not be stored, for lack of room beside its spec and metadata."""
+    """Return why the status of such a job could not be stored, for lack of room beside its spec and metadata."""
     units = min(MAX_UNITS, sum(pool.learners.max for pool in spec.pools))
     running = min(units, spec.learners.max)
     failures = MAX_FAILURES_ON_RECORD + MAX_LEARNERS

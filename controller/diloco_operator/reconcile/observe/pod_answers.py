@@ -29,14 +29,14 @@ class PodAnswer:
 
 
 def admits(answer: PodAnswer | None, generation: int, now: float) -> bool:
-    """Whether the pods of the pool are known to be admitted."""
+    """Return whether the pods of the pool are known to be admitted."""
     if answer is None or answer.generation != generation or answer.rejected is not None:
         return False
     return now < answer.at + RECONCILE.admission
 
 
 def ask_at(answer: PodAnswer | None, generation: int, config: OperatorConfig) -> float:
-    """When a dry run may be tried next, in seconds since the epoch. The pause doubles with every refusal in a row."""
+    """Return when a dry run may be tried next, in seconds since the epoch. The pause doubles with every refusal in a row."""
     if answer is None or answer.generation != generation:
         return 0.0
     if answer.rejected is None:

@@ -134,8 +134,8 @@ _POD = "metadata.labels", "metadata.annotations", "status", "status.containerSta
 
 
 def project_pod(obj: Obj, marks: PodMarks) -> PodView:
-    """From the raw Pod object, with what grantors left on it. Raises `MalformedField`. Strings that many pods have in common are one object
-    each: there are more bytes in them than in all the rest."""
+    """Project the raw Pod object, with what grantors left on it. Raises `MalformedField`. Strings that many pods have in common are one
+    object each: there are more bytes in them than in all the rest."""
     in_labels, in_annotations, in_status, in_container, in_condition = _POD
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     labels, annotations = fields(meta, "labels", "metadata"), fields(meta, "annotations", "metadata")
@@ -191,13 +191,13 @@ def project_pod(obj: Obj, marks: PodMarks) -> PodView:
 
 
 def _disruption(conditions: Mapping[str, Fields], marks: PodMarks) -> Fields:
-    """The condition by which the cluster takes the pod away: Kubernetes' own, or that of a grantor."""
+    """Return the condition by which the cluster takes the pod away: Kubernetes' own, or that of a grantor."""
     found = (conditions.get(kind, {}) for kind in ("DisruptionTarget", *marks.evictions))
     return next((each for each in found if each.get("status") == "True"), {})
 
 
 def _label_problem(name: str, job: str, component: str, unit: str, pool: str, attempt: int, host: int) -> str:
-    """What of its labels the operator cannot have written: it names every pod by them."""
+    """Return what of its labels the operator cannot have written: it names every pod by them."""
     if component == names.COMPONENT_SYNCER:
         return "" if name == names.syncer_pod_name(job) else f"a syncer's pod of job {clip(job)} has the name {names.syncer_pod_name(job)}"
     if component != names.COMPONENT_LEARNER:
@@ -241,7 +241,7 @@ def _said(words: contract.LastWords) -> str:
 
 
 def _address(text: str) -> str:
-    """An IP address; "" for anything else: the operator must not connect to a name from a pod's status."""
+    """Return an IP address; "" for anything else: the operator must not connect to a name from a pod's status."""
     try:
         return str(ipaddress.ip_address(text)) if text else ""
     except ValueError:
@@ -249,7 +249,7 @@ def _address(text: str) -> str:
 
 
 def _loopback(text: str) -> str:
-    """The same, and "" for an address of another machine: who may annotate a pod must not send the operator there."""
+    """Return the same, and "" for an address of another machine: who may annotate a pod must not send the operator there."""
     address = _address(text)
     return address if address and ipaddress.ip_address(address).is_loopback else ""
 

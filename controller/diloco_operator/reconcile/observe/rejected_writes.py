@@ -51,19 +51,19 @@ def write_key(resource: Resource, obj: Obj) -> WriteKey:
 
 
 def retry_at(rejected: RejectedWrite, config: OperatorConfig) -> float:
-    """When to try again: the pause doubles with every rejection in a row."""
+    """Return when to try again: the pause doubles with every rejection in a row."""
     return rejected.at + exponential(config.refused_retry, config.refused_retry_max, rejected.count)
 
 
 def is_known(rejected: RejectedWrite) -> bool:
-    """False: it may have been a moment of the server's own, and says nothing of the object yet."""
+    """Say whether it is known: it may have been a moment of the server's own, and says nothing of the object yet."""
     return not rejected.transient or rejected.count >= _SERVER_ERRORS
 
 
 def standing_rejection(
     rejected_writes: Mapping[WriteKey, RejectedWrite], key: WriteKey, generation: int, now: float, config: OperatorConfig
 ) -> RejectedWrite | None:
-    """The rejection because of which the object must not be tried now; None: it may be."""
+    """Return the rejection because of which the object must not be tried now; None: it may be."""
     rejected = rejected_writes.get(key)
     if rejected is None or rejected.generation != generation or not is_known(rejected):
         return None
@@ -71,7 +71,8 @@ def standing_rejection(
 
 
 def explain(rejected: RejectedWrite, config: OperatorConfig, again_at: float | None = None) -> str:
-    """The text for a message: the server's own, what to do, and when the operator tries again: at `again_at`, or when the write is due."""
+    """Return the text for a message: the server's own, what to do, and when the operator tries again: at `again_at`, or when the write is
+    due."""
     quoted = rejected.message.strip()
     quoted = quoted if len(quoted) <= _QUOTED else f"{quoted[:_QUOTED]}…"
     again = format_timestamp(round(again_at if again_at is not None else retry_at(rejected, config)))
@@ -97,7 +98,7 @@ _ADVICE = (
 
 
 def advice(rejected: RejectedWrite) -> str:
-    """What a person can do about it."""
+    """Return what a person can do about it."""
     for pattern, text in _ADVICE:
         if re.search(pattern, rejected.message, re.IGNORECASE):
             return text

@@ -24,7 +24,8 @@ _PER_ACCELERATOR = 1 << 30
 
 
 def shared_memory(pool: Pool) -> int:
-    """Bytes of the volume that the operator adds to the pool's pods; 0: none, because the pool does without or the template has its own."""
+    """Return bytes of the volume that the operator adds to the pool's pods; 0: none, because the pool does without or the template has its
+    own."""
     template = pool.template.spec
     container = main_container(template, names.LEARNER_CONTAINER)
     if container is None or template.get("hostIPC") is True or _mounts_its_own(container):
@@ -37,7 +38,7 @@ def shared_memory(pool: Pool) -> int:
 
 
 def counted(pool: Pool) -> Mapping[str, Any]:
-    """The pool's template, with the memory that its pods get."""
+    """Return the pool's template, with the memory that its pods get."""
     template, more = pool.template.spec, shared_memory(pool)
     if not more:
         return template
@@ -53,7 +54,7 @@ def _mounts_its_own(container: Mapping[str, Any]) -> bool:
 
 
 def _with_memory(owner: Mapping[str, Any], more: int) -> Mapping[str, Any]:
-    """A container, or a pod, whose memory is larger by `more` bytes where it sets any. A malformed amount stays as it is."""
+    """Return a container, or a pod, whose memory is larger by `more` bytes where it sets any. A malformed amount stays as it is."""
     resources = owner.get("resources")
     if not isinstance(resources, dict):
         return owner
@@ -67,7 +68,7 @@ def _with_memory(owner: Mapping[str, Any], more: int) -> Mapping[str, Any]:
 
 
 def size_text(size: int) -> str:
-    """As a quantity."""
+    """Write a size as a quantity."""
     return _text(Fraction(size))
 
 

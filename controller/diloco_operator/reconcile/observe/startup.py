@@ -50,7 +50,7 @@ class PodStartup:
 
 
 def project_startup(obj: Obj) -> PodStartup:
-    """From the raw Pod object. Raises `MalformedField`."""
+    """Project the raw Pod object. Raises `MalformedField`."""
     in_condition, in_container = "status.conditions[]", "status.containerStatuses[]"
     meta, spec, status = fields(obj, "metadata"), fields(obj, "spec"), fields(obj, "status")
     conditions = {string(each, "type", in_condition): each for each in objects(status, "conditions", "status")}

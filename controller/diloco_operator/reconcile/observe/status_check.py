@@ -27,7 +27,7 @@ type _Part = tuple[str, int | str | None]
 
 
 def check_status(raw: object) -> tuple[bytes, str]:
-    """The status as JSON, without its malformed parts; and what these are, "" if there are none."""
+    """Return the status as JSON, without its malformed parts; and what these are, "" if there are none."""
     status: Mapping[str, Any] = raw if isinstance(raw, dict) else {}
     problems = [] if raw is None or isinstance(raw, dict) else [f"status must be an object, not {kind_of_json(raw)}"]
     while True:
@@ -41,7 +41,7 @@ def check_status(raw: object) -> tuple[bytes, str]:
 
 
 def _malformed_parts(data: bytes) -> dict[_Part, str]:
-    """With what is wrong with each."""
+    """Return the parts that are malformed, with what is wrong with each."""
     try:
         checked = Status.model_validate_json(data, strict=True, context={"from": "api"})
     except ValidationError as error:

@@ -35,7 +35,7 @@ type _Problems = Iterator[Cause]
 
 
 def template_problems(spec: Spec) -> list[Cause]:
-    """Of all templates; empty: pods can be made from them."""
+    """Find the problems of all templates; empty: pods can be made from them."""
     found: list[Cause] = []
     for index, pool in enumerate(spec.pools):
         found += _learner(f"spec.pools[{index}].template", pool, spec)
@@ -141,7 +141,7 @@ def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
 
 # --- hardware ---------------------------------------------------------------------------------------------------------
 def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    """The pool defines how many accelerators of a host a unit uses; a template may repeat that, but not contradict it."""
+    """Return the pool defines how many accelerators of a host a unit uses; a template may repeat that, but not contradict it."""
     for kind in ("requests", "limits"):
         amount = ((container.get("resources") or {}).get(kind) or {}).get(unit.resource)
         if unit.resource and amount is not None and str(amount) != str(unit.accelerators_per_host):
@@ -152,7 +152,7 @@ def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problem
 
 
 def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    """The operator selects nodes by the accelerator's labels; a template may repeat them, not contradict them."""
+    """Return the operator selects nodes by the accelerator's labels; a template may repeat them, not contradict them."""
     for label, value in CATALOGUE[unit.accelerator].node_selector(unit.topology).items():
         chosen = (template.get("nodeSelector") or {}).get(label)
         if chosen is not None and chosen != value:
@@ -161,7 +161,7 @@ def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _
 
 # --- shape ------------------------------------------------------------------------------------------------------------
 def main_container(template: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """The container of this name, or None."""
+    """Return the container of this name, or None."""
     containers = template.get("containers")
     found = containers if isinstance(containers, list) else ()
     return next((c for c in found if isinstance(c, dict) and c.get("name") == name), None)
@@ -173,7 +173,8 @@ _CONTAINER_LISTS = {"env": ("name",), "volumeMounts": ("name", "mountPath")}
 
 
 def _malformed(at: str, pod: Mapping[str, Any]) -> _Problems:
-    """Of the parts that pods are made from. A template is stored as it came: only its pods are checked by the API server."""
+    """Find what is malformed in the parts that pods are made from. A template is stored as it came: only its pods are checked by the API
+    server."""
     if _deeper_than(_LEVELS, pod):
         yield Cause(at, f"must not be nested deeper than {_LEVELS} levels")
     for field in _MAPS:
@@ -218,7 +219,7 @@ def _malformed_container(at: str, container: Mapping[str, Any]) -> _Problems:
 
 
 def _affinity(at: str, affinity: object) -> _Problems:
-    """As deep as the operator adds to it."""
+    """Check the affinity as deep as the operator adds to it."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     for field in ("nodeAffinity", required):
         affinity = affinity.get(field) if isinstance(affinity, dict) else None
@@ -235,7 +236,7 @@ def _affinity(at: str, affinity: object) -> _Problems:
 
 
 def _objects(value: object) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Those of a list that are objects, with their index; `_list_problems` reports the others."""
+    """Yield those of a list that are objects, with their index; `_list_problems` reports the others."""
     return ((index, item) for index, item in enumerate(value if isinstance(value, list) else ()) if isinstance(item, dict))
 
 

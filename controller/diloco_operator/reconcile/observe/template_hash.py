@@ -36,7 +36,7 @@ new version adds changes no hash. Add a line with each field that gets a default
 
 
 def learner_hash(pool: Pool, priority_class: str = "") -> str:
-    """Of the learner pods of a pool. `priority_class`: see `hashed_classes`."""
+    """Hash the learner pods of a pool. `priority_class`: see `hashed_classes`."""
     # Their hosts are part of it: a change of the pool's hardware is a change of its pods.
     hardware: dict[str, object] = {
         "accelerator": pool.accelerator,
@@ -53,21 +53,21 @@ def learner_hash(pool: Pool, priority_class: str = "") -> str:
 
 
 def syncer_hash(spec: Spec, priority_class: str = "") -> str:
-    """Of the syncer's pod, the job file included: a syncer reads it once. `priority_class`: see `hashed_classes`."""
+    """Hash the syncer's pod, the job file included: a syncer reads it once. `priority_class`: see `hashed_classes`."""
     template = spec.syncer.template
     training = _as_written(spec.training.model_dump(mode="json", by_alias=True), FIRST_DEFAULTS)
     return _in_form({"template": _template(template) if template else None, "priorityClassName": priority_class, "training": training})
 
 
 def hashed_classes(spec: Spec) -> frozenset[str]:
-    """What stands for the PriorityClass in hashes of pods that are up to date: nothing, since it orders jobs and pods that run need not
-    have it; or the class, in those of an operator that replaced pods with it."""
+    """Return what stands for the PriorityClass in hashes of pods that are up to date: nothing, since it orders jobs and pods that run need
+    not have it; or the class, in those of an operator that replaced pods with it."""
     return frozenset(("", spec.priority_class_name))
 
 
 def job_file_digest(data: Mapping[str, Any]) -> str:
-    """Of what the job file in a ConfigMap's data says. Job files that say the same have the same digest, whatever version wrote
-    them. Data without a job file has a digest that no job file has."""
+    """Digest what the job file in a ConfigMap's data says. Job files that say the same have the same digest, whatever version wrote them.
+    Data without a job file has a digest that no job file has."""
     try:
         said = json.loads(data[contract.JOB_FILE_KEY]) if data.keys() == {contract.JOB_FILE_KEY} else None
         if isinstance(said, dict) and isinstance(said.get("training"), dict):
@@ -78,7 +78,7 @@ def job_file_digest(data: Mapping[str, Any]) -> str:
 
 
 def digest(value: object) -> str:
-    """A short stable hash of JSON-like data."""
+    """Return a short stable hash of JSON-like data."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -88,13 +88,13 @@ def _in_form(written: object) -> str:
 
 
 def _template(template: PodTemplate) -> dict[str, Any]:
-    """Without maps that are empty: whether an API server fills them in depends on its CRD."""
+    """Write a template without maps that are empty: whether an API server fills them in depends on its CRD."""
     meta = {key: value for key, value in (("labels", template.metadata.labels), ("annotations", template.metadata.annotations)) if value}
     return {"spec": template.spec, "metadata": meta}
 
 
 def _as_written(values: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that differ from their first default."""
+    """Return the fields that differ from their first default."""
     found = {}
     for key, value in values.items():
         default = first.get(key)

@@ -111,7 +111,7 @@ def _rates(units: Mapping[str, UnitStatusRecord], report: Report) -> dict[str, l
 
 
 def _trains(seen: UnitReport) -> bool:
-    """Not while it pauses, or rests because others are missing: then its rate says nothing about its hardware."""
+    """Say whether it trains: not while it pauses, or rests because others are missing, when its rate says nothing about its hardware."""
     return seen.phase is UnitPhase.CONTRIBUTING and seen.tokens_per_second > 0 and not seen.pause and not seen.resting_seconds
 
 

@@ -69,7 +69,7 @@ class UnitStatusRecord(NamedTuple):
 
 
 def read_units(status: Mapping[str, Any]) -> dict[str, UnitStatusRecord]:
-    """By name, in the order of status."""
+    """Read the units by name, in the order of status."""
     return {raw["name"]: _read(raw) for raw in status.get("units") or ()}
 
 
@@ -112,14 +112,14 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
 
 
 def _state(state: UnitState, *, runs: bool) -> UnitState:
-    """As written, unless the attempts contradict it, which no operator writes: they decide which pods may go."""
+    """Return the state as written, unless the attempts contradict it, which no operator writes: they decide which pods may go."""
     if runs is (state in LIVE):
         return state
     return UnitState.STARTING if runs else UnitState.PENDING
 
 
 def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
-    """Every field, also those at their defaults, so that what the API server gives back equals what was written."""
+    """Return every field, also those at their defaults, so that what the API server gives back equals what was written."""
     found: dict[str, Any] = {
         "name": record.name,
         "pool": record.pool,

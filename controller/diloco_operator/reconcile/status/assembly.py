@@ -26,8 +26,8 @@ from diloco_operator.report import Report
 
 
 def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, Any]:
-    """The figures that change with every outer step, from the syncer's report; without a recent one they stay. An attempt that ended has no
-    speed."""
+    """Return the figures that change with every outer step, from the syncer's report; without a recent one they stay. An attempt that ended
+    has no speed."""
     seen = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if seen is None:
@@ -54,7 +54,7 @@ def assemble(
     result: Result | None = None,
     retry: int | None = None,
 ) -> dict[str, Any]:
-    """The whole status. `retry`: the spec.retry that this reconcile acts on."""
+    """Return the whole status. `retry`: the spec.retry that this reconcile acts on."""
     job = context.observed.job
     learners = context.spec.learners
     pools = _pools(context, scaling, contributing)
@@ -82,19 +82,19 @@ def assemble(
 
 
 def _recent(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """With as many failures as decide: the limit may have been lowered since."""
+    """Return the record with as many failures as decide: the limit may have been lowered since."""
     most = context.spec.learners.restart.limit + 1
     return record._replace(failures=record.failures[-most:]) if len(record.failures) > most else record
 
 
 def with_conditions(job: Job, statements: Statements, now: float) -> dict[str, Any]:
-    """The status as it is, but for its conditions and its state."""
+    """Return the status as it is, but for its conditions and its state."""
     conditions = merge(job.status.get("conditions") or (), statements, job.generation, now)
     return {**job.status, "observedGeneration": job.generation, **job_state(statements, job.status), "conditions": conditions}
 
 
 def _ordered(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[UnitStatusRecord]:
-    """By the order of their pools, then by number."""
+    """Sort the records by the order of their pools, then by number."""
     position = {name: index for index, name in enumerate(context.pools)}
     return sorted(records.values(), key=lambda record: (position.get(record.pool, len(position)), record.pool, record.number))
 
@@ -132,7 +132,8 @@ def _progress(context: ReconcileContext, old: Mapping[str, Any], result: Result 
 
 
 def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[str, Any]:
-    """`progress` with the loss over outer steps as the syncer last reported it. The past stays true when a report is no longer recent."""
+    """Return `progress` with the loss over outer steps as the syncer last reported it. The past stays true when a report is no longer
+    recent."""
     found = dict(progress)
     if report is None:
         return found
@@ -143,7 +144,7 @@ def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[st
 
 
 def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, Any]:
-    """Both histories up to the result: the operator may not have got the syncer's last report."""
+    """Return both histories up to the result: the operator may not have got the syncer's last report."""
     found = {}
     for key, loss, most in (
         (LOSSES, result.loss, MOST_LOSS_POINTS),

@@ -72,7 +72,7 @@ _LADDER = (
 
 
 def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
-    """The status, with texts no longer than the CRD allows, and shortened so that it has at most `budget` bytes."""
+    """Return the status, with texts no longer than the CRD allows, and shortened so that it has at most `budget` bytes."""
     status = _within_crd(status)
     units: Sequence[dict[str, Any]] = status.get("units") or ()
     reserve = _PROGRESS + _GOODPUT + _FIGURES * len(units) + _POOL_FIGURES * len(status.get("pools") or ())
@@ -93,7 +93,7 @@ def _without_history(status: dict[str, Any]) -> dict[str, Any]:
 
 
 def clip_bytes(text: str, limit: int) -> str:
-    """The text, or its beginning and an ellipsis, with at most `limit` stored bytes; "" if not even that fits."""
+    """Return the text, or its beginning and an ellipsis, with at most `limit` stored bytes; "" if not even that fits."""
     if _text_bytes(text) <= limit:
         return text
     low, high = 0, len(text)
@@ -109,8 +109,8 @@ _DIGEST = 12
 
 
 def _clip_slice(name: str, limit: int) -> str:
-    """The beginning of a slice's name, and a digest that tells it from others. No node has such a name: a unit finds its slice again from
-    its pods, and one without pods gets another slice."""
+    """Return the beginning of a slice's name, and a digest that tells it from others. No node has such a name: a unit finds its slice again
+    from its pods, and one without pods gets another slice."""
     if _text_bytes(name) <= limit:
         return name
     return clip_bytes(name, limit - _DIGEST) + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
@@ -121,7 +121,7 @@ def _text_bytes(text: str) -> int:
 
 
 def _idle(unit: Mapping[str, Any]) -> bool:
-    """It does not run, or not for long: its failures decide nothing."""
+    """Say whether a unit does not run, or not for long: its failures decide nothing."""
     state = unit["state"]
     parked = state == UnitState.PENDING and not unit["slice"] and follows(unit["reason"], Follows.NOT_WANTED)
     return parked or state in (UnitState.FAILED, UnitState.COMPLETED, UnitState.DRAINING)
@@ -159,7 +159,7 @@ def _is_small(refused: Mapping[str, int]) -> bool:
 
 
 def _few(refused: Mapping[str, int]) -> dict[str, int]:
-    """Counts by reason. The syncer's image may be any program's, so that the number of reasons and their length are limited."""
+    """Return counts by reason. The syncer's image may be any program's, so that the number of reasons and their length are limited."""
     if _is_small(refused):
         return dict(refused)
     named = {key: count for key, count in refused.items() if _is_small({key: count}) and key != _OTHERS}
@@ -172,7 +172,7 @@ _OTHERS = "Others"
 
 # --- how large it is ----------------------------------------------------------------------------------------------------
 def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> int:
-    """No less than the real size, and quick: every character counts as the longest one."""
+    """Return no less than the real size, and quick: every character counts as the longest one."""
     refused = _REFUSED_KEYS * (_REFUSED_KEY + 24)
     progress = status.get("progress") or {}
     found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
@@ -218,7 +218,7 @@ class _Sizes:
         return _Sizes(found - names - sum(messages) - sum(slices) - sum(others), names, messages, slices, others, last, remedies)
 
     def under(self, limits: _Limits) -> int:
-        """Bytes of the status with these limits."""
+        """Return bytes of the status with these limits."""
         found = self.rest + (self.names if limits.unit else 0) - (self.last if limits.last else 0)
         found -= self.remedies if limits.other < _UNLIMITED.other else 0
         for sizes, limit in ((self.messages, limits.unit), (self.slices, limits.slice), (self.others, limits.other)):
@@ -254,7 +254,7 @@ def _with_short_texts(unit: dict[str, Any], limits: _Limits) -> dict[str, Any]:
 
 
 def _essential(unit: dict[str, Any]) -> dict[str, Any]:
-    """What identifies and counts a unit, and what the next attempt of one that runs needs."""
+    """Return what identifies and counts a unit, and what the next attempt of one that runs needs."""
     refused = sum(unit["refused"].values())
     found = {**unit, "refused": {_OTHERS: refused} if refused else {}}
     for key in ("unschedulable", "pausedUntil", "slowSince", "ownData"):  # the next pause for a slice is short again, that is all

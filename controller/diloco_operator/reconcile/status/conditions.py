@@ -43,13 +43,13 @@ from diloco_operator.reconcile.units.scaling import Scaling
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
-    """The spec is invalid; everything else stays as it was."""
+    """Count by reason."""
     text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
     return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is fixed")}
 
 
 def rights_missing(missing: Sequence[str]) -> Statements:
-    """The operator does not see what there is; everything else stays as it was."""
+    """Return the operator does not see what there is; everything else stays as it was."""
     text = (
         f"{'; '.join(missing[:NAMED])}. Give its service account the rights that docs/install.md lists; what runs is left alone until then"
     )
@@ -57,7 +57,7 @@ def rights_missing(missing: Sequence[str]) -> Statements:
 
 
 def running(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects) -> Statements:
-    """Of a job that is neither over nor suspended. `shared`: the objects without which no unit can start."""
+    """State the conditions of a job that is neither over nor suspended. `shared`: the objects without which no unit can start."""
     trains = training(context, scaling, active.contributing, shared)
     begun = trains.reason.status == TRUE or under_way(context.observed.job.status)
     wrong = degraded(context, scaling, active, shared.configuration.deleting, begun=begun)
@@ -76,7 +76,7 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
 
 
 def suspended(still: Sequence[str]) -> Statements:
-    """`still`: names of the pods that have not gone yet."""
+    """State the conditions of a suspended job; `still`: names of the pods that have not gone yet."""
     done = not still
     message = "nothing runs, the state is kept" if done else f"waits for {several(still)} to hand back state and end"
     how = "the job is suspended; set spec.suspend to false to resume where it stopped"
@@ -92,7 +92,7 @@ def suspended(still: Sequence[str]) -> Statements:
 
 
 def ended(end: JobEnd) -> Statements:
-    """Of a job that is complete or failed."""
+    """State the conditions of a job that is complete or failed."""
     if end.complete:
         text = "the job is complete"
         hardware, trains, wrong = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE, _work_of(end.result, text)
@@ -112,7 +112,7 @@ def ended(end: JobEnd) -> Statements:
 
 
 def _work_of(result: Result | None, text: str) -> Statement:
-    """Whether a complete job holds what its learners trained. `text`: where nothing is wrong."""
+    """Return whether a complete job holds what its learners trained. `text`: where nothing is wrong."""
     if result is None:
         return Statement(DegradedReason.JOB_COMPLETE, text)
     refused = refused_work(result.refused, result.contributions)
@@ -126,7 +126,7 @@ def _work_of(result: Result | None, text: str) -> Statement:
 
 
 def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:
-    """Of a job that has ended and starts again now: nothing of it runs yet."""
+    """State the conditions of a job that has ended and starts again now: nothing of it runs yet."""
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: Statement(PlacedReason.JOB_FAILED if isinstance(why, FailedReason) else PlacedReason.JOB_COMPLETE, text),
@@ -138,6 +138,6 @@ def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:
 
 
 def waiting_to_start(why: FailedReason | CompleteReason, text: str) -> Statements:
-    """Of a job that has ended and that cannot start again yet; the rest stays as it was."""
+    """State the conditions of a job that has ended and that cannot start again yet; the rest stays as it was."""
     failed = isinstance(why, FailedReason)
     return {ConditionType.TRAINING: Statement(TrainingReason.JOB_FAILED if failed else TrainingReason.JOB_COMPLETE, text)}

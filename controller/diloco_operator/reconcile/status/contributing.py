@@ -25,7 +25,7 @@ class ContributingUnits:
 
 
 def contributing_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], *, syncer_down: bool) -> ContributingUnits:
-    """`returning` is filled only where fewer than `learners.min` contribute."""
+    """Find them; `returning` is filled only where fewer than `learners.min` contribute."""
     contributing = frozenset() if syncer_down else _contributing(context, records)
     if len(contributing) >= context.spec.learners.min or context.finishing:
         return ContributingUnits(contributing)
@@ -52,7 +52,7 @@ def _training(records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
 
 
 def _returning(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
-    """Units all of whose pods are older than the syncer's: it was replaced, they were not."""
+    """Return units all of whose pods are older than the syncer's: it was replaced, they were not."""
     found = set()
     for record in records.values():
         if record.state in (UnitState.TRAINING, UnitState.JOINING):

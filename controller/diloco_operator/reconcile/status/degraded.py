@@ -148,8 +148,8 @@ def _absence(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool
 
 
 def _comes_unharmed(context: ReconcileContext, record: UnitStatusRecord, *, begun: bool) -> bool:
-    """The unit starts or joins, or is about to, and nothing was lost: no attempt since it last contributed, and not its connection. What it
-    trained before does not count: after a resume every unit has."""
+    """Say whether the unit starts or joins, or is about to, and nothing was lost: no attempt since it last contributed, and not its
+    connection. What it trained before does not count: after a resume every unit has."""
     if record.ended_at is not None:
         return False
     if record.state is UnitState.DRAINING:

@@ -38,7 +38,7 @@ class RecordedEnd(NamedTuple):
 
 
 def recorded_end(status: Mapping[str, Any]) -> RecordedEnd | None:
-    """None: neither Complete nor Failed is on record."""
+    """Read the end on record; None: neither Complete nor Failed is."""
     for condition in status.get("conditions") or ():
         if condition["type"] in TERMINAL and condition["status"] == "True":
             return RecordedEnd(parse_timestamp(condition["lastTransitionTime"]), condition["type"] == ConditionType.COMPLETE)
@@ -46,7 +46,7 @@ def recorded_end(status: Mapping[str, Any]) -> RecordedEnd | None:
 
 
 def finished(status: Mapping[str, Any]) -> bool:
-    """Complete or Failed is on record."""
+    """Say whether Complete or Failed is on record."""
     return recorded_end(status) is not None
 
 
@@ -64,12 +64,12 @@ class JobEnd:
 
 
 def job_end(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
-    """None while the job goes on."""
+    """Return the end; None while the job goes on."""
     return _syncer_end(context.syncer) or _quorum_lost(context, records)
 
 
 def _syncer_end(syncer: PodView | None) -> JobEnd | None:
-    """The end that the syncer's pod reports; None while the job goes on."""
+    """Return the end that the syncer's pod reports; None while the job goes on."""
     if syncer is None:
         return None
     end = syncer.termination
@@ -102,7 +102,8 @@ _ENDED_BY = {ENDED_BY_TOKENS: CompleteReason.TOKENS_REACHED, ENDED_BY_PROGRAM: C
 
 
 def _result(message: str) -> Result | None:
-    """None: there is none that can be read, or its figures are none that a status can have. The syncer's image may be any program's."""
+    """Read a result; None: there is none that can be read, or its figures are none that a status can have. The syncer's image may be any
+    program's."""
     try:
         result = Result.model_validate_json(message)
     except ValidationError:
@@ -124,7 +125,7 @@ def _summary(result: Result) -> str:
 
 
 def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
-    """Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
+    """Return Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
     failed = [r for r in records.values() if r.state is UnitState.FAILED and context.up_to_date(r)]
     quorum = context.spec.training.quorum
     if any(pool.learners.max == 0 for pool in context.spec.pools):
@@ -143,12 +144,12 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
 
 
 def _retry(job: str) -> str:
-    """What a person does to start a failed job again."""
+    """Return what a person does to start a failed job again."""
     return f"kubectl diloco retry {job}; a change of the spec goes with a higher spec.retry in the same kubectl apply"
 
 
 def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:
-    """The job's own deletion once ttlSecondsAfterFinished has passed and the claim is as the spec wants it, or when that will be."""
+    """Return the job's own deletion once ttlSecondsAfterFinished has passed and the claim is as the spec wants it, or when that will be."""
     ttl = context.spec.ttl_seconds_after_finished
     if ttl is None:
         return None, None

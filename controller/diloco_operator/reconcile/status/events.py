@@ -78,14 +78,14 @@ def _waits(record: UnitStatusRecord) -> bool:
 
 
 def own_data_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """Of `status.units`: one when a second unit feeds itself."""
+    """Return the events of `status.units`: one when a second unit feeds itself."""
     was, now = (sum(unit.get("ownData", False) for unit in units) for units in (before, after))
     return [Event.of(EventReason.OWN_DATA, own_data_advice(now))] if was < 2 <= now else []
 
 
 def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """Of `status.pools`: one for each pool that began to wait for slices, waits for another reason, or waits no more. A message that
-    changes alone is no news, nor is a pool that is full."""
+    """Return the events of `status.pools`: one for each pool that began to wait for slices, waits for another reason, or waits no more. A
+    message that changes alone is no news, nor is a pool that is full."""
     old = {pool["name"]: pool.get("reason", "") for pool in before}
     found = []
     for pool in after:
@@ -107,7 +107,7 @@ def _whole(pool: Mapping[str, Any]) -> str:
 
 
 def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event]:
-    """One for each avoidance that begins."""
+    """Return one for each avoidance that begins."""
     found = []
     for node, until in hosts.avoided.items():
         record, old = hosts.records[node], before.get(node)
@@ -125,8 +125,8 @@ def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event
 def condition_events(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], about: Collection[ConditionType]
 ) -> list[Event]:
-    """One for each condition of the types in `about` that took another status. Of a new job all are False but Accepted: that is no news,
-    except that it has no hardware."""
+    """Return one for each condition of the types in `about` that took another status. Of a new job all are False but Accepted: that is no
+    news, except that it has no hardware."""
     expected = dict.fromkeys(ConditionType, FALSE) | {ConditionType.ACCEPTED: TRUE, ConditionType.PLACED: UNKNOWN}
     old = {**expected, **{each["type"]: each["status"] for each in before}}
     found = []
@@ -141,7 +141,7 @@ def condition_events(
 
 
 def own_data_advice(units: int) -> str:
-    """`units`: how many feed themselves."""
+    """Advise when so many units feed themselves."""
     return (
         f"{units} units feed themselves, and nothing keeps them from training the same samples: let each read its own part by DILOCO_UNIT, "
         "or draw what it trains with session.numbers or session.shards"

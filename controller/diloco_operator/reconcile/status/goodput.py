@@ -35,8 +35,8 @@ def account(
     *,
     counts: bool = True,
 ) -> dict[str, Any]:
-    """The next `status.goodput`. `old`: the one on record, None if there is none. `report`: the syncer's last, however old. `counts`: False
-    if the job was over on record: then no unit had the time until now."""
+    """Return the next `status.goodput`. `old`: the one on record, None if there is none. `report`: the syncer's last, however old.
+    `counts`: False if the job was over on record: then no unit had the time until now."""
     found = old or {}
     seconds: defaultdict[Use, float] = defaultdict(float)
     seconds.update({use: float((found.get("unitSeconds") or {}).get(key_of(use), 0.0)) for use in Use})
@@ -63,7 +63,7 @@ def account(
 
 
 def _spent(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, start: float, now: float) -> Iterator[tuple[Use, float]]:
-    """What a unit did from `start` to `now`, by its record before and after."""
+    """Yield what a unit did from `start` to `now`, by its record before and after."""
     if then is None:  # it has left the status in this moment
         yield from _in(unit, now - start)
         return
@@ -92,7 +92,7 @@ def _in(unit: UnitStatusRecord | None, seconds: float) -> Iterator[tuple[Use, fl
 
 
 def _lost(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, report: Report | None) -> float:
-    """Seconds of a step that was lost when the unit's attempt ended: since the syncer last heard of a step."""
+    """Return seconds of a step that was lost when the unit's attempt ended: since the syncer last heard of a step."""
     if unit is None or then is None or report is None or phase_of(unit) is not Phase.TRAINING:
         return 0.0
     if then.ended_at is None or unit.ended_at is not None or unit.since is None:
@@ -105,7 +105,7 @@ def _lost(unit: UnitStatusRecord | None, then: UnitStatusRecord | None, report: 
 
 
 def _interrupted(unit: UnitStatusRecord | None, then: UnitStatusRecord) -> int:
-    """How many of its attempts ended by a failure or disruption."""
+    """Return how many of its attempts ended by a failure or disruption."""
     restarts = then.restarts - (unit.restarts if unit is not None else 0)
     given_up = then.state is UnitState.FAILED and (unit is None or unit.state is not UnitState.FAILED)
     return max(0, restarts) + given_up

@@ -18,14 +18,14 @@ _UNDER_WAY = (JobState.TRAINING, JobState.DEGRADED)
 
 
 def under_way(status: Mapping[str, Any]) -> bool:
-    """By the status, the job has trained, or failed to, since it was created, resumed or retried. From then on whatever it lacks is worth
-    an alarm."""
+    """Say by the status whether the job has trained, or failed to, since it was created, resumed or retried. From then on whatever it lacks
+    is worth an alarm."""
     return state_on_record(status) in _UNDER_WAY
 
 
 def job_state(statements: Statements, status: Mapping[str, Any]) -> dict[str, str]:
-    """`state` and `reason` of the next status; `status` is the one on record. Without a word on whether the spec is accepted, all stays as
-    it was."""
+    """Return `state` and `reason` of the next status; `status` is the one on record. Without a word on whether the spec is accepted, all
+    stays as it was."""
     if ConditionType.ACCEPTED not in statements:
         return {}
     state, reason = _state(statements, status)
@@ -53,7 +53,7 @@ def _state(statements: Statements, status: Mapping[str, Any]) -> tuple[JobState,
 
 
 def _not_looked_after(on_record: JobState | None, accepted: ConditionReason, status: Mapping[str, Any]) -> tuple[JobState, str]:
-    """The operator leaves alone what runs, and says why it does not look after it."""
+    """Say that the operator leaves alone what runs, and why it does not look after it."""
     if on_record in OVER:
         return on_record, status.get("reason", "")
     if on_record in _UNDER_WAY:

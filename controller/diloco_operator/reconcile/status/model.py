@@ -34,7 +34,7 @@ _FOLDER = 1000
 
 
 def model_status(context: ReconcileContext, result: Result | None = None) -> dict[str, Any] | None:
-    """`status.model`: by the result of a complete job, by the syncer's report, or as it was; None: no snapshot is known yet."""
+    """Return `status.model`: by the result of a complete job, by the syncer's report, or as it was; None: no snapshot is known yet."""
     known = context.observed.job.status.get("model")
     report = context.report or _last_words(context.observed.report, known)
     if result is not None and result.snapshot:
@@ -52,13 +52,14 @@ def model_status(context: ReconcileContext, result: Result | None = None) -> dic
 
 
 def _last_words(report: Report | None, known: Mapping[str, Any] | None) -> Report | None:
-    """The last report of a syncer that is gone, if it names a newer snapshot than the one on record. A snapshot that is durable stays."""
+    """Return the last report of a syncer that is gone, if it names a newer snapshot than the one on record. A snapshot that is durable
+    stays."""
     newer = report is not None and (known is None or report.snapshot_t > known.get("step", 0))
     return report if newer else None
 
 
 def _retain(context: ReconcileContext) -> Retain:
-    """What happens to the claim when the job is deleted now."""
+    """Return what happens to the claim when the job is deleted now."""
     claim, job = context.observed.children.volume_claim, context.observed.job
     if claim is not None and is_claim_of(claim, job):
         return retained(claim, job)
@@ -78,7 +79,8 @@ def _place(context: ReconcileContext, step: int, path: str, *, copied: bool) -> 
 def model_sentence(
     context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float
 ) -> str:
-    """Where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in seconds."""
+    """Say where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in
+    seconds."""
     claim, folder = names.volume_claim_name(context.observed.job.name), _folder(context)
     if model is None and not complete:
         return f"{_NONE} {folder}" if folder else f"{_NONE} claim {claim}; {_fate(context, _retain(context), retention, ended)}"
@@ -99,7 +101,7 @@ def model_sentence(
 
 
 def _folder(context: ReconcileContext) -> str:
-    """The folder that the job's claim is on this machine, as under `diloco up`; "": it is a claim of a cluster."""
+    """Return the folder that the job's claim is on this machine, as under `diloco up`; "": it is a claim of a cluster."""
     claim = context.observed.children.volume_claim
     return clip(claim.folder, _FOLDER) if claim is not None and is_claim_of(claim, context.observed.job) else ""
 
@@ -117,14 +119,14 @@ def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended
 
 
 def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> JobEnd:
-    """The end of a job that is over now; its message says where the model is."""
+    """Return the end of a job that is over now; its message says where the model is."""
     ended = parse_timestamp(format_timestamp(context.now))  # as lastTransitionTime will say it
     sentence = model_sentence(context, model_status(context, end.result), retention, complete=end.complete, ended=ended)
     return replace(end, message=f"{end.message.rstrip('.')}. {sentence}")
 
 
 def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, Any]:
-    """The status of a job that is over, with what changed since: what happens to the claim, and when."""
+    """Return the status of a job that is over, with what changed since: what happens to the claim, and when."""
     status, model = context.observed.job.status, model_status(context)
     return {
         **status,

@@ -41,7 +41,7 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Finding:
 
 
 def _awaited(context: ReconcileContext, scaling: Scaling) -> Grant | None:
-    """What the first unit of those waits for that were asked for; None: there are none."""
+    """Return what the first unit of those waits for that were asked for; None: there are none."""
     first = next((each for each in scaling.records.values() if state_of(each) is State.WAITING_FOR_GRANTOR), None)
     if first is None:
         return None

@@ -11,5 +11,5 @@ from diloco_operator.placement.request import HELP
 
 
 def with_remedies(causes: str, remedies: Sequence[str]) -> str:
-    """For Events, tables and logs; `status.pools[]` has both apart."""
+    """Join causes and remedies for Events, tables and logs; `status.pools[]` has both apart."""
     return f"{causes}{HELP}{'; '.join(remedies)}" if remedies else causes

@@ -35,7 +35,7 @@ class SecondStart:
 
 
 def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | None:
-    """Of a job that has ended; None: it stays as it is."""
+    """Find the second start of a job that has ended; None: it stays as it is."""
     status = context.observed.job.status
     if not end.complete:
         if not is_retry_due(context):
@@ -50,7 +50,7 @@ def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | N
 
 
 def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
-    """As the CRD's rule for changes of a complete job (`api.rules`)."""
+    """Say whether there is more to do, as the CRD's rule for changes of a complete job does (`api.rules`)."""
     reached, committed = progress.get("steps"), progress.get("tokens", 0)
     if reached is None or (training.tokens is not None and training.tokens <= committed):
         return False
@@ -65,7 +65,7 @@ def _from_where(status: Mapping[str, Any]) -> str:
 
 
 def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
-    """The status with which the job starts again; everything that says so changes in this one write."""
+    """Return the status with which the job starts again; everything that says so changes in this one write."""
     status = with_conditions(context.observed.job, starting_again(start.reason, start.message), context.now)
     training = context.spec.training
     progress = {key: value for key, value in (status.get("progress") or {}).items() if key not in ("heldOutLoss", "tokenBudget")}
@@ -78,11 +78,11 @@ def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapp
 
 
 def status_while_waiting(context: ReconcileContext, start: SecondStart) -> dict[str, Any]:
-    """The status as it is, with what the start waits for."""
+    """Return the status as it is, with what the start waits for."""
     text = f"{start.message}, as soon as the pod {names.syncer_pod_name(context.observed.job.name)} of its last run has gone"
     return with_conditions(context.observed.job, waiting_to_start(start.reason, text), context.now)
 
 
 def fresh_units(context: ReconcileContext, start: SecondStart) -> dict[str, UnitStatusRecord]:
-    """All units that are on record, with a new restart budget."""
+    """Return all units that are on record, with a new restart budget."""
     return {name: start_fresh(record, start.message, context.now) for name, record in context.before.items()}

@@ -46,7 +46,7 @@ type Statements = dict[ConditionType, Statement]
 
 
 def merge(previous: Sequence[Mapping[str, Any]], now_true: Statements, generation: int, now: float) -> list[dict[str, Any]]:
-    """`status.conditions`, in the order of `ConditionType`. lastTransitionTime moves only when a status changes."""
+    """Return `status.conditions`, in the order of `ConditionType`. lastTransitionTime moves only when a status changes."""
     before = {each["type"]: each for each in previous}
     found: list[dict[str, Any]] = []
     for kind in ConditionType:

@@ -84,7 +84,7 @@ def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: str) -> F
 
 
 def _known_to_train(context: ReconcileContext) -> AsOnRecord | None:
-    """What is on record of a job that trains, while an operator that has just started waits for its first report; else None."""
+    """Return what is on record of a job that trains, while an operator that has just started waits for its first report; else None."""
     if context.syncer_since >= context.observed.listening_since:
         return None
     on_record = context.observed.job.status.get("conditions") or ()

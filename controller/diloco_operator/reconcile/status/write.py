@@ -58,7 +58,7 @@ def write_status(
 def write_units(
     context: ReconcileContext, status: dict[str, Any], records: Mapping[str, UnitStatusRecord], *, may_wait: bool = False
 ) -> StatusWrite:
-    """The same with the Events of the units."""
+    """Return the same with the Events of the units."""
 
     def of_units() -> list[Event]:
         before = context.observed.job.status
@@ -85,8 +85,8 @@ def write_units(
 
 
 def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:
-    """Whether a later status can record the same: the end of every attempt that `records` account for the first time is in the status of
-    its pods, where a later reconcile finds it, also beside a successor. An operator that dies before the write needs the same."""
+    """Return whether a later status can record the same: the end of every attempt that `records` account for the first time is in the
+    status of its pods, where a later reconcile finds it, also beside a successor. An operator that dies before the write needs the same."""
     for name, record in records.items():
         known = context.before[name].ended_attempt if name in context.before else 0
         if record.ended_attempt > known:
@@ -97,7 +97,7 @@ def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord])
 
 
 def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, interval: float) -> tuple[dict[str, Any] | None, float | None]:
-    """(status to write or None, when to write or None). A change of figures alone waits until `interval` has passed."""
+    """Return (status to write or None, when to write or None). A change of figures alone waits until `interval` has passed."""
     last = (old.get("progress") or {}).get("updatedAt")
     if last is not None and "progress" in new:
         new["progress"]["updatedAt"] = last
@@ -116,14 +116,14 @@ _OUR_CONDITIONS = frozenset(ConditionType)
 
 
 def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without the conditions that others have added: the operator does not write them, and they stay."""
+    """Return the status without the conditions that others have added: the operator does not write them, and they stay."""
     conditions = status.get("conditions") or ()
     ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
     return status if len(ours) == len(conditions) else {**status, "conditions": ours}
 
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the figures that change with every outer step, or with every snapshot."""
+    """Return the status without the figures that change with every outer step, or with every snapshot."""
     units = [{k: v for k, v in unit.items() if k not in UNIT_FIGURES} for unit in status.get("units") or ()]
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     rest = {key: value for key, value in status.items() if key not in ("progress", "model")}

@@ -24,7 +24,7 @@ _REST_SHOWN_AFTER = 10.0
 
 
 def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
-    """The record with the state that the attempt is in now. `pods`: its own."""
+    """Return the record with the state that the attempt is in now. `pods`: its own."""
     seen = context.unit_report(record.name, record.attempt)
     state, reason, message = _state(context, record, pods, seen)
     until = record.paused_until if (state, reason) == (record.state, record.reason) else None  # without a report all stays as it was
@@ -45,7 +45,7 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
 
 
 def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
-    """What is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
+    """Return what is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
     assert context.report is not None
     until, before = float(round(context.report.received_at + seen.pause_left)), record.paused_until
     same = before is not None and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)

@@ -19,12 +19,13 @@ from diloco_operator.reconcile.units.timeouts import all_bound
 
 
 def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Answer | None:
-    """Of a unit that waits, with `pods` those of its attempt; None: there is nothing more to say, and its pods are looked at."""
+    """Return the answer for a unit that waits, with `pods` those of its attempt; None: there is nothing more to say, and its pods are
+    looked at."""
     return None if all_bound(pods) else registry.read_answer(context, record, pods)
 
 
 def granted_pods(context: ReconcileContext, pods: LearnerPods, records: Mapping[str, UnitStatusRecord]) -> list[Create]:
-    """The pods of units whose nodes are there, but for those that exist: a create may have failed, or an operator died."""
+    """Return the pods of units whose nodes are there, but for those that exist: a create may have failed, or an operator died."""
     creates: list[Create] = []
     for record in records.values():
         mine = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]

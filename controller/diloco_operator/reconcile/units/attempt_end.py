@@ -102,7 +102,7 @@ _REFUSALS = {
 
 
 def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
-    """How this pod of an attempt that should run ended; None while it goes on. `eviction_reason`: why units must leave its node."""
+    """Return how this pod of an attempt that should run ended; None while it goes on. `eviction_reason`: why units must leave its node."""
     if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
         return _classify_ended(pod, eviction_reason, now)
     if pod.disruption:
@@ -138,7 +138,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
 
 
 def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End | None:
-    """What asked a pod to leave that has ended at `at`; None: nothing did."""
+    """Return what asked a pod to leave that has ended at `at`; None: nothing did."""
     if pod.disruption:
         return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.disruption}", at)
     if eviction_reason:
@@ -151,8 +151,8 @@ def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End |
 
 
 def _with_detail(text: str, end: Termination) -> str:
-    """With what the program left as its termination message. One that a signal killed left none, unless another process of its pod did:
-    its log ends anywhere."""
+    """Add to the text what the program left as its termination message. One that a signal killed left none, unless another process of its
+    pod did: its log ends anywhere."""
     killed = (end.signal or end.exit_code > 128) and not end.said
     return text if killed or not end.message else f"{text}: {end.message}"
 
@@ -160,7 +160,7 @@ def _with_detail(text: str, end: Termination) -> str:
 def gang_end(
     pods: Sequence[PodView], hosts: int, eviction_reason: Callable[[str], str], now: float, *, ever_ran: bool, adopted: bool
 ) -> End | None:
-    """The end of an attempt, all or nothing over its hosts; None while it goes on.
+    """Return the end of an attempt, all or nothing over its hosts; None while it goes on.
 
     `hosts`: how many pods it should have. `ever_ran`: by the record it has run. `adopted`: its pods are newer than
     the record, so missing ones may not have been created yet.
@@ -191,7 +191,7 @@ def gang_end(
 
 
 def cause_due(end: End, pods: Sequence[PodView], now: float) -> float | None:
-    """Until when to wait for the cause of this end of a gang; None: it is known, or nothing is left that could tell it."""
+    """Return until when to wait for the cause of this end of a gang; None: it is known, or nothing is left that could tell it."""
     if end.kind is not EndKind.FAILURE or not end.is_symptom or all(pod.ended or pod.main_ended for pod in pods):
         return None
     # By a node's clock, which may be wrong: then nothing is waited for.

@@ -27,7 +27,7 @@ class PodCleanup(NamedTuple):
 
 
 def prune_pods(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> PodCleanup:
-    """Learner pods to delete, given the records as they will be once this plan's status is written."""
+    """Return learner pods to delete, given the records as they will be once this plan's status is written."""
     deletes, deadlines = force_deletes(context)
     for unit, pods in context.learners.items():
         record = records.get(unit)
@@ -46,15 +46,16 @@ def _why(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> s
 
 
 def _stays(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> bool:
-    """Whether the pod of an attempt that is over stays for its log. Units of a pool that is gone leave status, and so nothing of them."""
+    """Return whether the pod of an attempt that is over stays for its log. Units of a pool that is gone leave status, and so nothing of
+    them."""
     if not pod.ended or record.pool not in context.pools:
         return False
     return pod.attempt == record.failed_attempt or (record.state is UnitState.COMPLETED and pod.attempt == record.attempt)
 
 
 def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]:
-    """Learner pods that were asked to go on nodes that do not answer, and when others will be due. The syncer refuses what an old attempt
-    sends, so it is safe to forget a learner pod. The syncer's pod is never forced."""
+    """Return learner pods that were asked to go on nodes that do not answer, and when others will be due. The syncer refuses what an old
+    attempt sends, so it is safe to forget a learner pod. The syncer's pod is never forced."""
     deletes: list[Delete] = []
     deadlines: list[float] = []
     for pods in context.learners.values():
@@ -72,7 +73,7 @@ def force_deletes(context: ReconcileContext) -> tuple[list[Delete], list[float]]
 
 
 def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, complete: bool) -> PodCleanup:
-    """Pods to delete of a job that is over since `ended_at`. Those of a complete job get a while to end by themselves."""
+    """Return pods to delete of a job that is over since `ended_at`. Those of a complete job get a while to end by themselves."""
     deletes, deadlines = force_deletes(context)
     due = ended_at + (RECONCILE.end_by_itself if complete else 0.0)
     for pod in _remaining(context):
@@ -86,14 +87,14 @@ def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, co
 
 
 def remaining_pods(context: ReconcileContext, why: str) -> PodCleanup:
-    """Pods to delete of a job that is over and starts again: what runs, and the syncer's pod, whose name the next one needs."""
+    """Return pods to delete of a job that is over and starts again: what runs, and the syncer's pod, whose name the next one needs."""
     deletes, deadlines = force_deletes(context)
     return PodCleanup([*deletes, *(delete_pod(pod, why) for pod in _remaining(context))], deadlines)
 
 
 def _remaining(context: ReconcileContext) -> list[PodView]:
-    """Pods of a job that is over, without those that go already and those of learners that stay for their logs. The last attempt of a unit
-    had no other end than that of the job, however its pods ended."""
+    """Return pods of a job that is over, without those that go already and those of learners that stay for their logs. The last attempt of
+    a unit had no other end than that of the job, however its pods ended."""
     found = [context.syncer] if context.syncer is not None else []
     for unit, pods in context.learners.items():
         record = context.before.get(unit)

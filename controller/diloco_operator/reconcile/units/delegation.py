@@ -36,7 +36,7 @@ from diloco_operator.timeouts import RECONCILE
 
 
 def _cool_until(records: Iterable[UnitStatusRecord], now: float) -> float | None:
-    """When the last of these units that cool down may be asked for again; None: none cools down now."""
+    """Return when the last of these units that cool down may be asked for again; None: none cools down now."""
     pauses = [record.not_before for record in records if state_of(record) is State.COOLING_DOWN and record.not_before is not None]
     return max((until for until in pauses if now < until), default=None)
 
@@ -52,8 +52,8 @@ class Binding(NamedTuple):
 
 
 def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Binding:
-    """Of the running attempt of a delegated unit, with `pods` its own. An autoscaler may bring nodes one by one, and a node gets its labels
-    and devices bit by bit, so that for a while they may look like anything."""
+    """Read the binding of the running attempt of a delegated unit, with `pods` its own. An autoscaler may bring nodes one by one, and a
+    node gets its labels and devices bit by bit, so that for a while they may look like anything."""
     shape = context.shapes.get(record.pool)
     if shape is None or len(pods) < shape.hosts or not all_bound(pods) or not context.up_to_date(record):
         due = stuck_at(context, pods)
@@ -78,7 +78,8 @@ def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
 
 
 def stuck_at(context: ReconcileContext, pods: Sequence[PodView]) -> float | None:
-    """From when on a unit, of whose pods some have a node and others have none, counts as one for which kube-scheduler finds no place."""
+    """Return from when on a unit, of whose pods some have a node and others have none, counts as one for which kube-scheduler finds no
+    place."""
     bound = [bound_at(pod, context.now) for pod in pods]
     last = max((moment for moment in bound if moment is not None), default=None)
     return last + RECONCILE.half_bound if last is not None and None in bound else None
@@ -87,7 +88,7 @@ def stuck_at(context: ReconcileContext, pods: Sequence[PodView]) -> float | None
 def _one_slice(
     context: ReconcileContext, record: UnitStatusRecord, shape: Shape, nodes: Sequence[str], found: Sequence[Slice]
 ) -> str | None:
-    """The name of the slice, or of the group of hosts, that these nodes are; None: they are none of this shape."""
+    """Return the name of the slice, or of the group of hosts, that these nodes are; None: they are none of this shape."""
     if len(kinds_for(shape, kinds := {slice_.kind for slice_ in found})) != len(kinds):
         return None
     if shape.topology:
@@ -109,7 +110,7 @@ class Delegation(NamedTuple):
 
 
 def delegate(context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]) -> Delegation:
-    """`request`: all units that may run, those for which placement had no free slice among them; `records`: the units after placement.
+    """Delegate units to their grantors.
 
     What waits is kept as long as the job has room for it. New units are asked for in the pools that are worth most first, among equals in
     the order of the pools: those of the pools' minima, those of the job's minimum, and the others once every unit of the minima has its
@@ -176,13 +177,14 @@ class _Asking:
         return grantor_of(spec, pools[pool.name]) if not cannot_ask(spec, pools[pool.name], self._context.observed.without) else None
 
     def _room(self, pool: PoolRequest) -> int:
-        """A unit of the pool's minimum needs none in the job: once it has its nodes, one leaves that is beyond the minimum of its pool."""
+        """Return the room that the unit needs in the job; one of the pool's minimum needs none: once it has its nodes, one leaves that is
+        beyond the minimum of its pool."""
         mine = self._settled[pool.name] + self._waits[pool.name]
         in_job = self._job.max - self._total - self._waits.total()
         return min(max(in_job, pool.min - mine), pool.max - mine)
 
     def _candidates(self, pool: PoolRequest) -> list[str]:
-        """Units without hardware that may start now; the next one stands last."""
+        """Return units without hardware that may start now; the next one stands last."""
         if self._grantor(pool) is None:
             return []
         mine = [record for record in self._records.values() if record.pool == pool.name]
@@ -217,19 +219,19 @@ ASK = "an autoscaler, which provisioning.mode of the pool asks"
 
 # --- in words ----------------------------------------------------------------------------------------------------------
 def asked_message(grantor: Grantor, at: float) -> str:
-    """Of a unit for which nodes were asked for."""
+    """Say that nodes were asked for."""
     return f"asked {grantor.asked} for {grantor.gives.words} at {format_timestamp(at)}"
 
 
 def not_needed(record: UnitStatusRecord, why: str) -> tuple[str, str]:
-    """The message of a unit that the job has no room for any more, because of `why`, and what its grantor had said until then: without
-    that a pool that is not used could not say what was wrong with it."""
+    """Return the message of a unit that the job has no room for any more, because of `why`, and what its grantor had said until then:
+    without that a pool that is not used could not say what was wrong with it."""
     said = record.message if state_of(record) is State.WAITING_FOR_GRANTOR else record.grantor_said
     return f"{why}; until then: {said}" if said else why, said
 
 
 def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:
-    """Why pools do not have more units, with what was asked for."""
+    """Return why pools do not have more units, with what was asked for."""
     found = []
     for outcome in outcomes:
         pool = context.pools[outcome.pool]

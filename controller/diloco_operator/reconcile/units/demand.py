@@ -39,8 +39,7 @@ def allotment_request(
     *,
     may_start: bool = False,
 ) -> AllotmentRequest:
-    """`job`: the request to placement; `records`: its units afterwards; `unwanted`: units without a slice that could not use one now;
-    `avoid`: nodes that units use only if there are no others; `may_start`: a unit that got a slice now could start there at once.
+    """Return what the job has and wants, for the allotment.
 
     Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
     chosen = chooser_of(context.spec) is not None
@@ -152,7 +151,7 @@ def _pool_demand(
 
 
 def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | None:
-    """When a unit that runs may be asked to leave its slice, if that is later than now. One whose pods are refused cannot use it."""
+    """Return when a unit that runs may be asked to leave its slice, if that is later than now. One whose pods are refused cannot use it."""
     if not record.running or context.rejection((UNIT, record.name)) is not None:
         return None
     moment = context.observed.slices_since.get(record.name, context.now) + context.observed.config.minimum_hold
@@ -160,7 +159,7 @@ def settled_at(context: ReconcileContext, record: UnitStatusRecord) -> float | N
 
 
 def _is_stuck(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """A pod of the unit should have gone long ago: it is not known when its slice will be free."""
+    """Say whether a pod of the unit should have gone long ago: it is not known when its slice will be free."""
     latest = context.now - RECONCILE.stuck_deletion
     return any(pod.deletion is not None and pod.deletion < latest and not pod.ended for pod in context.learners.get(record.name, ()))
 

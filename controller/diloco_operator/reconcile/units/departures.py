@@ -13,8 +13,8 @@ from diloco_operator.reconcile.units.stragglers import leave_slow_hosts
 
 
 def depart(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """All units, of which those drain that were made from another template, whose pool has gone, whose slice another job gets, or whose
-    host is slow."""
+    """Return all units, of which those drain that were made from another template, whose pool has gone, whose slice another job gets, or
+    whose host is slow."""
     records = replace_outdated(context, records)
     records = leave_removed_pools(context, records)
     records = leave_revoked(context, records)

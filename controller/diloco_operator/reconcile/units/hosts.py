@@ -51,7 +51,8 @@ class BlamedFailure(NamedTuple):
 
 
 def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodView]) -> list[BlamedFailure]:
-    """The host that the end of an attempt counts against; none if the end is no failure or the host is unknown. `pods`: of the attempt."""
+    """Return the host that the end of an attempt counts against; none if the end is no failure or the host is unknown. `pods`: of the
+    attempt."""
     if end.kind is not EndKind.FAILURE or follows(end.reason, Follows.NOT_THE_HOST):
         return []
     nodes = {end.node} if end.node else {pod.node for pod in pods}
@@ -61,7 +62,7 @@ def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodVi
 
 
 def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], failures: Iterable[BlamedFailure]) -> JobHosts:
-    """The hosts on record, with the failures that are new, and which of them the job avoids now."""
+    """Return the hosts on record, with the failures that are new, and which of them the job avoids now."""
     hosts = _known(context)
     for blamed in failures:
         _add(context, hosts, blamed)
@@ -78,7 +79,7 @@ def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
 
 
 def _known(context: ReconcileContext) -> dict[str, HostRecord]:
-    """Those on record, without what is forgotten by now. A node that was replaced starts clean."""
+    """Return those on record, without what is forgotten by now. A node that was replaced starts clean."""
     found: dict[str, HostRecord] = {}
     budget = context.spec.learners.restart
     for node, record in read_hosts(context.observed.job.status).items():
@@ -98,7 +99,7 @@ def _known(context: ReconcileContext) -> dict[str, HostRecord]:
 
 
 def _forgotten_at(record: HostRecord, budget: Restart) -> float:
-    """When a host is as good as any other: the restart window after the last failure, and as long after it was avoided as it was."""
+    """Return when a host is as good as any other: the restart window after the last failure, and as long after it was avoided as it was."""
     after = record.last_failure + budget.window
     return after if record.avoided_until is None else max(after, record.avoided_until + _duration(record.avoidances))
 
@@ -120,7 +121,7 @@ def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: Blamed
 
 
 def _suspects(hosts: Mapping[str, HostRecord], now: float) -> list[str]:
-    """Hosts on which enough attempts failed, and those that failed once more after they were avoided."""
+    """Return hosts on which enough attempts failed, and those that failed once more after they were avoided."""
     evidence = _evidence(hosts)
     return [node for node, record in hosts.items() if evidence[node] >= FAILURES or record.avoided(now) or _on_probation(record)]
 
@@ -130,15 +131,15 @@ def _on_probation(record: HostRecord) -> bool:
 
 
 def _until(record: HostRecord) -> float:
-    """Until when a suspect is avoided. Counted from its last failure, so that nothing but a failure begins an avoidance."""
+    """Return until when a suspect is avoided. Counted from its last failure, so that nothing but a failure begins an avoidance."""
     if record.avoided_until is not None and record.last_failure < record.avoided_until:
         return record.avoided_until
     return record.last_failure + _duration(record.avoidances + 1)
 
 
 def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
-    """Host -> failures that count against it. Those of one unit count on the first hosts on which it failed only. A unit that was slow for
-    long proves as much as enough failures."""
+    """Return host -> failures that count against it. Those of one unit count on the first hosts on which it failed only. A unit that was
+    slow for long proves as much as enough failures."""
     seen: dict[str, list[str]] = {}
     count = dict.fromkeys(hosts, 0)
     for failure, node in sorted((failure, node) for node, record in hosts.items() for failure in record.failures):
@@ -153,7 +154,7 @@ def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
 def _blame_program(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostRecord], suspects: Sequence[str]
 ) -> str:
-    """Why it must be the program if attempts failed on all these hosts; "" where the hosts may be bad."""
+    """Return why it must be the program if attempts failed on all these hosts; "" where the hosts may be bad."""
     used = set(hosts)
     for record in records.values():
         shape = context.shapes.get(record.pool)
@@ -171,7 +172,8 @@ def _blame_program(
 def _is_replaceable(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], record: HostRecord, suspects: Sequence[str]
 ) -> bool:
-    """Whether every pool whose attempts failed on the host could run on others, in whatever state they are, that are not suspects."""
+    """Return whether every pool whose attempts failed on the host could run on others, in whatever state they are, that are not
+    suspects."""
     failed = {records[each.unit].pool for each in record.failures if each.unit in records}
     return all(_has_other_host(context, pool, suspects) for pool in context.spec.pools if pool.name in failed)
 
@@ -194,14 +196,15 @@ def _acquitted(record: HostRecord) -> HostRecord:
 
 
 def _most_important(hosts: Iterable[HostRecord], now: float) -> list[HostRecord]:
-    """As many as status has room for, by name."""
+    """Choose as many as status has room for, by name."""
     kept = sorted(hosts, key=lambda record: (not record.avoided(now), -len(record.failures), -record.last_failure, record.node))[:MAX_HOSTS]
     return sorted(kept, key=lambda record: record.node)
 
 
 # --- what follows for the units -----------------------------------------------------------------------------------------
 def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, budget: Restart, now: float) -> dict[str, UnitStatusRecord]:
-    """The units, of which those that would have budget left without their failures on one host, which is avoided now, start again."""
+    """Return the units, of which those that would have budget left without their failures on one host, which is avoided now, start
+    again."""
     found = dict(records)
     for name, record in records.items():
         if state_of(record) is not State.OUT_OF_RESTARTS:
@@ -224,13 +227,13 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
 
 
 def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
-    """The avoided host on which most of the failures happened that used up the unit's restart budget, and their number."""
+    """Return the avoided host on which most of the failures happened that used up the unit's restart budget, and their number."""
     counts = {node: sum(_counts(record, each) for each in hosts.records[node].failures) for node in hosts.avoided}
     return max(counts.items(), key=lambda item: item[1], default=("", 0))
 
 
 def _counts(record: UnitStatusRecord, failure: HostFailure) -> bool:
-    """Whether this is one of the failures on the unit's record. To be slow is none, and those before the first one are forgotten."""
+    """Return whether this is one of the failures on the unit's record. To be slow is none, and those before the first one are forgotten."""
     return failure.unit == record.name and not failure.is_slowness and failure.at >= record.failures[0]
 
 

@@ -43,14 +43,14 @@ class _Occupancy:
 
 
 def request_on_record(context: ReconcileContext) -> AllotmentRequest:
-    """What the job has and wants by its status."""
+    """Return what the job has and wants by its status."""
     known = {name: record for name, record in context.before.items() if record.pool in context.pools}
     records = without_places(context, known)
     return allotment_request(context, for_placement(context, job_request(context, records)), records)
 
 
 def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], avoid: Collection[str] = ()) -> JobRequest:
-    """All units that may run, those that wait for nodes among them. `avoid`: nodes that units use only if there are no others."""
+    """Return all units that may run, those that wait for nodes among them. `avoid`: nodes that units use only if there are no others."""
     by_pool: dict[str, list[UnitStatusRecord]] = {name: [] for name in context.pools}
     for record in records.values():
         by_pool.setdefault(record.pool, []).append(record)
@@ -71,15 +71,15 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
 
 
 def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
-    """A unit whose place a grantor chooses starts again wherever that is: it keeps no slice while nothing of it runs."""
+    """Return a unit whose place a grantor chooses starts again wherever that is: it keeps no slice while nothing of it runs."""
     if chooser_of(context.spec) is None:
         return records
     return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
 
 
 def for_placement(context: ReconcileContext, request: JobRequest) -> JobRequest:
-    """The request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives each
-    slice there that becomes free to the pods that wait. Where a grantor chooses the places, no slice is chosen here at all."""
+    """Return the request without what waits for nodes, and without what has no slice in a pool of which units wait: kube-scheduler gives
+    each slice there that becomes free to the pods that wait. Where a grantor chooses the places, no slice is chosen here at all."""
     if chooser_of(context.spec) is not None:
         return replace(request, pools=tuple(replace(_with_slices(pool), asked=0) for pool in request.pools))
     return replace(request, pools=tuple(_with_slices(pool) if pool.asked else pool for pool in request.pools))
@@ -99,12 +99,12 @@ def _occupancy(mine: list[UnitStatusRecord]) -> _Occupancy:
 
 
 def room_on_record(records: Mapping[str, UnitStatusRecord]) -> int:
-    """Units that status can still take in. One that ran stays on record, because its attempts must not come twice."""
+    """Return units that status can still take in. One that ran stays on record, because its attempts must not come twice."""
     return max(0, MAX_UNITS - len(records))
 
 
 def _most_new(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
-    """New units of one pool. The new ones of all pools, of which learners.max can start, must stay within the room."""
+    """Return new units of one pool. The new ones of all pools, of which learners.max can start, must stay within the room."""
     room = room_on_record(records)
     return room if room >= context.spec.learners.max else room // len(context.pools)
 
@@ -139,8 +139,8 @@ def _pool_request(
 
 
 def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
-    """A unit with processes stays, and one that waits for nodes has none. One without processes keeps its slice as long as it is usable and
-    fits the pool, which may have been edited, and no other can take the place of a bad host, or of a node that was given up."""
+    """Return a unit with processes stays, and one that waits for nodes has none. One without processes keeps its slice as long as it is
+    usable and fits the pool, which may have been edited, and no other can take the place of a bad host, or of a node that was given up."""
     if record.running or not record.slice:
         return UnitRequest(record.name, record.slice)
     fleet = context.observed.fleet
@@ -154,7 +154,7 @@ def _unit_request(context: ReconcileContext, requirements: SliceRequirements, re
 
 
 def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> int:
-    """Units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
+    """Return units that could run if the fleet had room for them, at most learners.max. Those that were given up cannot."""
     able, most_new = 0, _most_new(context, records)
     for pool in context.spec.pools:
         mine = [r for r in records.values() if r.pool == pool.name]

@@ -12,7 +12,7 @@ from diloco_operator.reconcile.units.stragglers import blame_slow_hosts, mark_sl
 
 
 def judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
-    """The units, and the context with the hosts that are to be avoided."""
+    """Return the units, and the context with the hosts that are to be avoided."""
     # 1. What became of each attempt.
     units = observe_units(context)
     # 2. Which units are slower than the others.

@@ -14,7 +14,7 @@ from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 
 def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """Units of a pool that spec.pools no longer has drain, and leave status with their last pod."""
+    """Return units of a pool that spec.pools no longer has drain, and leave status with their last pod."""
     found: dict[str, UnitStatusRecord] = {}
     for name, record in records.items():
         if record.pool in context.pools or record.state is UnitState.DRAINING:
@@ -28,7 +28,7 @@ def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitSta
 
 
 def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    """A unit of a suspended job: running ones drain, and those that were given up start again when the job resumes."""
+    """Return a unit of a suspended job: running ones drain, and those that were given up start again when the job resumes."""
     message = "the job is suspended"
     if record.running:
         if record.state is UnitState.DRAINING:
@@ -40,7 +40,7 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
 
 
 def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | None, now: float) -> UnitStatusRecord:
-    """A unit of a job that has just ended, with its counts from the job's result."""
+    """Return a unit of a job that has just ended, with its counts from the job's result."""
     counts = next((unit for unit in result.units if unit.unit == record.name), None) if result is not None else None
     if counts is not None:
         record = record._replace(tokens=counts.tokens, steps=counts.steps)

@@ -65,7 +65,7 @@ class UnitObservation(NamedTuple):
 
 
 def observe_units(context: ReconcileContext) -> Units:
-    """Of every unit on record, and of every unit that has pods."""
+    """Observe every unit on record, and every unit that has pods."""
     units = Units(dict(context.before), set(), [], nodes_to_avoid(context), [])
     for name, pods in context.learners.items():
         units.records.setdefault(name, new_unit(name, pods[0].pool, context.now))
@@ -84,7 +84,7 @@ def observe_units(context: ReconcileContext) -> Units:
 
 
 def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejection | None:
-    """Why the rest of an attempt cannot be created now, if only some of its pods were."""
+    """Return why the rest of an attempt cannot be created now, if only some of its pods were."""
     shape = context.shapes.get(record.pool)
     there = [pod for pod in context.learners[record.name] if pod.attempt == record.attempt]
     if record.state is not UnitState.STARTING or shape is None or len(there) >= shape.hosts:
@@ -93,13 +93,13 @@ def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejec
 
 
 def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection: Rejection) -> UnitObservation:
-    """The attempt ends: it would occupy what it cannot use."""
+    """End the attempt: it would occupy what it cannot use."""
     ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, rejection.message)
     return UnitObservation(ended, deadlines=(rejection.retry_at,))
 
 
 def observe_unit(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitObservation:
-    """The unit's record after everything that happened to its pods.
+    """Return the unit's record after everything that happened to its pods.
 
     Idempotent: an end that is on record (`ended_attempt`) is never accounted again.
     """
@@ -150,8 +150,8 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
 def _adopt(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int, failures: list[BlamedFailure]
 ) -> UnitStatusRecord:
-    """The record of an attempt whose pods were created by an operator that died before it wrote status. The failures of earlier ones are
-    added to `failures`."""
+    """Return the record of an attempt whose pods were created by an operator that died before it wrote status. The failures of earlier ones
+    are added to `failures`."""
     record = _account_older(context, record, pods, newest, failures)
     mine = [pod for pod in pods if pod.attempt == newest]
     first = mine[0]
@@ -160,14 +160,15 @@ def _adopt(
 
 
 def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
-    """A unit of which there are pods of an attempt that is not on record."""
+    """Return a unit of which there are pods of an attempt that is not on record."""
     message = "its pods were there, and their attempt was not on record"
     starting, event = UnitState.STARTING, UnitEvent.FOUND
     return transition(record, event, since, UnitReason.SCHEDULING, message, shown=starting, since=since, attempt=attempt, slice=slice_)
 
 
 def _slices(pods: Sequence[PodView]) -> set[str]:
-    """The slices of these pods. Of a group of many hosts only the first pods name it; each of the others must be on its own host of it."""
+    """Return the slices of these pods. Of a group of many hosts only the first pods name it; each of the others must be on its own host of
+    it."""
     found = {pod.slice for pod in pods if pod.slice}
     if len(found) == 1 and GROUP_SEPARATOR in (group := next(iter(found))):
         nodes = group.split(GROUP_SEPARATOR)
@@ -177,21 +178,21 @@ def _slices(pods: Sequence[PodView]) -> set[str]:
 
 
 def _without_slice(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """An operator died before it had created any of the pods that name the group, so the rest of the attempt cannot be created."""
+    """Return an operator died before it had created any of the pods that name the group, so the rest of the attempt cannot be created."""
     message = f"attempt {record.attempt} was created in part, and none of its pods names its slice; it is created again"
     never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
 
 def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:
-    """Two plans created the attempt, because the operator did not know how much of the first was carried out."""
+    """Return two plans created the attempt, because the operator did not know how much of the first was carried out."""
     message = f"attempt {record.attempt} was created on two slices, {' and '.join(sorted(slices))}; it is created again on one"
     never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
 
 def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView], *, adopted: bool) -> UnitObservation:
-    """How the running attempt goes on, or how it ended."""
+    """Return how the running attempt goes on, or how it ended."""
     health = {pod.node: _node_health(context, record, pod) for pod in current}
     deadlines = [each.recheck_at for each in health.values() if each.recheck_at is not None]
     end = gang_end(
@@ -227,7 +228,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
 
 
 def _never_whole(end: End, current: Sequence[PodView]) -> str:
-    """Why a delegated unit ended that never had all its nodes; "" if this end is that of any other unit."""
+    """Return why a delegated unit ended that never had all its nodes; "" if this end is that of any other unit."""
     if end.kind is EndKind.NEVER_RAN:
         return "its pods were deleted, but not by the operator, before they had nodes"
     if end.kind is EndKind.FAILURE and not all_bound(current):
@@ -236,7 +237,7 @@ def _never_whole(end: End, current: Sequence[PodView]) -> str:
 
 
 def _node_health(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> NodeHealth:
-    """A new node may have come to the scheduler before it came to us."""
+    """Return the health of a node; a new one may have come to the scheduler before it came to us."""
     bound = bound_at(pod, context.now)
     if state_of(record) is State.WAITING_FOR_GRANTOR and bound is not None and context.observed.fleet.node(pod.node) is None:
         due = bound + RECONCILE.node_seen
@@ -248,7 +249,7 @@ def _node_health(context: ReconcileContext, record: UnitStatusRecord, pod: PodVi
 def _account_older(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], newest: int, failures: list[BlamedFailure]
 ) -> UnitStatusRecord:
-    """Ends of attempts that are not on record: the next attempt exists, so they have ended."""
+    """Account the ends of attempts that are not on record: the next attempt exists, so they have ended."""
     for attempt in sorted({pod.attempt for pod in pods if pod.attempt < newest} | {record.attempt}):
         if attempt <= record.ended_attempt or attempt < record.attempt:
             continue
@@ -269,14 +270,15 @@ def _account_older(
 
 
 def _when(context: ReconcileContext, record: UnitStatusRecord, end: End) -> End:
-    """The end on the operator's clock. Its time comes from a node's clock, which may be hours off. With a clock that is behind, the failure
-    would be forgotten at once; with one that is ahead, the next attempt would start only then."""
+    """Return the end on the operator's clock. Its time comes from a node's clock, which may be hours off. With a clock that is behind, the
+    failure would be forgotten at once; with one that is ahead, the next attempt would start only then."""
     began = min(record.since, context.now) if record.since is not None else context.now
     return replace(end, at=min(max(end.at, began), context.now))
 
 
 def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """Times in the future were written by an operator whose clock was ahead, and would stop every time-out until they come."""
+    """Put times in the future on our clock: an operator whose clock was ahead wrote them, and they would stop every time-out until they
+    come."""
     latest = context.now + CLOCK_TOLERANCE
     paused = state_of(record) in (State.COOLING_DOWN, State.LOOKING_ELSEWHERE)
     longest = context.observed.config.unschedulable_retry_max if paused else context.spec.learners.restart.backoff.max
@@ -290,7 +292,7 @@ def _on_our_clock(context: ReconcileContext, record: UnitStatusRecord) -> UnitSt
 
 
 def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequence[PodView]) -> int:
-    """How many pods the attempt has. After a change of the pool only its own pods show it."""
+    """Return how many pods the attempt has. After a change of the pool only its own pods show it."""
     shape = context.shapes.get(record.pool)
     if shape is None or not context.up_to_date(record):
         return max(1, len(current))
@@ -298,7 +300,7 @@ def _hosts(context: ReconcileContext, record: UnitStatusRecord, current: Sequenc
 
 
 def _lingers(context: ReconcileContext, pods: Sequence[PodView]) -> bool:
-    """Some process of these pods may still run, and its kubelet will report when it has ended."""
+    """Say whether some process of these pods may still run, and its kubelet will report when it has ended."""
     return any(not (pod.ended or pod.never_runs or context.unreachable(pod.node)) for pod in pods)
 
 
@@ -318,14 +320,14 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
 
 
 def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
-    """Without what was added while its pods did not end."""
+    """Return why it drains, without what was added while its pods did not end."""
     if follows(record.reason, Follows.UNTIL_RESUMED) and not context.spec.suspend:
         return "the job was suspended and is resumed; the unit starts again when its pods have ended"
     return record.cause or record.message
 
 
 def _stuck(pods: Sequence[PodView]) -> str:
-    """What a person can do about pods that do not end. None is forced: on a node that answers, a process of theirs may still run."""
+    """Return what a person can do about pods that do not end. None is forced: on a node that answers, a process of theirs may still run."""
     first = min(pods, key=lambda pod: pod.name)
     assert first.deletion is not None, "chosen for it"
     return (
@@ -341,8 +343,8 @@ def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
 
 
 def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
-    """The end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with the
-    state."""
+    """Return the end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with
+    the state."""
     elsewhere = follows(record.reason, Follows.NEXT_ELSEWHERE)
     if not follows(record.reason, Follows.PLATFORM_ENDS):
         return End(EndKind.DRAINED, record.reason, why, now, leave_slice=elsewhere)
@@ -351,7 +353,8 @@ def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:
-    """A program that ends with status 0 while the syncer, well after, goes on was not done. One that had been asked to leave did so."""
+    """Return a program that ends with status 0 while the syncer, well after, goes on was not done. One that had been asked to leave did
+    so."""
     if record.state is not UnitState.COMPLETED or record.since is None or context.report is None or context.finishing:
         return UnitObservation(record)
     grace = context.observed.config.early_end_grace

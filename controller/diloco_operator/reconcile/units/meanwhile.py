@@ -16,7 +16,7 @@ from diloco_operator.reconcile.units.states import State, state_of
 
 
 def takes_slices(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Whether placement may give this unit a slice, although it waits for nodes. Not where its grantor chooses the place."""
+    """Return whether placement may give this unit a slice, although it waits for nodes. Not where its grantor chooses the place."""
     pool = context.pools.get(record.pool)
     grantor = grantor_of(context.spec, pool) if pool is not None else None
     if grantor is None or grantor.chooses or state_of(record) is not State.WAITING_FOR_GRANTOR:
@@ -29,7 +29,7 @@ def takes_slices(context: ReconcileContext, record: UnitStatusRecord) -> bool:
 
 
 def awaits_grant(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Whether nodes that are new may be those that this unit will be granted in a moment."""
+    """Return whether nodes that are new may be those that this unit will be granted in a moment."""
     pool = context.pools.get(record.pool)
     grantor = grantor_of(context.spec, pool) if pool is not None else None
     return grantor is not None and grantor.pods_follow and takes_slices(context, record)

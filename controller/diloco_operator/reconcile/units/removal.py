@@ -21,12 +21,12 @@ class Removal(NamedTuple):
 
 
 def remove_outdated(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Removal:
-    """Of attempts that are over or drain, given the records as they will be once this plan's status is written."""
+    """Remove the pods of attempts that are over or drain, given the records as they will be once this plan's status is written."""
     return _removal(context, records, prune_pods(context, records))
 
 
 def remove_all(context: ReconcileContext, pods: PodCleanup) -> Removal:
-    """Of a job that is over: these pods, and everything else."""
+    """Remove all of a job that is over: these pods, and everything else."""
     return _removal(context, {}, pods)
 
 

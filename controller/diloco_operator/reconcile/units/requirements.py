@@ -15,7 +15,7 @@ from diloco_operator.reconcile.grantors.registry import tolerations
 
 
 def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
-    """A request of this pool for no unit yet."""
+    """Return a request of this pool for no unit yet."""
     template = pool.template.spec
     return PoolRequest(
         name=pool.name,
@@ -34,7 +34,7 @@ def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
 
 
 def pool_requirements(context: ReconcileContext, pool: Pool) -> SliceRequirements:
-    """Of the slices of this pool's units."""
+    """Return the requirements of the slices of this pool's units."""
     return slice_requirements(hardware_request(context, pool))
 
 

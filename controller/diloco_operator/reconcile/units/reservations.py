@@ -31,8 +31,8 @@ _WITHOUT_SLICE = (UnitState.DRAINING, UnitState.FAILED, UnitState.COMPLETED)
 
 
 def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservations:
-    """What a job has reserved by its status and its pods: for an operator that has just started (every job, before the first reconcile),
-    and for a job of which not all writes of a plan succeeded."""
+    """Return what a job has reserved by its status and its pods: for an operator that has just started (every job, before the first
+    reconcile), and for a job of which not all writes of a plan succeeded."""
     if job.spec is None or job.derived is None:
         return bound_nodes(job, pods, fleet)
     records = read_units(job.status)
@@ -41,7 +41,7 @@ def reservations(job: Job, pods: Sequence[PodView], fleet: Fleet) -> Reservation
 
 
 def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Reservations:
-    """The same after a reconcile."""
+    """Return the same after a reconcile."""
     observed = context.observed
     running = ((record.name, record.pool, record.slice) for record in records.values() if record.state not in _WITHOUT_SLICE)
     derived = observed.job.derived
@@ -51,7 +51,8 @@ def reserved_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRe
 
 
 def bound_nodes(job: Job, pods: Iterable[PodView], fleet: Fleet) -> Reservations:
-    """Nodes to which a learner pod of this job is bound and has not ended, if it requests accelerators or its unit has them by status."""
+    """Return nodes to which a learner pod of this job is bound and has not ended, if it requests accelerators or its unit has them by
+    status."""
     return _together(job.derived, _bound(job, pods, read_units(job.status), fleet))
 
 
@@ -71,7 +72,7 @@ def _bound(job: Job, pods: Iterable[PodView], records: Mapping[str, UnitStatusRe
 
 
 def _was_granted(job: Job, pod: PodView, record: UnitStatusRecord | None, fleet: Fleet) -> bool:
-    """Whether the unit of this pod has the pod's node by its record."""
+    """Return whether the unit of this pod has the pod's node by its record."""
     shape = job.derived.shapes.get(record.pool) if job.derived is not None and record is not None else None
     if shape is None or record is None or not record.slice:
         return False
@@ -79,8 +80,8 @@ def _was_granted(job: Job, pod: PodView, record: UnitStatusRecord | None, fleet:
 
 
 def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations:
-    """A unit takes no less than each of its attempts: a new one starts when the old one has gone. Units of a pool of which it is unknown
-    whether they share hosts take whole ones."""
+    """Join reservations: a unit takes no less than each of its attempts, as a new one starts when the old one has gone. Units of a pool of
+    which it is unknown whether they share hosts take whole ones."""
     whole: set[str] = set()
     shared: dict[tuple[str, str], Resources] = {}
     for node, unit, pool, takes in claims:
@@ -94,7 +95,8 @@ def _together(derived: Derived | None, claims: Iterable[_Claim]) -> Reservations
 
 
 def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Sequence[PodView]]) -> Iterator[tuple[str, str, str]]:
-    """Unit, pool and slice of each unit by its record, and by the pods of a newer attempt: an operator died before it recorded that."""
+    """Yield unit, pool and slice of each unit by its record, and by the pods of a newer attempt: an operator died before it recorded
+    that."""
     for record in records.values():
         if record.state not in _WITHOUT_SLICE and record.slice:
             yield record.name, record.pool, record.slice
@@ -107,7 +109,7 @@ def _attempts(records: Mapping[str, UnitStatusRecord], learners: Mapping[str, Se
 
 
 def _slice_nodes(units: Iterable[tuple[str, str, str]], derived: Derived | None, fleet: Fleet) -> Iterator[_Claim]:
-    """Of units, each with its pool and the name of its slice. A name that is not of the pool's shape holds nothing."""
+    """Yield the nodes of units, each with its pool and the name of its slice. A name that is not of the pool's shape holds nothing."""
     for unit, pool, name in units:
         shape = derived.shapes.get(pool) if derived is not None else None
         if derived is None or shape is None or not name:

@@ -28,18 +28,18 @@ def backoff_seconds(budget: Restart, failures: int) -> float:
 
 
 def restarted(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
-    """The restarts between two records of the units, each with the reason why its attempt ended."""
+    """Return the restarts between two records of the units, each with the reason why its attempt ended."""
     none = UnitStatusRecord("", "")
     return tuple(UnitRestart(name, record.reason) for name, record in after.items() if record.restarts > before.get(name, none).restarts)
 
 
 def is_retry_due(context: ReconcileContext) -> bool:
-    """The user has asked for a retry that the operator has not acted on."""
+    """Say whether the user has asked for a retry that the operator has not acted on."""
     return (context.spec.retry or 0) > (context.observed.job.status.get("retry") or 0)
 
 
 def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """The units; if a retry is due, those that were given up start again."""
+    """Return the units; if a retry is due, those that were given up start again."""
     if not is_retry_due(context):
         return dict(records)
     text = f"retry {context.spec.retry}: the unit starts again"
@@ -47,12 +47,13 @@ def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRe
 
 
 def start_fresh(record: UnitStatusRecord, message: str, now: float) -> UnitStatusRecord:
-    """A unit without processes that starts again with a new restart budget. Its attempts go on counting: the syncer refuses older ones."""
+    """Return a unit without processes that starts again with a new restart budget. Its attempts go on counting: the syncer refuses older
+    ones."""
     return transition(record, UnitEvent.RETRIED, now, UnitReason.RETRIED, message, since=now)
 
 
 def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -> UnitStatusRecord:
-    """The record with the end of its attempt. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
+    """Return the record with the end of its attempt. Idempotent through `ended_attempt`: the caller asks only for newer ones."""
     lost_at = record.ended_at if record.ended_at is not None else end.at  # attempts that end before they contribute are one loss
     slice_ = "" if end.leave_slice else record.slice
     match end.kind:

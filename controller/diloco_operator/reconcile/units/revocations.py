@@ -26,7 +26,7 @@ _ABLE = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.STARTING, UnitState
 
 
 def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """The units, of which those drain that the allotment has revoked. Those that do not train leave their slices at once."""
+    """Return the units, of which those drain that the allotment has revoked. Those that do not train leave their slices at once."""
     found = dict(records)
     trained = _Trained.of(context, records) if context.observed.revoked else None
     for name, winner in context.observed.revoked.items():

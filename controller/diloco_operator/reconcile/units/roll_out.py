@@ -58,7 +58,7 @@ def stopped_roll_outs(context: ReconcileContext, records: Mapping[str, UnitStatu
 
 
 def _has_failed(record: UnitStatusRecord) -> bool:
-    """Whether an attempt of the unit failed since it contributed last."""
+    """Return whether an attempt of the unit failed since it contributed last."""
     if record.ended_at is None:
         return False
     return record.state is UnitState.FAILED or (bool(record.failures) and record.failures[-1] >= record.ended_at)

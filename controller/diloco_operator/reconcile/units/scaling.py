@@ -137,7 +137,7 @@ def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placemen
 
 
 def _any_hosts(context: ReconcileContext, shape: Shape) -> list[Host]:
-    """Hosts of slices as a unit of this shape has them, free or not; empty: the fleet has too few."""
+    """Return hosts of slices as a unit of this shape has them, free or not; empty: the fleet has too few."""
     found = [host for slice_ in itertools.islice(context.observed.fleet.slices(shape), shape.slots) for host in slice_.hosts]
     return found if len(found) == shape.hosts else []
 
@@ -159,7 +159,7 @@ def _place(
 
 # --- the answer --------------------------------------------------------------------------------------------------------
 def _busy_nodes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, dict[str, str]]:
-    """Node -> unit -> a pod on it that has not ended, of an attempt that is over: no other may start beside it."""
+    """Return node -> unit -> a pod on it that has not ended, of an attempt that is over: no other may start beside it."""
     busy: dict[str, dict[str, str]] = {}
     for unit, pods in context.learners.items():
         record = records[unit]
@@ -251,7 +251,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
 
 
 def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, waits: str, now: float) -> UnitStatusRecord:
-    """A unit that waits for something. How its last attempt ended comes first: it is what a reader needs most."""
+    """Return a unit that waits for something. How its last attempt ended comes first: it is what a reader needs most."""
     ended = record.state is UnitState.BACKING_OFF or follows(record.reason, Follows.NO_FAILURE)
     cause = record.cause or (record.message if ended else "")
     message = f"{cause}; {waits}" if cause else waits
@@ -269,7 +269,7 @@ def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitSt
 
 
 def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Unpack[Changes]) -> UnitStatusRecord:
-    """A unit that gets or loses its slice, and is otherwise as it was."""
+    """Return a unit that gets or loses its slice, and is otherwise as it was."""
     kept = Changes(cause=record.cause)
     return transition(record, event, now, record.reason, record.message, **(kept | changes))
 
@@ -288,7 +288,7 @@ def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRec
 
 
 def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, str]:
-    """Why a unit has no slice: reason and message."""
+    """Return why a unit has no slice: reason and message."""
     refused = context.refused_pods(left.pool)
     if refused is None:
         return left.reason, left.message
@@ -297,7 +297,7 @@ def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) 
 
 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:
-    """Status shows the units that the minima ask for even if they never had hardware, each with its reason."""
+    """Show the units that the minima ask for even if they never had hardware, each with its reason."""
     learners = context.spec.learners
     waits = sum((r.state in _WAITING and not r.slice) or state_of(r) is State.WAITING_FOR_GRANTOR for r in scaling.records.values())
     short = learners.min - scaling.placed - waits
@@ -314,7 +314,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
 
 
 def _forget_unneeded(scaling: Scaling, placement: Placement) -> None:
-    """A unit that never ran and is not needed leaves status; one that ran stays, because its attempt must not come twice."""
+    """Drop a unit that never ran and is not needed from status; one that ran stays, because its attempt must not come twice."""
     for left in placement.unplaced:
         record = scaling.records.get(left.unit)
         if record is not None and record.attempt == 0 and not left.waits:

@@ -123,7 +123,7 @@ class State(enum.Enum):
         return self.value
 
     def fits(self, shown: UnitState, reason: str, *, placed: bool) -> bool:
-        """Whether a unit with this state, reason and slice in its status is in it."""
+        """Return whether a unit with this state, reason and slice in its status is in it."""
         row = self.row
         return shown in row.shown and (not row.reasons or reason in row.reasons) and row.placed in (None, placed)
 

@@ -36,7 +36,7 @@ _PEERS = 3
 
 
 def normal_steps(records: Mapping[str, UnitStatusRecord], report: Report) -> dict[tuple[str, str], float]:
-    """Pool and template -> seconds of a step of the middle unit, without waiting; only of those of which enough units train."""
+    """Return pool and template -> seconds of a step of the middle unit, without waiting; only of those of which enough units train."""
     found: dict[tuple[str, str], list[float]] = {}
     for name, record in records.items():
         seen = report.units.get(name)
@@ -46,12 +46,12 @@ def normal_steps(records: Mapping[str, UnitStatusRecord], report: Report) -> dic
 
 
 def _peers_of(record: UnitStatusRecord) -> tuple[str, str]:
-    """Units are compared with those of the same template: another one may take larger batches."""
+    """Return the key of those with which a unit is compared: of the same template, as another one may take larger batches."""
     return record.pool, record.template_hash
 
 
 def mark_slow(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """The units, with since when each is slow. Without a report it stays as it is."""
+    """Return the units, with since when each is slow. Without a report it stays as it is."""
     normal = normal_steps(records, context.report) if context.report is not None else {}
     found = dict(records)
     for name, record in records.items():
@@ -73,7 +73,7 @@ def mark_slow(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 
 
 def _explained(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """With the reason for all to see, where there is no other one."""
+    """Return the record with the reason for all to see, where there is no other one."""
     if is_straggler(context, record) and state_of(record) is State.TRAINING and not record.reason:
         return transition(record, UnitEvent.SLOW, context.now, UnitReason.SLOW, _text(record))
     return record
@@ -86,12 +86,13 @@ def _text(record: UnitStatusRecord) -> str:
 
 
 def is_straggler(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Whether it has been slow for long."""
+    """Return whether it has been slow for long."""
     return record.state is UnitState.TRAINING and record.slow_since is not None and context.now - record.slow_since >= SLOW_FOR
 
 
 def blame_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[BlamedFailure]:
-    """The hosts that stragglers run on, as if an attempt had failed there. Of a unit of several hosts it is not known which one is slow."""
+    """Return the hosts that stragglers run on, as if an attempt had failed there. Of a unit of several hosts it is not known which one is
+    slow."""
     found = []
     for record in records.values():
         if is_straggler(context, record):
@@ -103,8 +104,8 @@ def blame_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatus
 
 
 def leave_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> dict[str, UnitStatusRecord]:
-    """The units, of which stragglers drain whose host is avoided, if another slice is free: no more at once than may move, and none that a
-    minimum needs. Those whose places a grantor chooses stay."""
+    """Return the units, of which stragglers drain whose host is avoided, if another slice is free: no more at once than may move, and none
+    that a minimum needs. Those whose places a grantor chooses stay."""
     found = dict(records)
     if chooser_of(context.spec) is not None or context.finishing:
         return found
@@ -128,6 +129,6 @@ def _pods(context: ReconcileContext, record: UnitStatusRecord) -> Sequence[PodVi
 
 
 def _is_spare(context: ReconcileContext, record: UnitStatusRecord, records: Mapping[str, UnitStatusRecord]) -> bool:
-    """Whether the minima hold without it."""
+    """Return whether the minima hold without it."""
     training = [each.pool for each in records.values() if each.state is UnitState.TRAINING]
     return len(training) > context.spec.learners.min and training.count(record.pool) > context.pools[record.pool].learners.min

@@ -91,7 +91,7 @@ class _Wait(NamedTuple):
 
 
 def timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Timeout:
-    """Of the running attempt, with `pods` its own."""
+    """Find the timeout of the running attempt, with `pods` its own."""
     since = record.since if record.since is not None else context.now
     if record.state is UnitState.STARTING and not all_run(pods):
         return _start_timeout(context, pods, since)
@@ -104,24 +104,24 @@ def timed_out(context: ReconcileContext, record: UnitStatusRecord, pods: Sequenc
 
 
 def all_run(pods: Sequence[PodView]) -> bool:
-    """Whether the main container of every pod runs or has run."""
+    """Return whether the main container of every pod runs or has run."""
     return bool(pods) and all(_has_run(pod) for pod in pods)
 
 
 def all_bound(pods: Sequence[PodView]) -> bool:
-    """Whether a scheduler has bound every pod."""
+    """Return whether a scheduler has bound every pod."""
     return bool(pods) and all(pod.startup is None or pod.startup.bound_at is not None for pod in pods)
 
 
 def bound_at(pod: PodView, now: float) -> float | None:
-    """When a scheduler bound the pod; None: it is not bound. Of one that runs only its start is known, by the clock of its node."""
+    """Return when a scheduler bound the pod; None: it is not bound. Of one that runs only its start is known, by the clock of its node."""
     if pod.startup is not None:
         return pod.startup.bound_at
     return max(pod.created, min(pod.running_since or 0.0, now))
 
 
 def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, str]:
-    """Reason and message of an attempt whose pods do not all run yet: what the first of them waits for."""
+    """Return reason and message of an attempt whose pods do not all run yet: what the first of them waits for."""
     since = record.since if record.since is not None else context.now
     waits = _waits(context, pods, since)
     if not waits:
@@ -136,7 +136,7 @@ def _has_run(pod: PodView) -> bool:
 
 # --- until its pods run -----------------------------------------------------------------------------------------------
 def _start_timeout(context: ReconcileContext, pods: Sequence[PodView], since: float) -> Timeout:
-    """By the pod whose time is up first. As long as nodes are missing, nothing else of the unit can be late."""
+    """Find the timeout of the pod whose time is up first. As long as nodes are missing, nothing else of the unit can be late."""
     waits = _waits(context, pods, since)
     nodes = [wait for wait in waits if wait.step is StartStep.NODES]
     timed = [(wait.due, wait) for wait in nodes or waits if wait.due is not None]
@@ -188,7 +188,7 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
 
 
 def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wait:
-    """It waits for what its grantor says, and for its node, which may not exist yet."""
+    """Return what a pod waits for: what its grantor says, and its node, which may not exist yet."""
     step, words = StartStep(wait.waits), wait.words
     if wait.began is None:
         return _Wait(pod, step, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
@@ -205,7 +205,7 @@ def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wai
 
 
 def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
-    """The kubelet tries again by itself, but a registry that refuses an image does not change its mind."""
+    """Return the wait for an image; the kubelet tries again by itself, but a registry that refuses an image does not change its mind."""
     timeouts = context.spec.learners.timeouts
     words = _clip(startup.image_problem)
     began = _network_ready(context, startup, bound)
@@ -218,7 +218,7 @@ def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup,
 
 
 def is_refused(problem: str) -> bool:
-    """Whether a kubelet's words about an image mean that a further pull would fail in the same way."""
+    """Return whether a kubelet's words about an image mean that a further pull would fail in the same way."""
     reason, _, detail = problem.partition(": ")
     return reason in _REFUSED_REASONS or any(words in detail.lower() for words in _REFUSALS)
 
@@ -231,7 +231,8 @@ def _prepare(context: ReconcileContext, pod: PodView, startup: PodStartup, bound
 
 
 def _pull_or_start(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
-    """Volumes and network are there. No time says when images were there: what comes after them has the time of both."""
+    """Return the wait once volumes and network are there. No time says when images were there: what comes after them has the time of
+    both."""
     timeouts = context.spec.learners.timeouts
     ready = _network_ready(context, startup, bound)
     if startup.init_runs:
@@ -258,7 +259,7 @@ def _too_slow_to_start(context: ReconcileContext, pod: PodView, words: str) -> E
 
 
 def _network_ready(context: ReconcileContext, startup: PodStartup, bound: float) -> float:
-    """When the pulls began. The time is that of the node's clock, so it counts only within the time that the step before it had."""
+    """Return when the pulls began. The time is that of the node's clock, so it counts only within the time that the step before it had."""
     latest = min(context.now, bound + context.spec.learners.timeouts.start)
     return between(bound, startup.network_at, latest, context.now)
 
@@ -269,8 +270,8 @@ def _clip(words: str) -> str:
 
 # --- once they run ----------------------------------------------------------------------------------------------------
 def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: float) -> Timeout:
-    """Its pods run, but the syncer has not seen it. Counts from when the operator first saw all of them run: that is on record as the
-    time of Joining."""
+    """Find the time-out of an attempt whose pods run, but which the syncer has not seen. Counts from when the operator first saw all of
+    them run: that is on record as the time of Joining."""
     if record.state not in (UnitState.STARTING, UnitState.JOINING):
         return Timeout()
     limit = context.spec.learners.timeouts.join
@@ -282,8 +283,8 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: fl
 
 
 def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) -> Timeout:
-    """The syncer does not hear from its process any more, or only that it is alive, without a step. Only a report shows this, so its time
-    counts."""
+    """Find the time-out of a process from which the syncer does not hear any more, or only that it is alive, without a step. Only a report
+    shows this, so its time counts."""
     if seen.phase not in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING, UnitPhase.DISCONNECTED):
         return Timeout()
     # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
@@ -302,7 +303,7 @@ def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) 
 
 
 def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, str]]:
-    """What a unit has not done for long: (for how many seconds, how many it may, what to say when they are over)."""
+    """Yield what a unit has not done for long: (for how many seconds, how many it may, what to say when they are over)."""
     learners = context.spec.learners
     stall = learners.stall_timeout
     stall_words = f"{format_duration(stall)} (learners.stallTimeout)"

@@ -250,7 +250,7 @@ def transition(
 
 
 def _shown(event: UnitEvent) -> UnitState:
-    """The only `state` that the event leads to."""
+    """Return the only `state` that the event leads to."""
     found = _LEADS_TO[event]
     assert len(found) == 1, "where an event has several, the caller says which"
     return found[0]

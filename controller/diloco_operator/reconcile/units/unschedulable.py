@@ -27,7 +27,7 @@ from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 
 def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> NoPlace | None:
-    """Of an attempt that does not train yet: whether it shares a node with a learner of another operator that was created first.
+    """Say whether an attempt that does not train yet shares a node with a learner of another operator that was created first.
 
     Two operators that choose one host in the same moment both get it if both pods fit. Both apply this rule, so one of them leaves.
     """
@@ -51,7 +51,8 @@ def _created(use: PodUse) -> tuple[float, str]:
 
 
 def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPlace) -> UnitStatusRecord:
-    """The record of a unit that gives its slice up. The pause doubles with each time in a row, or the unit would run through all slices."""
+    """Return the record of a unit that gives its slice up. The pause doubles with each time in a row, or the unit would run through all
+    slices."""
     in_a_row = record.unschedulable + 1
     not_before = context.now + _pause(context, record, in_a_row)
     times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
@@ -70,15 +71,15 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
 
 
 def _pause(context: ReconcileContext, record: UnitStatusRecord, in_a_row: int) -> float:
-    """Seconds. Up to half of them are taken off, by the job's identity: two operators that disturb each other must not begin again at the
-    same moment."""
+    """Return seconds. Up to half of them are taken off, by the job's identity: two operators that disturb each other must not begin again
+    at the same moment."""
     config = context.observed.config
     draw = hashlib.sha256(f"{context.observed.job.uid}/{record.name}/{record.attempt}".encode()).digest()[0] / 255
     return exponential(config.unschedulable_retry, config.unschedulable_retry_max, in_a_row) * (1 - draw / 2)
 
 
 def nodes_to_avoid(context: ReconcileContext) -> dict[str, float]:
-    """Nodes that units of the job gave up lately, by its status -> when."""
+    """Return nodes that units of the job gave up lately, by its status -> when."""
     found = {
         raw["name"]: min(parse_timestamp(raw["since"]), context.now) for raw in context.observed.job.status.get("unschedulableNodes") or ()
     }
@@ -87,16 +88,16 @@ def nodes_to_avoid(context: ReconcileContext) -> dict[str, float]:
 
 
 def write_nodes(nodes: Mapping[str, float]) -> list[dict[str, Any]]:
-    """For status, the newest at most `MAX_UNSCHEDULABLE_NODES`."""
+    """Write for status the newest nodes, at most `MAX_UNSCHEDULABLE_NODES`."""
     newest = sorted(nodes.items(), key=lambda item: (-item[1], item[0]))[:MAX_UNSCHEDULABLE_NODES]
     return [{"name": name, "since": format_timestamp(since)} for name, since in newest]
 
 
 def slices_given_up(before: Mapping[str, UnitStatusRecord], after: Mapping[str, UnitStatusRecord]) -> tuple[UnitRestart, ...]:
-    """Units that gave their slice up between two records."""
+    """Return units that gave their slice up between two records."""
     return tuple(UnitRestart(name, record.reason) for name, record in after.items() if gave_slice_up(before.get(name), record))
 
 
 def gave_slice_up(before: UnitStatusRecord | None, after: UnitStatusRecord) -> bool:
-    """Whether the unit gave its slice up between two records; `before` None: there was none."""
+    """Return whether the unit gave its slice up between two records; `before` None: there was none."""
     return state_of(after) in GAVE_SLICE_UP and after.ended_attempt > (before.ended_attempt if before is not None else 0)

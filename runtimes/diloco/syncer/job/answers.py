@@ -44,7 +44,7 @@ class Answers:
         unit_stats: UnitStatsTable,
         submit: Callable[[StreamEvent | AnswerDecoded], None],
     ) -> None:
-        """`submit` queues an event for the engine's task."""
+        """Take answers; `submit` queues an event for the engine's task."""
         self._exchanges = exchanges
         self._membership = membership
         self._peers = peers
@@ -201,6 +201,6 @@ class Answers:
 
 
 def _settle[T](future: asyncio.Future[T], result: T) -> None:
-    """Unless it is done: cancelled, as the stream has ended meanwhile."""
+    """Set the result unless the future is done: cancelled, as the stream has ended meanwhile."""
     if not future.done():
         future.set_result(result)

@@ -24,15 +24,15 @@ class AwakeClock:
         self._slept = 0.0
 
     def look(self, now: float) -> None:
-        """The process is awake."""
+        """Note that the process is awake."""
         if self._looked_at is not None:
             self._slept += max(0.0, now - self._looked_at - LONGEST_GAP)
         self._looked_at = now
 
     def of(self, now: float) -> float:
-        """The core's time at `now`, seconds."""
+        """Return the core's time at `now`, seconds."""
         return now - self._slept
 
     def back(self, awake: float) -> float:
-        """When the core's time will be `awake`, if this process stays awake until then."""
+        """Return when the core's time will be `awake`, if this process stays awake until then."""
         return awake + self._slept

@@ -58,7 +58,8 @@ class Donors:
     """Of one job and one process of the syncer."""
 
     def __init__(self, sync_interval: int, grant: Callable[[], bytes], restored_at: float | None) -> None:
-        """`sync_interval`: H. `grant` draws random bytes. `restored_at`: when this process went on with a job; None: it began one."""
+        """Begin with `sync_interval`: H. `grant` draws random bytes. `restored_at`: when this process went on with a job; None: it began
+        one."""
         self._interval = sync_interval
         self._grant = grant
         self._from, self._until = (0.0, 0.0) if restored_at is None else (restored_at + SETTLE, restored_at + AFTER_RESTART)

@@ -176,11 +176,12 @@ class Engine:
         self._events.put_nowait(event)
 
     def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
-        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send."""
+        """Return bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not
+        send."""
         return self._payloads.expected(peer, chunk)
 
     def memory(self, size: int) -> NDArray[np.uint8]:
-        """So many bytes for a payload whose first chunk `expected_bytes` has admitted."""
+        """Give so many bytes for a payload whose first chunk `expected_bytes` has admitted."""
         return self._payloads.memory(size)
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
@@ -202,21 +203,21 @@ class Engine:
             self._unit_stats.of(peer.session.unit).sent_bytes += len(chunk.data)
 
     def report(self) -> Report:
-        """The present state of the job."""
+        """Return the present state of the job."""
         return make_report(self._facts(), self.exchanges.core, self.work.ledger, self._unit_stats, self._clock())
 
     def entries(self, after: int) -> tuple[list[Entry], bool]:
-        """What happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
+        """Return what happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
         found = self.recent.after(after)
         return found, (found[-1].number if found else after) < self.recent.last
 
     def result(self) -> Result:
-        """The result of a complete job."""
+        """Return the result of a complete job."""
         assert self.exchanges.core is not None
         return make_result(self._facts(), self.exchanges.core, self.work.ledger, self._unit_stats)
 
     def ledger(self) -> str:
-        """Which samples were trained, human-readable."""
+        """Return which samples were trained, human-readable."""
         return ledger_text(self.work.ledger)
 
     def _facts(self) -> Facts:
@@ -275,7 +276,7 @@ class Engine:
             await self._tape.close()
 
     async def _serve(self) -> None:
-        """Until the job is complete or `stop` is called."""
+        """Serve until the job is complete or `stop` is called."""
         self._advance()
         while not self._stopping.is_set() and not self._over():
             try:
@@ -448,7 +449,7 @@ class Engine:
         self._tape.after_notes(send)
 
     def _take_up_progress(self, leader: Peer, now: float) -> None:
-        """All ranks may be there now: what the leader has reported counts."""
+        """Count what the leader has reported, once all ranks are there."""
         if leader.session is not None and (rejected := self._progress_reported(leader, leader.session, now)):
             self._membership.refuse(leader, rejected, now)
 
@@ -563,5 +564,5 @@ def _most_values(core: Core | None) -> int:
 
 
 def _name(event: StreamEvent) -> str:
-    """What the event brings, in the words of the wire."""
+    """Return what the event brings, in the words of the wire."""
     return type(event).__name__.removesuffix("Received").removesuffix("Reported").removesuffix("Requested")

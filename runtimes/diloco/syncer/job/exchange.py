@@ -81,8 +81,8 @@ class Exchanges:
         submit: Callable[[MergeComputed | MergeDurable], None],
         tokens: Sequence[int] | None = None,
     ) -> None:
-        """`core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's task. `tokens`: per
-        fragment those that were committed when its version was made; None: those that are now."""
+        """Hold the exchange; `core`: of the restored state; None: the job has no parameters yet. `submit` queues an event for the engine's
+        task. `tokens`: per fragment those that were committed when its version was made; None: those that are now."""
         self.core = core
         """None: no learner has said yet what the model looks like."""
         self.seeding = Seeding()
@@ -130,25 +130,25 @@ class Exchanges:
         return self.core.fragments if self.core is not None else ()
 
     def close(self) -> None:
-        """No arithmetic begins any more."""
+        """Close the exchange: no arithmetic begins any more."""
         self._arithmetic.close()
 
     # --- members ------------------------------------------------------------------------------------------------------
 
     def open(self, layout: Layout) -> Layout:
-        """The layout of the job; if there is none yet, `layout` is. Raises LayoutError if it cannot be."""
+        """Return the layout of the job; if there is none yet, `layout` is. Raises LayoutError if it cannot be."""
         if self.core is None:
             self.core = Core(layout, self._training)
         return self.core.layout
 
     def end(self, t: int, now: float) -> None:
-        """The job ends at outer step t, see `EndsAt`."""
+        """End the job at outer step t, see `EndsAt`."""
         if self.core is not None:
             self.core.take(EndsAt(self.at(now), t))
 
     def lacks(self, held: Mapping[int, int], portions: Sequence[Portion] | None = None) -> float:
-        """What a stream that holds these versions is sent whole when it joins, of these portions or (None) of all: in parts of the model.
-        Nothing if the job has no parameters yet."""
+        """Return what a stream that holds these versions is sent whole when it joins, of these portions or (None) of all: in parts of the
+        model. Nothing if the job has no parameters yet."""
         if self.core is None or not self.core.seeded:
             return 0.0
         sizes = [each.size for each in (self.fragments if portions is None else portions)]
@@ -156,7 +156,8 @@ class Exchanges:
         return lacked / sum(fragment.size for fragment in self.fragments)
 
     def join(self, peer: Peer, session: UnitSession, held: dict[int, int], now: float) -> None:
-        """The stream's learner takes part in a job that has parameters. It is sent every fragment whose current version it does not hold.
+        """Let the stream's learner take part in a job that has parameters. It is sent every fragment whose current version it does not
+        hold.
 
         `held`: per fragment the version that it holds.
         """
@@ -171,7 +172,7 @@ class Exchanges:
             core.take(Joined(self.at(now), session.unit))
 
     def leave(self, unit: str, now: float) -> None:
-        """The unit is not waited for any more."""
+        """Stop waiting for the unit."""
         if self.core is not None:
             self.core.take(Left(self.at(now), unit))
 
@@ -183,13 +184,13 @@ class Exchanges:
         return work() if largest <= INLINE_ELEMENTS else await self._arithmetic.decode(work)
 
     def at(self, now: float) -> float:
-        """The core's time."""
+        """Return the core's time."""
         return self.awake.of(now)
 
     # --- what learners send -------------------------------------------------------------------------------------------
 
     def progress(self, session: UnitSession, progress: Progress, now: float) -> Rejected | None:
-        """A learner has taken a local step. Not None: it must be refused."""
+        """Note that a learner has taken a local step. Not None: it must be refused."""
         metadata = Metadata(progress.local_step, tuple(progress.steps), tuple(progress.tokens), progress.step_seconds)
         for p, version, step in self._adoptions.reported(session.holder, metadata, progress.t):
             self._commits.note("adopt", unit=session.unit, fragment=p, version=version, step=step)
@@ -200,12 +201,12 @@ class Exchanges:
         return None
 
     def paused(self, unit: str, until: float, now: float) -> None:
-        """The unit's program takes no steps until then, on purpose; a time that is past: it goes on."""
+        """Note that the unit's program takes no steps until then, on purpose; a time that is past: it goes on."""
         if self.core is not None:
             self.core.take(Paused(self.at(now), unit, self.at(until)))
 
     def alive(self, unit: str, now: float) -> None:
-        """The unit's process is alive, whatever its program does."""
+        """Note that the unit's process is alive, whatever its program does."""
         if self.core is not None:
             self.core.take(Lives(self.at(now), unit))
 
@@ -253,7 +254,7 @@ class Exchanges:
         self._install(self.opened(), event.close, event.update, now)
 
     def wake_at(self, now: float) -> float | None:
-        """When to call `advance` if no event comes before; None: only an event changes anything."""
+        """Return when to call `advance` if no event comes before; None: only an event changes anything."""
         at = self.core.wake_at(self.at(now)) if self.core is not None else None
         return None if at is None else self.awake.back(at)
 
@@ -300,7 +301,7 @@ class Exchanges:
         self._commits.commit(close.t, what, gradient, result, lambda: self._submit(MergeDurable(close, update)))
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:
-        """The merge takes its place in one go, between two snapshots: shard, coordinator, ledger, peers."""
+        """Install the merge in one go, between two snapshots: shard, coordinator, ledger, peers."""
         if update is not None and not math.isnan(update.cosine):
             self.cosine.add(update.cosine)
         for effect in core.computed(close, update, self.at(now)):
@@ -331,10 +332,10 @@ class Exchanges:
         self._skips_said_at, self._skips_unsaid = skipped.t, 0
 
     def _whole(self, core: Core, p: int) -> Version:
-        """The current version of fragment p in FLOAT32."""
+        """Return the current version of fragment p in FLOAT32."""
         return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p])
 
     def opened(self) -> Core:
-        """The core of a job that knows its layout."""
+        """Return the core of a job that knows its layout."""
         assert self.core is not None  # the first learner's layout makes it, and it stays while a learner is joined
         return self.core

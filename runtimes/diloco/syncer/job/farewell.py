@@ -21,8 +21,8 @@ class Farewell:
         continued_at: float | None,
         began_finished: bool,
     ) -> None:
-        """`continued_at`: when this process began with the state of one before it; None: it began a new job. `began_finished`: that state
-        was the end of the job."""
+        """Prepare the end; `continued_at`: when this process began with the state of one before it; None: it began a new job.
+        `began_finished`: that state was the end of the job."""
         self._timeouts = timeouts
         self._peers = peers
         self._sessions = sessions

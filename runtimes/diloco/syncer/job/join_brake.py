@@ -25,17 +25,17 @@ class JoinBrake:
         """By unit: models that are not forgotten yet, and when that was so."""
 
     def sent(self, unit: str, share: float, now: float) -> None:
-        """The unit is sent this share of the model, 0..1."""
+        """Note that the unit is sent this share of the model, 0..1."""
         if share:
             self._used[unit] = self._of(unit, now) + share, now
 
     def wait(self, unit: str, share: float, now: float) -> float:
-        """Seconds until the unit may be sent this share of the model; 0: now."""
+        """Return seconds until the unit may be sent this share of the model; 0: now."""
         beyond = self._of(unit, now) + share - AT_ONCE
         return beyond * SECONDS if share and beyond > _ROUNDING else 0.0
 
     def reason(self, unit: str, share: float, now: float) -> str:
-        """Why the unit must wait before it is sent this share, for people; empty: it need not."""
+        """Return why the unit must wait before it is sent this share, for people; empty: it need not."""
         wait = self.wait(unit, share, now)
         return f"unit {unit} was sent the whole model {AT_ONCE} times in a row; it may join again in {wait:.0f} s" if wait else ""
 

@@ -49,7 +49,8 @@ class Membership:
         fences: FenceWriter,
         recoveries: Recoveries,
     ) -> None:
-        """`incarnation`: random, names this process and its restored state. `fences` calls back when `admit` has something to do."""
+        """Admit units; `incarnation`: random, names this process and its restored state. `fences` calls back when `admit` has something to
+        do."""
         self._config = config
         self._sessions = sessions
         self._peers = peers
@@ -167,7 +168,7 @@ class Membership:
             each.seed_asked = True
 
     def _resumes(self, hello: Hello) -> bool:
-        """Whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
+        """Return whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
         before = self._sessions.session(hello.unit)
         known = before is not None and (before.attempt, before.session_id) == (hello.attempt, hello.session)
         return known and self._goes_on(hello)
@@ -184,7 +185,7 @@ class Membership:
         )
 
     def _wrong_layout(self, hello: Hello) -> str:
-        """What is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
+        """Return what is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
         try:
             layout = layout_of(hello)
             if layout.fingerprint != hello.fingerprint:
@@ -236,7 +237,7 @@ class Membership:
     # --- leaving ------------------------------------------------------------------------------------------------------
 
     def bye(self, peer: Peer, session: UnitSession, bye: Bye, now: float) -> None:
-        """The learner says Bye: its session ends and its stream closes."""
+        """End the session of a learner that says Bye, and close its stream."""
         stats = self._unit_stats.of(session.unit)
         if self._exchanges.finished:
             stats.finished(now)
@@ -262,7 +263,8 @@ class Membership:
         self._ranks.end(peer, last=last)
 
     def fail(self, peer: Peer, what: str, error: Exception, now: float) -> None:
-        """What the stream has sent could not be handled. Refuse its unit; a stream that has not joined ends alone. `what`: the message."""
+        """Refuse the unit of a stream that has sent what could not be handled; a stream that has not joined ends alone. Refuse its unit; a
+        stream that has not joined ends alone. `what`: the message."""
         why = f"the syncer could not handle {what}: {type(error).__name__}: {error}"
         _log.error("stream %d: %s", peer.stream, why, exc_info=error)
         rejected = Rejected(Refused.PROTOCOL, why)
@@ -283,7 +285,8 @@ class Membership:
         peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
 
     def distrust(self, order: Distrusted, now: float) -> None:
-        """The guards refuse a contribution. Its learner takes the job's parameters anew, or is quarantined."""
+        """Act on a contribution that the guards refuse: its learner takes the job's parameters anew, or is quarantined. Its learner takes
+        the job's parameters anew, or is quarantined."""
         stats = self._unit_stats.of(order.unit)
         stats.refuse(order.refusal.reason.value)
         self._work.note("refuse", unit=order.unit, reason=order.refusal.reason.value, message=order.refusal.message)
@@ -313,7 +316,8 @@ class Membership:
         self._ranks.end(peer, retry=peer.retry_reason)
 
     def stream_lost(self, peer: Peer, why: str, now: float) -> None:
-        """The stream is over. Without Bye, the session stays open for the reconnect window; without its leader the ranks' streams end."""
+        """Note that the stream is over. Without Bye, the session stays open for the reconnect window; without its leader the ranks' streams
+        end."""
         self._peers.remove(peer)
         peer.outgoing.close(at_once=True)
         if peer.rank:
@@ -331,7 +335,7 @@ class Membership:
         self._find_seeder(peer.stream)
 
     def _rank_lost(self, peer: Peer, why: str, now: float) -> None:
-        """The unit stays, and is asked for nothing until the rank is back. Once the job is over a rank may go before its leader."""
+        """Keep the unit, and ask it for nothing until the rank is back. Once the job is over a rank may go before its leader."""
         session = self._ranks.lost(peer)
         if session is None:
             return
@@ -362,7 +366,7 @@ class Membership:
         self._find_seeder(peer.stream)
 
     def _find_seeder(self, gone: int | None = None) -> None:
-        """If the seeder is gone, or there was none, ask a joined learner for the seed; without one, forget the model's layout."""
+        """Ask a joined learner for the seed if the seeder is gone, or there was none; without one, forget the model's layout."""
         exchanges = self._exchanges
         if exchanges.core is None or exchanges.seeded:
             return

@@ -25,7 +25,7 @@ class Payloads:
         self._exchanges = exchanges
 
     def expected(self, peer: Peer, chunk: Chunk) -> int:
-        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send.
+        """Return bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send.
 
         A seed is a whole model in memory: only the one learner that was asked for it may send it.
         """
@@ -45,11 +45,11 @@ class Payloads:
         raise FramingError(f"a learner cannot send {Chunk.Kind.Name(chunk.kind)} coded as {Chunk.Coding.Name(chunk.coding)}")
 
     def memory(self, size: int) -> NDArray[np.uint8]:
-        """So many bytes for a payload."""
+        """Give so many bytes for a payload."""
         return self._exchanges.opened().shard.memory.take(size)
 
     def _check_congestion(self, peer: Peer, size: int) -> None:
-        """A unit of several ranks holds no more memory for pushes under way than one process could. Raises CongestedError."""
+        """Refuse a unit of several ranks more memory for pushes under way than one process could hold. Raises CongestedError."""
         if peer.portions is None:
             return
         under_way = sum(each.assembler.reserved for each in peer.unit_streams if each.assembler is not None)

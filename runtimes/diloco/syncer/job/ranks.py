@@ -31,7 +31,7 @@ class Ranks:
         self._brake = brake
 
     def give_portions(self, peer: Peer) -> None:
-        """From now on the stream sends and gets what its rank owns; in a unit of one process, all."""
+        """Send the stream what its rank owns from now on, and take the same; in a unit of one process, all."""
         if peer.leader.owned:
             peer.outgoing.portions = self._portions(peer.leader, peer.rank)
 
@@ -69,7 +69,7 @@ class Ranks:
         return None
 
     def lost(self, peer: Peer) -> UnitSession | None:
-        """The rank's stream is over. The session that goes on without it; None: it went on without this stream before."""
+        """Note that the rank's stream is over. The session that goes on without it; None: it went on without this stream before."""
         session, peer.session = peer.session, None
         if session is None:
             return None
@@ -92,7 +92,7 @@ class Ranks:
 
 
 def not_of_rank(peer: Peer, session: UnitSession, event: StreamEvent) -> Rejected | None:
-    """Why a follower must be refused that sends what is for its leader to say; None: it does not."""
+    """Return why a follower must be refused that sends what is for its leader to say; None: it does not."""
     if not peer.rank or isinstance(event, SeedReceived | PortionReceived | ProtocolViolation):
         return None
     what = type(event).__name__.removesuffix("Reported").removesuffix("Requested").removesuffix("Received")
@@ -100,7 +100,7 @@ def not_of_rank(peer: Peer, session: UnitSession, event: StreamEvent) -> Rejecte
 
 
 def _wrong_rank(leader: Peer, hello: Hello) -> Rejected | None:
-    """Why the process cannot be a rank of the leader's unit; None: it can."""
+    """Return why the process cannot be a rank of the leader's unit; None: it can."""
     who = f"rank {hello.rank} of unit {hello.unit}"
     ranks = len(leader.owned)
     former = leader.ranks.get(hello.rank)

@@ -101,7 +101,7 @@ def snapshot_data(
 
 
 def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshots | None]:
-    """The volume, and the remote copy in a folder of this job alone. Raises BadState if there is no driver for its URI."""
+    """Return the volume, and the remote copy in a folder of this job alone. Raises BadState if there is no driver for its URI."""
     checkpoint = config.job.training.checkpoint
     store = SnapshotStore(config.state_dir / "snapshots", checkpoint.keep)
     if not checkpoint.uri:
@@ -136,7 +136,7 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
     tried: list[CoreState] = []
 
     def arrays(path: Path, meta: Mapping[str, Any]) -> Mapping[str, Array]:
-        """Of a new state, into which the snapshot is read: it is in memory once."""
+        """Return the arrays of a new state, into which the snapshot is read: it is in memory once."""
         tried.clear()
         with _naming(config, store, path):
             state = _allocate(config, meta)
@@ -166,7 +166,7 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
 
 @contextlib.contextmanager
 def _naming(config: SyncerConfig, store: SnapshotStore, path: Path) -> Iterator[None]:
-    """What is wrong with the content of a snapshot, as BadState that names it."""
+    """Yield what is wrong with the content of a snapshot, as BadState that names it."""
     try:
         yield
     except TapeError:

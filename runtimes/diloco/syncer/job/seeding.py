@@ -25,13 +25,13 @@ class Seeding:
         """Per fragment and rank what has come, and which portion it is."""
 
     def ask(self, stream: int, holder: str, ranks: int = 1) -> None:
-        """The learner of `stream` with its ranks is asked for the seed, and no other any more."""
+        """Ask the learner of `stream` with its ranks for the seed, and no other any more."""
         self.stop()
         self.stream = stream
         self._asked.update((holder, rank) for rank in range(ranks))
 
     def stop(self) -> None:
-        """No learner is asked any more. What has come is forgotten."""
+        """Ask no learner any more. What has come is forgotten."""
         self.stream = None
         self._payloads = {}
 
@@ -48,7 +48,7 @@ class Seeding:
         return lambda: [_value(fragment, list(payloads[fragment.index].values())) for fragment in fragments]
 
     def forget_own(self, holder: str, rank: int) -> bool:
-        """This rank of the session gets the job's version 0. Returns whether it held one of its own."""
+        """Give this rank of the session the job's version 0. Returns whether it held one of its own."""
         own = (holder, rank) in self._asked
         self._asked.discard((holder, rank))
         return own
@@ -59,7 +59,7 @@ def _elements(payloads: Mapping[int, tuple[Portion | None, memoryview]]) -> int:
 
 
 def _value(fragment: Fragment, payloads: Sequence[tuple[Portion | None, memoryview]]) -> Array:
-    """The fragment's value from what all ranks sent of it."""
+    """Return the fragment's value from what all ranks sent of it."""
     if payloads[0][0] is None:
         return np.frombuffer(payloads[0][1], "<f4").astype(np.float32, copy=False)
     value = np.empty(fragment.size, np.float32)

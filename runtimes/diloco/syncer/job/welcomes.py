@@ -11,13 +11,14 @@ class Welcomes:
     """Makes the messages of one job."""
 
     def __init__(self, steps: int, exchanges: Exchanges, incarnation: bytes) -> None:
-        """`steps`: of the job. `incarnation`: random, names this process and its restored state."""
+        """Welcome learners of a job with so many `steps`; `incarnation`: random, names this process and its restored state. `incarnation`:
+        random, names this process and its restored state."""
         self._steps = steps
         self._exchanges = exchanges
         self._incarnation = incarnation
 
     def message(self, peer: Peer, *, resumed: bool, seed_wanted: bool) -> ToLearner:
-        """For this stream, as the job is now."""
+        """Write the Welcome of this stream, as the job is now."""
         return ToLearner(
             welcome=Welcome(
                 incarnation=self._incarnation,

@@ -54,12 +54,12 @@ class UncommittedLeases:
         self.leases.append((self.samples, lease, start, end))
 
     def committed(self, samples: int) -> None:
-        """The session's first `samples` samples are committed; their leases are not needed any more."""
+        """Commit the session's first `samples` samples; their leases are not needed any more."""
         while self.leases and self.leases[0][0] <= samples:
             self.leases.popleft()
 
     def after(self, samples: int) -> list[Lease]:
-        """The leases that end beyond the session's first `samples` samples."""
+        """Return the leases that end beyond the session's first `samples` samples."""
         return [(lease, start, end) for upto, lease, start, end in self.leases if upto > samples]
 
 
@@ -100,7 +100,7 @@ class Work:
     # --- leases -------------------------------------------------------------------------------------------------------
 
     def begin(self, session: UnitSession) -> None:
-        """The session works from now on. Repeating it changes nothing."""
+        """Begin the session's work. Repeating it changes nothing."""
         if session.holder not in self._sessions:
             self.note("join", unit=session.unit, attempt=session.attempt, session=session.session_id.hex(), holder=session.holder)
         self._begin(session.holder, session.unit)
@@ -110,7 +110,7 @@ class Work:
         self._sessions.setdefault(holder, _SessionWork(Watermark(self._fragments)))
 
     def lease(self, session: UnitSession, samples: int) -> Iterator[Lease]:
-        """Leases of `samples` samples, at most MOST_SAMPLES."""
+        """Yield leases of `samples` samples, at most MOST_SAMPLES."""
         left = min(samples, MOST_SAMPLES)
         leases = self._sessions[session.holder].leases
         while left > 0:
@@ -126,18 +126,18 @@ class Work:
         return held.leases.samples if held is not None else 0
 
     def too_many(self, session: UnitSession) -> str:
-        """Why the session may lease no more; empty: it may."""
+        """Return why the session may lease no more; empty: it may."""
         held = len(self._sessions[session.holder].leases.leases)
         return f"unit {session.unit} asks for more work and holds {held} leases that are not committed" if held >= MOST_LEASES else ""
 
     def unreceived(self, session: UnitSession, samples_leased: int) -> list[Lease]:
-        """The leases that a learner did not receive which has received `samples_leased` samples."""
+        """Return the leases that a learner did not receive which has received `samples_leased` samples."""
         return self._sessions[session.holder].leases.after(samples_leased)
 
     # --- contributions ------------------------------------------------------------------------------------------------
 
     def contradiction(self, session: UnitSession, header: Chunk) -> str:
-        """Why the counters of a push cannot be true; empty: they can. Ask before anything of the push is used."""
+        """Return why the counters of a push cannot be true; empty: they can. Ask before anything of the push is used."""
         done = UnitWork(header.samples_done, header.tokens_done, header.steps_done)
         leased = self.ledger.leased_to(session.holder)
         why = ""
@@ -153,7 +153,7 @@ class Work:
         return f"fragment {header.fragment} of outer step {header.t} from unit {session.unit} cannot be true: {why}" if why else ""
 
     def _beyond(self, session: UnitSession, done: UnitWork) -> str:
-        """Why the totals are more than any program's; empty: they are not."""
+        """Return why the totals are more than any program's; empty: they are not."""
         before = self.ledger.unit(session.unit)
         if self.ledger.tokens + done.tokens > MOST_WORK or before.steps + done.steps > MOST_WORK:
             return f"{plural(done.tokens, 'token')} in {plural(done.steps, 'step')} with what was done before are more than {MOST_WORK}"
@@ -169,17 +169,17 @@ class Work:
         return ""
 
     def contradiction_of(self, offer: Offer) -> str:
-        """Why the totals of an answer that was admitted cannot be those of its session, after what was accepted since; empty: they can, or
-        the session is over."""
+        """Return why the totals of an answer that was admitted cannot be those of its session, after what was accepted since; empty: they
+        can, or the session is over."""
         marks = offer.marks
         work = self._sessions.get(marks.session)
         why = work.watermark.contradiction(UnitWork(marks.samples, marks.tokens, marks.steps)) if work is not None else ""
         return f"fragment {offer.fragment} of outer step {offer.t} cannot be true: {why}" if why else ""
 
     def countable_tokens(self, offer: Offer) -> float:
-        """Of the tokens of an answer, how many may count in its weight; positive. What its leased samples can hold since the session's last
-        contribution to the fragment; without samples, what its steps hold at the usual tokens per step of the units that have some.
-        Infinity where that is not known: most units feed themselves, or the job has only begun."""
+        """Return how many of the tokens of an answer may count in its weight; positive. What its leased samples can hold since the
+        session's last contribution to the fragment; without samples, what its steps hold at the usual tokens per step of the units that
+        have some. Infinity where that is not known: most units feed themselves, or the job has only begun."""
         marks, usual = offer.marks, self._usual
         work = self._sessions.get(marks.session)
         if work is None or not usual.tokens_per_sample:
@@ -191,18 +191,19 @@ class Work:
         return usual.tokens_per_sample * (samples + COUNTED_MORE * math.sqrt(samples))
 
     def offered(self, offer: Offer) -> None:
-        """The push was accepted: the merge of its exchange will contain it."""
+        """Note that the push was accepted: the merge of its exchange will contain it."""
         marks = offer.marks
         done = UnitWork(marks.samples, marks.tokens, marks.steps)
         self._sessions[marks.session].watermark.offered(offer.fragment, offer.t, done)
 
     def merged_at(self, session: UnitSession, p: int) -> int:
-        """Outer step of the last merge of fragment `p` that had a contribution of the session; 0: none had, or the session is over."""
+        """Return outer step of the last merge of fragment `p` that had a contribution of the session; 0: none had, or the session is
+        over."""
         work = self._sessions.get(session.holder)
         return work.watermark.merged_at(p) if work is not None else 0
 
     def closed(self, p: int, t: int, sessions: Collection[str]) -> None:
-        """The exchange of fragment `p` at outer step `t` is over: it merged what these sessions offered.
+        """Note that the exchange of fragment `p` at outer step `t` is over: it merged what these sessions offered.
 
         With none, the fragment is as it was. What all fragments have merged is committed.
         """
@@ -222,7 +223,7 @@ class Work:
     # --- the end ------------------------------------------------------------------------------------------------------
 
     def end(self, holder: str) -> int:
-        """The session is over: what of its work the model cannot hold any more is free again. Returns the number of those samples.
+        """End the session: what of its work the model cannot hold any more is free again. Returns the number of those samples.
 
         A contribution that was accepted stands. What it may still commit stays leased until its exchange is over.
         """

@@ -32,7 +32,7 @@ class EventFile:
     """One event file, written by one thread at a time. Its methods raise OSError."""
 
     def __init__(self, root: Path, t: int, wall_time: float) -> None:
-        """A new file beside those in `root`, which begins at outer step `t`. `wall_time`: seconds since the epoch."""
+        """Open a new file beside those in `root`, which begins at outer step `t`. `wall_time`: seconds since the epoch."""
         root.mkdir(parents=True, exist_ok=True)
         self.path = root / f"events.out.tfevents.{_make_room(root):08d}.t{t}"
         self._file: BinaryIO = self.path.open("xb")
@@ -41,7 +41,7 @@ class EventFile:
         self._append(Event(wall_time=wall_time, step=t, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, t: int, wall_time: float, scalars: Mapping[str, float]) -> None:
-        """Scalars by tag at outer step `t`."""
+        """Write scalars by tag at outer step `t`."""
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
         self._append(Event(wall_time=wall_time, step=t, summary=Summary(value=values)))
 
@@ -51,7 +51,7 @@ class EventFile:
         self._readable = True
 
     def close(self) -> None:
-        """Also after an error: what could not be written is lost, and a file without scalars goes. Raises nothing."""
+        """Close the file, also after an error: what could not be written is lost, and a file without scalars goes. Raises nothing."""
         with contextlib.suppress(OSError):
             self._file.close()
         if not self._readable:
@@ -63,7 +63,7 @@ class EventFile:
 
 
 def event_files(root: Path) -> list[Path]:
-    """The event files in `root`, oldest first."""
+    """Return the event files in `root`, oldest first."""
     if not root.is_dir():
         return []
     found = [(int(match[1]), entry) for entry in root.iterdir() if (match := _NAME.match(entry.name))]
@@ -81,7 +81,7 @@ def _make_room(root: Path) -> int:
 
 
 def _record(data: bytes) -> bytes:
-    """As a TFRecord: length, its checksum, data, its checksum, little-endian."""
+    """Write data as a TFRecord: length, its checksum, data, its checksum, little-endian."""
     length = struct.pack("<Q", len(data))
     return b"".join((length, struct.pack("<I", _masked(length)), data, struct.pack("<I", _masked(data))))
 
@@ -102,7 +102,7 @@ _TABLE = _table()
 
 
 def _crc32c(data: bytes) -> int:
-    """CRC-32C (RFC 3720, appendix B.4)."""
+    """Return CRC-32C (RFC 3720, appendix B.4)."""
     checksum = 0xFFFFFFFF
     for byte in data:
         checksum = checksum >> 8 ^ _TABLE[(checksum ^ byte) & 0xFF]

@@ -42,8 +42,8 @@ class EventWriter:
         now: Callable[[], float] = time.time,  # noqa: TID251 - TensorBoard shows when a value was written
         retry: float = 30.0,
     ) -> None:
-        """`steps`: outer steps of the job; the process goes on from step `t` (0: from nothing). `changed` is called when `error` changes.
-        After an error the next file begins `retry` seconds later at the earliest, on `now`, seconds since the epoch."""
+        """Begin with `steps`: outer steps of the job; the process goes on from step `t` (0: from nothing). `changed` is called when `error`
+        changes. After an error the next file begins `retry` seconds later at the earliest, on `now`, seconds since the epoch."""
         self._root = root
         self._steps = steps
         self._spacing = -(-steps // MOST_POINTS)
@@ -62,7 +62,7 @@ class EventWriter:
         """Why the newest scalars could not be written; empty: they were."""
 
     def due(self, t: int) -> bool:
-        """Whether the scalars of outer step `t` are wanted."""
+        """Return whether the scalars of outer step `t` are wanted."""
         return t == self._steps or t // self._spacing > self._last // self._spacing
 
     def offer(self, t: int, scalars: Mapping[str, float]) -> None:
@@ -103,7 +103,7 @@ class EventWriter:
                 self._changed()
 
     def _write(self, points: Sequence[_Point]) -> str:
-        """Blocking. Why it failed; empty: it did not."""
+        """Write; blocks. Why it failed; empty: it did not."""
         try:
             if self._file is None:
                 begin = min(self._begin, points[0].t)

@@ -30,7 +30,7 @@ class History:
         unit_stats: UnitStatsTable,
         writer: EventWriter,
     ) -> None:
-        """`evaluations`: per unit the held-out loss of the final parameters, and over how many tokens."""
+        """Begin with `evaluations`: per unit the held-out loss of the final parameters, and over how many tokens."""
         self.losses = losses
         self.evaluations = evaluations
         self.evaluated_anew = False
@@ -45,7 +45,7 @@ class History:
         return self._writer.error
 
     def step(self, core: Core, now: float) -> None:
-        """The core has taken an outer step."""
+        """Note that the core has taken an outer step."""
         loss = self._unit_stats.loss()
         if loss is not None:
             self.losses.training.add(core.t, loss)
@@ -53,7 +53,7 @@ class History:
             self._writer.offer(core.t, step_scalars(core, self._ledger, self._unit_stats, loss, now))
 
     def evaluated(self, core: Core, unit: str, evaluation: Evaluation) -> bool:
-        """A unit reports the held-out loss of the final parameters. False: it cannot be used."""
+        """Note that a unit reports the held-out loss of the final parameters. False: it cannot be used."""
         loss, tokens, t = evaluation.held_out_loss, evaluation.tokens, evaluation.t
         if not core.done or t != core.t or not usable_loss(loss) or not 0 < tokens <= MOST_TOKENS:
             _log.warning("unit %s reports a held-out loss of %s over %d tokens at outer step %d: not used", unit, loss, tokens, t)
@@ -65,7 +65,8 @@ class History:
         return True
 
     def end(self, core: Core, now: float, *, began_finished: bool) -> None:
-        """After all evaluations, once: a reader shows every value of a step. `began_finished`: the process found a finished job."""
+        """End the history after all evaluations, once: a reader shows every value of a step. `began_finished`: the process found a finished
+        job."""
         held_out = self.losses.held_out.points
         if not self.evaluated_anew or not held_out:
             return

@@ -28,7 +28,7 @@ class LossCurve:
     """
 
     def __init__(self, limit: int, spacing: int = 1, points: tuple[LossPoint, ...] = ()) -> None:
-        """`limit` is at least 3. Raises ValueError for points or a spacing that no curve has."""
+        """Keep at most `limit` points, at least 3. Raises ValueError for points or a spacing that no curve has."""
         steps = [point.t for point in points]
         if spacing < 1 or any(a >= b for a, b in itertools.pairwise(steps)) or not all(math.isfinite(p.loss) for p in points):
             raise ValueError("the points of a loss history must be finite and in ascending order of their steps")
@@ -42,7 +42,7 @@ class LossCurve:
         return tuple(self._points)
 
     def add(self, t: int, loss: float) -> None:
-        """The loss at outer step `t`. It replaces points at `t` and later. A loss that is not finite is left out."""
+        """Add the loss at outer step `t`. It replaces points at `t` and later. A loss that is not finite is left out."""
         if not math.isfinite(loss):
             return
         while self._points and self._points[-1].t >= t:
@@ -57,7 +57,7 @@ class LossCurve:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], limit: int) -> LossCurve:
-        """From the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(limit, int(stored["spacing"]), tuple(LossPoint(int(t), float(loss)) for t, loss in stored["points"]))
 
     def _thin(self) -> None:
@@ -75,11 +75,12 @@ class LossHistory:
     """Training loss and held-out loss of one job."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        """`stored`: the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Restore the result of `to_json`, `stored`. Raises KeyError, TypeError or ValueError for anything else."""
         found = stored or {}
         self.training = LossCurve.from_json(found["training"], MOST_LOSS_POINTS) if found else LossCurve(MOST_LOSS_POINTS)
         self.held_out = LossCurve.from_json(found["heldOut"], MOST_HELD_OUT_POINTS) if found else LossCurve(MOST_HELD_OUT_POINTS)
 
     def to_json(self) -> dict[str, Any]:
-        """What a snapshot holds. A process that continues from it knows nothing of later steps, which are not trained any more either."""
+        """Return what a snapshot holds. A process that continues from it knows nothing of later steps, which are not trained any more
+        either."""
         return {"training": self.training.to_json(), "heldOut": self.held_out.to_json()}

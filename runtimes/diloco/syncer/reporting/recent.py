@@ -28,7 +28,7 @@ class RecentEntries:
         """Per unit, its session and the newest local step of that."""
 
     def stepped(self, session: UnitSession, progress: Progress, at: float) -> None:
-        """A learner says how far it is. What is no new step is left out: a unit that rests says the same again."""
+        """Note how far a learner says that it is. What is no new step is left out: a unit that rests says the same again."""
         step = progress.local_step
         if (session.holder, step) == self._steps.get(session.unit) or not step:
             return
@@ -45,11 +45,11 @@ class RecentEntries:
         self._add(Entry(at=at, step=taken))
 
     def merged(self, t: int, fragment: int, units: Sequence[str], loss: float | None, at: float) -> None:
-        """Outer step `t` has merged these units' contributions to the fragment; of none, it has left it as it was."""
+        """Note that outer step `t` has merged these units' contributions to the fragment; of none, it has left it as it was."""
         self._add(Entry(at=at, merge=Merge(t=t, fragment=fragment, units=units, loss=loss)))
 
     def after(self, number: int) -> list[Entry]:
-        """The entries behind the one of this number, as many as one report takes."""
+        """Return the entries behind the one of this number, as many as one report takes."""
         behind = itertools.islice(self._entries, max(0, number - self._last + len(self._entries)), None)
         found: list[Entry] = []
         size = 0

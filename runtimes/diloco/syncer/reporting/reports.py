@@ -48,7 +48,7 @@ class Facts:
 
 
 def make_report(facts: Facts, core: Core | None, ledger: Ledger, unit_stats: UnitStatsTable, now: float) -> Report:
-    """The report at `now`, seconds on the clock of core and statistics."""
+    """Return the report at `now`, seconds on the clock of core and statistics."""
     units = [_unit(one, core, ledger, now) for one in unit_stats.all()]
     report = Report(
         incarnation=facts.incarnation,
@@ -89,13 +89,14 @@ _CAUSES = {ENDED_BY_TOKENS: EndingMessage.TOKENS, ENDED_BY_PROGRAM: EndingMessag
 
 
 def held_out_loss(evaluations: Mapping[str, tuple[float, int]]) -> float | None:
-    """Mean over the tokens that all units evaluated with the final parameters; None without any. `evaluations`: per unit (loss, tokens)."""
+    """Return mean over the tokens that all units evaluated with the final parameters; None without any. `evaluations`: per unit (loss,
+    tokens)."""
     tokens = sum(count for _, count in evaluations.values())
     return math.fsum(loss * count for loss, count in evaluations.values()) / tokens if tokens else None
 
 
 def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsTable) -> Result:
-    """The result, at most RESULT_BYTES as JSON: units are left out where needed, the totals never."""
+    """Return the result, at most RESULT_BYTES as JSON: units are left out where needed, the totals never."""
     units = [
         UnitResult(
             unit=one.unit,
@@ -135,12 +136,12 @@ def make_result(facts: Facts, core: Core, ledger: Ledger, unit_stats: UnitStatsT
 
 
 def _work_refused(refused: Iterable[Mapping[str, int]]) -> int:
-    """Of the units' counts by reason."""
+    """Sum up the units' counts by reason."""
     return sum(counts.get(reason.value, 0) for counts in refused for reason in LOST_WORK)
 
 
 def ledger_text(ledger: Ledger) -> str:
-    """Human-readable: how many samples were trained, and which leased sequence numbers were not."""
+    """Say how many samples were trained, and which leased sequence numbers were not."""
     totals = ledger.summary()
     gaps = [f"{start} to {end - 1}" for start, end, times in ledger.times_trained(0, totals.frontier) if not times]
     shown = ", ".join(gaps[:10]) + (f" and {plural(len(gaps) - 10, 'more range', 'more ranges')}" if len(gaps) > 10 else "")
@@ -151,7 +152,7 @@ def ledger_text(ledger: Ledger) -> str:
 
 
 def result_json(result: Result) -> bytes:
-    """As written to the termination log."""
+    """Write the result as the termination log has it."""
     return result.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 

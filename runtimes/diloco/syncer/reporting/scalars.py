@@ -12,7 +12,7 @@ HELD_OUT_LOSS = "held_out_loss"
 
 
 def step_scalars(core: Core, ledger: Ledger, unit_stats: UnitStatsTable, loss: float | None, now: float) -> dict[str, float]:
-    """`loss`: the training loss now, if there is one. `now`: seconds on the clock of the statistics."""
+    """Return the scalars of a step; `loss`: the training loss now, if there is one. `now`: seconds on the clock of the statistics."""
     contributing = [one for one in unit_stats.all() if one.phase is Phase.CONTRIBUTING]
     rates = {one.unit: one.rate.value(now) for one in contributing}
     found: dict[str, float] = {

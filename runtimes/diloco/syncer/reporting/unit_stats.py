@@ -28,7 +28,7 @@ MOST_PAUSE_TEXT = 200
 
 
 def usable_loss(loss: float) -> bool:
-    """Whether a reported loss can be a mean over tokens: neither NaN nor absurd."""
+    """Return whether a reported loss can be a mean over tokens: neither NaN nor absurd."""
     return abs(loss) <= MOST_LOSS
 
 
@@ -49,7 +49,7 @@ class Rate:
         self._samples: deque[tuple[float, int]] = deque()
 
     def add(self, now: float, total: int) -> None:
-        """The counter is at `total`. A smaller value than before begins anew."""
+        """Add the counter's value, `total`. A smaller value than before begins anew."""
         if self._samples and total < self._samples[-1][1]:
             self._samples.clear()
         self._samples.append((now, total))
@@ -60,7 +60,7 @@ class Rate:
         self._samples.clear()
 
     def value(self, now: float) -> float:
-        """Per second; 0 with less than two values, or if the next one is late."""
+        """Return the rate per second; 0 with less than two values, or if the next one is late."""
         if len(self._samples) < 2:
             return 0.0
         (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
@@ -116,7 +116,7 @@ class UnitStats:
     rate: Rate = field(default_factory=Rate)
 
     def joined(self, attempt: int, now: float) -> None:
-        """A process acts for the unit. Another attempt than before resets the numbers of the newest attempt."""
+        """Note that a process acts for the unit. Another attempt than before resets the numbers of the newest attempt."""
         if self.phase in (Phase.JOINING, Phase.CONTRIBUTING):
             self.lost(now, "")
         if attempt != self.attempt:
@@ -132,7 +132,8 @@ class UnitStats:
         self.rate.reset()
 
     def alive(self, local_step: int, pause: str, left: float, now: float) -> bool:
-        """The process has said how things are. `left`: seconds that the pause may take yet. True: its pause has begun or ended."""
+        """Note that the process has said how things are. `left`: seconds that the pause may take yet. True: its pause has begun or
+        ended."""
         self.alive_at = now
         self.local_step = max(self.local_step, local_step)
         changed = pause != self.pause
@@ -145,11 +146,11 @@ class UnitStats:
         return changed
 
     def seconds_since_alive(self, now: float) -> float:
-        """Since it was heard from in any way; 0: not yet."""
+        """Return the seconds since it was heard from in any way; 0: not yet."""
         return now - max((at for at in (self.alive_at, self.heard_at) if at is not None), default=now)
 
     def progressed(self, local_step: int, step_seconds: float, loss: float, tokens_done: int, now: float) -> bool:
-        """A local step was reported. True: the unit was joining and contributes from now on."""
+        """Note that a local step was reported. True: the unit was joining and contributes from now on."""
         self.heard_at = now
         self.local_step = max(self.local_step, local_step)
         if usable_step_seconds(step_seconds):
@@ -163,14 +164,14 @@ class UnitStats:
         return False
 
     def contributed(self, now: float) -> None:
-        """A push was accepted."""
+        """Note that a push was accepted."""
         self.heard_at = now
         if self.lost_at is not None:
             self.recover_seconds = now - self.lost_at
             self.lost_at = None
 
     def lost(self, now: float, message: str, phase: Phase = Phase.DISCONNECTED) -> None:
-        """The unit is away: disconnected, drained or refused."""
+        """Note that the unit is away: disconnected, drained or refused."""
         if self.lost_at is None and self.phase is not Phase.DONE:
             self.lost_at = now
         self.resting_since = None
@@ -179,7 +180,7 @@ class UnitStats:
         self.rate.reset()
 
     def finished(self, now: float) -> None:
-        """The unit said Bye after Done."""
+        """Note that the unit said Bye after Done."""
         self.heard_at = now
         self.resting_since = None
         self.phase = Phase.DONE
@@ -196,25 +197,25 @@ class UnitStatsTable:
     """The statistics of every unit ever seen in the job."""
 
     def __init__(self, stored: Mapping[str, Any] | None = None) -> None:
-        """`stored`: the result of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Restore the result of `to_json`, `stored`. Raises KeyError, TypeError or ValueError for anything else."""
         self._units: dict[str, UnitStats] = {}
         for name, one in (stored or {}).items():
             refused = {str(reason): int(count) for reason, count in one["refused"].items()}
             self._units[name] = UnitStats(name, int(one["attempt"]), Phase.DISCONNECTED, refused)
 
     def of(self, unit: str) -> UnitStats:
-        """The unit's statistics; new ones for a unit never seen."""
+        """Return the unit's statistics; new ones for a unit never seen."""
         return self._units.setdefault(unit, UnitStats(unit))
 
     def all(self) -> list[UnitStats]:
-        """By name of the unit."""
+        """Return all by name of the unit."""
         return [self._units[name] for name in sorted(self._units)]
 
     def loss(self) -> float | None:
-        """Mean of the moving averages of the units that contribute, or did until the end."""
+        """Return mean of the moving averages of the units that contribute, or did until the end."""
         losses = [one.loss for one in self._units.values() if one.phase in (Phase.CONTRIBUTING, Phase.DONE) and one.loss is not None]
         return sum(losses) / len(losses) if losses else None
 
     def to_json(self) -> dict[str, Any]:
-        """What a snapshot must hold."""
+        """Return what a snapshot must hold."""
         return {one.unit: {"attempt": one.attempt, "refused": dict(one.refused)} for one in self.all()}

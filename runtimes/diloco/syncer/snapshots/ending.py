@@ -45,7 +45,7 @@ class Ending:
 
 
 def load_ending(directory: Path, job_uid: str, training: Training) -> Ending | None:
-    """What a program of this very job has said; None: nothing that still holds. Raises EndError for a file that is damaged."""
+    """Return what a program of this very job has said; None: nothing that still holds. Raises EndError for a file that is damaged."""
     path = directory / FILE
     try:
         stored = json.loads(path.read_bytes())
@@ -61,7 +61,7 @@ def load_ending(directory: Path, job_uid: str, training: Training) -> Ending | N
 
 
 def is_over(training: Training, ending: Ending | None, t: int, tokens: int) -> bool:
-    """Whether a state of outer step `t` with so many committed tokens is the end of the job."""
+    """Return whether a state of outer step `t` with so many committed tokens is the end of the job."""
     budget = training.tokens is not None and tokens >= training.tokens
     return t >= training.steps or budget or (ending is not None and t >= ending.t)
 
@@ -70,7 +70,8 @@ class JobEnding:
     """Decides once. Used by the engine's task only."""
 
     def __init__(self, directory: Path, job_uid: str, training: Training, ending: Ending | None, decided: Callable[[], None]) -> None:
-        """`ending`: as loaded. `decided` is called when what a program said is durable, in the event loop."""
+        """Hold the job's ending as loaded; `decided` is called when what a program said is durable, in the event loop. `decided` is called
+        when what a program said is durable, in the event loop."""
         self._directory = directory
         self._job_uid = job_uid
         self._training = training
@@ -80,7 +81,7 @@ class JobEnding:
         """None: the job ends at its last step, as far as anybody knows."""
 
     def finish(self, unit: str, reason: str, t: int) -> None:
-        """The unit's program wants the job to end at outer step `t`, the present one. The first one counts, and once."""
+        """Note that the unit's program wants the job to end at outer step `t`, the present one. The first one counts, and once."""
         if self.ending is not None or self._task is not None:
             return
         ending = Ending(ENDED_BY_PROGRAM, t, unit, one_line(reason, MOST_REASON))
@@ -88,7 +89,7 @@ class JobEnding:
         self._task = asyncio.create_task(self._write(ending), name="end")
 
     def end_at(self, t: int, tokens: int) -> int | None:
-        """The outer step at which the job ends early; None: it does not. `t`: the present one. `tokens`: committed."""
+        """Return the outer step at which the job ends early; None: it does not. `t`: the present one. `tokens`: committed."""
         budget = self._training.tokens
         if self.ending is None and budget is not None and tokens >= budget:
             self.ending = Ending(ENDED_BY_TOKENS, t)

@@ -23,7 +23,7 @@ class FencesError(Exception):
 
 
 def load_fences(directory: Path, job_uid: str) -> dict[str, int]:
-    """The fences of job `job_uid`; none if the file is another job's, or missing. Raises FencesError for a file that is damaged."""
+    """Return the fences of job `job_uid`; none if the file is another job's, or missing. Raises FencesError for a file that is damaged."""
     path = directory / FILE
     try:
         stored = json.loads(path.read_bytes())
@@ -49,7 +49,7 @@ class FenceWriter:
     are written together."""
 
     def __init__(self, directory: Path, job_uid: str, fences: Mapping[str, int], written: Callable[[], None]) -> None:
-        """`fences`: those that are durable. `written` is called after each write."""
+        """Hold the fences that are durable; `written` is called after each write. `written` is called after each write."""
         self._directory = directory
         self._job_uid = job_uid
         self._settled = dict(fences)
@@ -58,7 +58,7 @@ class FenceWriter:
         self._task: asyncio.Task[None] | None = None
 
     def settled(self, unit: str, attempt: int) -> bool:
-        """Whether the attempt's fence is durable, or its write has failed and was reported."""
+        """Return whether the attempt's fence is durable, or its write has failed and was reported."""
         return self._settled.get(unit, 0) >= attempt
 
     def write(self, fences: Mapping[str, int]) -> None:

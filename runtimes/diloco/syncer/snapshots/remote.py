@@ -31,7 +31,8 @@ class RemoteSnapshots:
     """The snapshots under one URI. Blocking, so call it from a thread."""
 
     def __init__(self, uri: str, keep: int) -> None:
-        """`uri` must belong to one job alone (append its uid). Raises `SnapshotError` if there is no driver for it."""
+        """Open the folder at `uri`, which must belong to one job alone (append its uid). Raises `SnapshotError` if there is no driver for
+        it."""
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self._uri = uri
@@ -65,7 +66,7 @@ class RemoteSnapshots:
             ) from error
 
     def holds(self, name: str) -> bool:
-        """Whether there is a complete copy of the snapshot with this name. Raises `SnapshotError`."""
+        """Return whether there is a complete copy of the snapshot with this name. Raises `SnapshotError`."""
         try:
             return bool(self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"))
         except Exception as error:  # as above
@@ -103,7 +104,7 @@ class RemoteSnapshots:
             self._fs.get_file(f"{self._base}/{name}/{file}", str(folder / file))
 
     def _names(self) -> list[str]:
-        """Folders that are named like snapshots, newest first."""
+        """Return folders that are named like snapshots, newest first."""
         if not self._fs.exists(self._base):
             return []
         names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self._fs.ls(self._base, detail=False)}
@@ -114,7 +115,8 @@ class RemoteSnapshots:
         return [name for name in self._names() if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]
 
     def _old(self, newest: str) -> list[str]:
-        """What may go: beyond `keep`, superseded by a newer one of the same step, and what an interrupted upload left before `newest`."""
+        """Return what may go: beyond `keep`, superseded by a newer one of the same step, and what an interrupted upload left before
+        `newest`."""
         names = [name for name in self._names() if name <= newest]
         kept: dict[int | None, str] = {}
         for name in names:

@@ -81,7 +81,7 @@ class SnapshotStore:
     """The snapshots in one directory. One process at a time; blocking, so call it from a thread."""
 
     def __init__(self, root: Path, keep: int) -> None:
-        """`keep` complete snapshots stay, at least 1. The directory is made by the first save."""
+        """Keep `keep` complete snapshots, at least 1. The directory is made by the first save."""
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self._root = root
@@ -138,7 +138,7 @@ class SnapshotStore:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def load_newest(self, into: Arrays | None = None) -> Loaded | None:
-        """The newest snapshot whose size and checksums hold; None if there is no snapshot.
+        """Return the newest snapshot whose size and checksums hold; None if there is no snapshot.
 
         `into` gives the arrays for each snapshot that is tried, and what it raises ends the search; None: new arrays. Raises
         `SnapshotError` if there are some and none can be used: starting afresh would throw away the training.
@@ -163,7 +163,7 @@ class SnapshotStore:
         return None
 
     def paths(self) -> list[Path]:
-        """Folders of the complete snapshots, newest first, unchecked."""
+        """Return folders of the complete snapshots, newest first, unchecked."""
         return [path for _, path in sorted(self._complete(), reverse=True)]
 
     def adopt(self, name: str, fill: Callable[[Path], None]) -> Path:
@@ -240,13 +240,13 @@ def snapshot_name(generation: int, t: int) -> str:
 
 
 def generation_of(name: str) -> int | None:
-    """The save counter in a snapshot's folder name; None if it is no such name."""
+    """Return the save counter in a snapshot's folder name; None if it is no such name."""
     match = _NAME.match(name)
     return int(match[1]) if match else None
 
 
 def step_of(name: str) -> int | None:
-    """The outer step in a snapshot's folder name; None if it is no such name."""
+    """Return the outer step in a snapshot's folder name; None if it is no such name."""
     match = _NAME.match(name)
     return int(match[2]) if match else None
 
@@ -265,7 +265,7 @@ def read_snapshot(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapp
 
 
 def check_snapshot(path: Path) -> dict[str, Any]:
-    """The manifest of one snapshot, once its own checksum and the size and checksum of the tensors hold. Raises `Unusable`."""
+    """Return the manifest of one snapshot, once its own checksum and the size and checksum of the tensors hold. Raises `Unusable`."""
     manifest = _read_manifest(path)
     with _opened(path) as file:
         _compare(checksum(file), manifest)
@@ -274,7 +274,7 @@ def check_snapshot(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The tensors of one snapshot. What the operating system refuses is `Unusable`."""
+    """Yield the tensors of one snapshot. What the operating system refuses is `Unusable`."""
     try:
         with (path / TENSORS_FILE).open("rb") as file:
             yield file
@@ -306,7 +306,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def parse_manifest(text: bytes) -> dict[str, Any]:
-    """A manifest whose own checksum holds; its `bytes` and `sha256` are those of the tensors. Raises `Unusable`."""
+    """Return a manifest whose own checksum holds; its `bytes` and `sha256` are those of the tensors. Raises `Unusable`."""
     try:
         manifest = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -40,7 +40,7 @@ class TensorParts:
     """Float32 arrays by name, in the order in which a file holds them, and in parts that can be let go one by one."""
 
     def __init__(self, parts: Iterable[Mapping[str, NDArray[Any]]]) -> None:
-        """Raises ValueError for another dtype, a repeated name, or one that the format reserves."""
+        """Raise ValueError for another dtype, a repeated name, or one that the format reserves."""
         self._parts = deque(parts)
         self.shapes: dict[str, tuple[int, ...]] = {}
         for name, array in (item for part in self._parts for item in part.items()):
@@ -53,12 +53,12 @@ class TensorParts:
             self.shapes[name] = array.shape
 
     def arrays(self) -> Iterator[Array]:
-        """All of them, in order."""
+        """Yield all of them, in order."""
         for part in self._parts:
             yield from part.values()
 
     def take(self) -> Iterator[Array]:
-        """All of them, in order. A part is let go before the next one begins: what has been replaced meanwhile is freed."""
+        """Yield all of them, in order. A part is let go before the next one begins: what has been replaced meanwhile is freed."""
         while self._parts:
             yield from self._parts.popleft().values()
 
@@ -89,7 +89,7 @@ def write_tensors(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], arrays:
 
 
 def tensors_checksum(tensors: TensorParts) -> Written:
-    """Size and checksum of the file that `write_tensors` would write."""
+    """Return size and checksum of the file that `write_tensors` would write."""
     return write_tensors(_Nowhere(), tensors.shapes, tensors.arrays())
 
 
@@ -128,7 +128,7 @@ def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = N
 
 
 def _shapes(hashing: _Hashing, size: int) -> dict[str, tuple[int, ...]]:
-    """By name, in the order of the file. Raises ValueError or what a header of another form leads to."""
+    """Read the shapes by name, in the order of the file. Raises ValueError or what a header of another form leads to."""
     length = int.from_bytes(hashing.read(8), "little")
     if length > size - 8:
         raise ValueError(f"its header would have {length} bytes")
@@ -147,14 +147,14 @@ def _shapes(hashing: _Hashing, size: int) -> dict[str, tuple[int, ...]]:
 
 
 def checksum(file: BinaryIO) -> Written:
-    """Size and checksum of what `file` holds from its present position on."""
+    """Return size and checksum of what `file` holds from its present position on."""
     hashing = _Hashing(file)
     hashing.skip_rest()
     return hashing.written()
 
 
 def _bytes_of(array: Array) -> memoryview:
-    """A view of a contiguous array; little-endian is what the format demands and all our machines have."""
+    """Return a view of a contiguous array; little-endian is what the format demands and all our machines have."""
     return memoryview(array.reshape(-1).view(np.uint8))
 
 
@@ -170,13 +170,13 @@ class _Hashing:
         return Written(self._bytes, self._digest.hexdigest())
 
     def read(self, size: int) -> bytes:
-        """Exactly so much. Raises ValueError at the end of the file."""
+        """Read exactly so much. Raises ValueError at the end of the file."""
         data = bytearray(size)
         self.fill(memoryview(data))
         return bytes(data)
 
     def fill(self, view: memoryview) -> None:
-        """Raises ValueError at the end of the file."""
+        """Fill the buffer."""
         at = 0
         while at < len(view):
             count = self._file.readinto(view[at : at + _CHUNK])

@@ -45,7 +45,7 @@ class Gathering:
         """Per refused answer, the ranks that have sent their portions."""
 
     def disagreement(self, rank: int, offer: Offer) -> str:
-        """How the offer differs from that of the ranks before; empty: it does not, or there are none."""
+        """Return how the offer differs from that of the ranks before; empty: it does not, or there are none."""
         answer = self._open.get((offer.fragment, offer.t))
         if answer is None or answer.offer == offer:
             return ""
@@ -55,7 +55,7 @@ class Gathering:
         )
 
     def has(self, rank: int, offer: Offer) -> bool:
-        """Whether this rank's portion is here already."""
+        """Return whether this rank's portion is here already."""
         answer = self._open.get((offer.fragment, offer.t))
         return answer is not None and rank in answer.parts
 
@@ -82,7 +82,7 @@ class Gathering:
         return known and not again
 
     def forget(self, rank: int) -> None:
-        """The rank's stream is lost: its portions of answers that are not whole may come again."""
+        """Forget the portions of answers that are not whole, because the rank's stream is lost: they may come again."""
         for key, answer in list(self._open.items()):
             answer.parts.pop(rank, None)
             if not answer.parts:
@@ -91,7 +91,7 @@ class Gathering:
             ranks.discard(rank)
 
     def closed(self, fragment: int, t: int) -> None:
-        """The exchange is over: nothing of an answer that is not whole counts."""
+        """Drop an answer that is not whole, because the exchange is over."""
         self._open.pop((fragment, t), None)
 
 

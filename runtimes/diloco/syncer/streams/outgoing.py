@@ -73,7 +73,7 @@ class _Queued:
         return memoryview(self.version.payload).nbytes if self.delta else self.version.whole.nbytes
 
     def transfer(self) -> tuple[Chunk, Buffer]:
-        """Header and payload."""
+        """Return header and payload."""
         version = self.version
         header = Chunk(kind=Chunk.BROADCAST, fragment=version.fragment, t=version.t, coding=Chunk.FLOAT32)
         header.tokens, header.merged = version.tokens, self.merged
@@ -87,7 +87,7 @@ class Outgoing:
     """The messages to one learner. See the table above."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now`: seconds on a clock that never goes back."""
+        """Begin with `now`: seconds on a clock that never goes back."""
         self._now = now
         self._window = Window()
         self._receipts = Receipts()
@@ -113,7 +113,7 @@ class Outgoing:
         self._closed = False
 
     def __len__(self) -> int:
-        """Messages that wait; a transfer counts as one."""
+        """Return messages that wait; a transfer counts as one."""
         return len(self._urgent) + len(self._pulls) + len(self._ordered) + sum(len(queue) for queue in self._fragments.values())
 
     @property
@@ -124,11 +124,11 @@ class Outgoing:
     # --- adding -------------------------------------------------------------------------------------------------------
 
     def holds(self, fragment: int, version: int) -> None:
-        """The learner has this version already."""
+        """Note that the learner has this version already."""
         self._held[fragment] = version
 
     def held(self, fragment: int) -> int | None:
-        """The version that the learner holds once everything is delivered; None: no version."""
+        """Return the version that the learner holds once everything is delivered; None: no version."""
         return self._held.get(fragment)
 
     def urgent(self, message: ToLearner) -> None:
@@ -189,17 +189,17 @@ class Outgoing:
     # --- what the learner says ----------------------------------------------------------------------------------------
 
     def acknowledges(self) -> None:
-        """The learner acknowledges chunks, and understands that this end does."""
+        """Note that the learner acknowledges chunks, and understands that this end does."""
         self._acknowledges = True
         self._window.limit()
 
     def taken(self, total: int) -> None:
-        """The learner has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
+        """Note that the learner has taken `total` bytes of this stream's chunks. Raises FramingError if that cannot be."""
         self._window.taken(total, self._now())
         self._wake.set()
 
     def took(self, count: int) -> None:
-        """A chunk of the learner with `count` bytes of data has come."""
+        """Note that a chunk of the learner with `count` bytes of data has come."""
         self._receipts.take(count)
         if self._acknowledges and self._receipts.due:
             self._wake.set()
@@ -207,7 +207,7 @@ class Outgoing:
     # --- taking -------------------------------------------------------------------------------------------------------
 
     async def messages(self) -> AsyncIterator[ToLearner | DataChunk]:
-        """The messages to send, in order, until closed. For one reader."""
+        """Yield the messages to send, in order, until closed. For one reader."""
         while True:
             while (small := self._next_small()) is not None:
                 yield small
@@ -236,7 +236,7 @@ class Outgoing:
         return self._ordered[0][0] if self._ordered else math.inf
 
     def _next_small(self) -> ToLearner | None:
-        """A message that may go between two chunks."""
+        """Return a message that may go between two chunks."""
         if self._urgent:
             return self._urgent.popleft()
         if self._acknowledges and self._receipts.due:
@@ -248,7 +248,7 @@ class Outgoing:
         return None
 
     async def _begin_transfer(self) -> None:
-        """Of the fragment whose turn it is. There must be one."""
+        """Begin the transfer of the fragment whose turn it is. There must be one."""
         header, payload = self._choose().transfer()
         self._sending = header.fragment
         if self.portions is not None:
@@ -257,7 +257,7 @@ class Outgoing:
             self._chunks = split(header, payload)
 
     def _next_chunk(self) -> DataChunk:
-        """Of the transfer that is under way."""
+        """Return the next chunk of the transfer that is under way."""
         chunk, self._rest = divide(self._rest or next(self._chunks), self._window.chunk_bytes(self._now()))
         self._window.sent(len(chunk.data), self._now())
         if is_last(chunk):
@@ -268,11 +268,11 @@ class Outgoing:
         self._sending, self._chunks, self._rest = None, iter(()), None
 
     def _ready(self) -> list[list[_Queued]]:
-        """The queues of the fragments whose turn has come."""
+        """Return the queues of the fragments whose turn has come."""
         return [queue for queue in self._fragments.values() if queue[0].number < self._limit]
 
     def _choose(self) -> _Queued:
-        """The next transfer. There must be one.
+        """Return the next transfer. There must be one.
 
         A fragment that is one delta behind is cheap to keep up to date, and then takes part in every exchange. One that is further behind,
         or that the learner does not hold yet, costs several times as much. While both wait, each kind gets half of the bytes: on a wide
@@ -291,7 +291,7 @@ class Outgoing:
 
 
 async def _cut(header: Chunk, payload: Buffer, portion: Portion) -> Buffer:
-    """The portion's part of a broadcast."""
+    """Return the portion's part of a broadcast."""
     coding = Coding(header.coding)
     if memoryview(payload).nbytes <= INLINE_BYTES:
         return cut(coding, payload, portion)

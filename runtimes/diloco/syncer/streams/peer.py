@@ -114,19 +114,19 @@ class Peers:
         return self._peers.get(stream)
 
     def remove(self, peer: Peer) -> None:
-        """The stream is over. Idempotent."""
+        """Remove a stream that is over. Idempotent."""
         self._peers.pop(peer.stream, None)
 
     def joined(self) -> list[tuple[Peer, UnitSession]]:
-        """The joined learners, the longest-lived stream first; of a unit of several ranks the leader."""
+        """Return the joined learners, the longest-lived stream first; of a unit of several ranks the leader."""
         return [(peer, session) for peer, session in self.streams() if peer.leader is peer]
 
     def streams(self) -> list[tuple[Peer, UnitSession]]:
-        """The streams of the joined learners, those of followers included."""
+        """Return the streams of the joined learners, those of followers included."""
         return [(peer, peer.session) for peer in self._peers.values() if peer.session is not None]
 
     def joining(self) -> list[tuple[Peer, Joining]]:
-        """The learners that will be welcomed once their fences are durable."""
+        """Return the learners that will be welcomed once their fences are durable."""
         return [(peer, peer.joining) for peer in self._peers.values() if peer.joining is not None]
 
 

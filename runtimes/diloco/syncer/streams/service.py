@@ -61,12 +61,12 @@ class Job(Protocol):
         ...
 
     def expected_bytes(self, peer: Peer, chunk: Chunk) -> int:
-        """Bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send,
+        """Return bytes of the payload that a joined learner's chunk begins. Raises FramingError for a chunk that this learner may not send,
         CongestedError if the stream is to end and may be opened again."""
         ...
 
     def memory(self, size: int) -> NDArray[np.uint8]:
-        """So many bytes for a payload whose first chunk `expected_bytes` has admitted."""
+        """Give so many bytes for a payload whose first chunk `expected_bytes` has admitted."""
         ...
 
     async def push(self, peer: Peer, transfer: Transfer) -> None:
@@ -82,11 +82,11 @@ class Job(Protocol):
         ...
 
     def report(self) -> Report:
-        """The present state of the job."""
+        """Return the present state of the job."""
         ...
 
     def entries(self, after: int) -> tuple[list[Entry], bool]:
-        """What happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
+        """Return what happened lately behind the entry of that number, as much as one report takes, and whether there is more."""
         ...
 
 
@@ -94,7 +94,7 @@ class Service:
     """Implements the proto's `Syncer`. TLS accepts certificates of the job's authorities only; this class checks what each may do."""
 
     def __init__(self, job: Job, job_uid: str, changes: Changes, hello_timeout: float) -> None:
-        """`hello_timeout`: how long a stream may take for its first message, seconds."""
+        """Serve the job; `hello_timeout`: how long a stream may take for its first message, seconds."""
         self._hello_timeout = hello_timeout
         self._job = job
         self._job_uid = job_uid
@@ -102,7 +102,7 @@ class Service:
         self._turns = Turns()
 
     async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
-        """One learner's stream until its end."""
+        """Serve one learner's stream until its end."""
         shown = peer_identity(context.auth_context())
         peer = self._job.connect()
         reader = asyncio.create_task(self._read(requests, peer, shown), name=f"read-{peer.stream}")
@@ -123,7 +123,7 @@ class Service:
             self._job.submit(StreamLost(peer, why))
 
     async def Watch(self, request: WatchRequest, context: WatchContext) -> None:  # noqa: N802 - the name on the wire
-        """Reports: at once, at every change of membership and every interval, until the watcher leaves or the job is complete."""
+        """Report at once, at every change of membership and every interval, until the watcher leaves or the job is complete."""
         shown = peer_identity(context.auth_context())
         if shown != operator_identity(self._job_uid):
             _log.warning("%s may not watch this job", shown or "a certificate without identity")
@@ -195,7 +195,7 @@ class Service:
         self._job.submit(StreamLost(peer, "the learner has ended its stream"))
 
     def _end_silent(self, peer: Peer) -> None:
-        """No Hello has come in time. What the stream belongs to is to try again: its link may have been slow."""
+        """End a stream from which no Hello has come in time. What the stream belongs to is to try again: its link may have been slow."""
         peer.retry_reason = f"no Hello has come within {self._hello_timeout:.0f} s"
         peer.outgoing.close(at_once=True)
 
@@ -207,7 +207,7 @@ class Service:
 
 
 async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
-    """As `read_owned`, beside the event loop where there is something to check."""
+    """Read what the stream's rank owns, as `read_owned`, beside the event loop where there is something to check."""
     try:
         if hello.rank or not (hello.ranks or hello.owned):
             return ()
@@ -217,7 +217,7 @@ async def _owned(hello: Hello) -> Owned | PieceError | LayoutError:
 
 
 def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -> StreamEvent | Transfer | None:
-    """The event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
+    """Return the event of a message after Hello, or a complete PUSH; None: neither yet. Raises FramingError."""
     if isinstance(message, DataChunk):
         peer.outgoing.took(len(message.data))
         transfer = assembler.add(message)

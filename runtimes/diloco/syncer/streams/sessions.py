@@ -118,8 +118,8 @@ class SessionRegistry:
         stored: StoredSessions = StoredSessions(),
         now: float = 0.0,
     ) -> None:
-        """`fences`: per unit the newest attempt known. `reconnect_window`: how long a session without stream stays open, seconds.
-        `stored`: sessions of a process before this one, whose streams broke at `now`."""
+        """Keep sessions; `fences`: per unit the newest attempt known. `reconnect_window`: how long a session without stream stays open,
+        seconds. `stored`: sessions of a process before this one, whose streams broke at `now`."""
         self._job_uid = job_uid
         self._fences = dict(fences)
         self._window = reconnect_window
@@ -143,11 +143,11 @@ class SessionRegistry:
         return dict(self._fences)
 
     def session(self, unit: str) -> UnitSession | None:
-        """The unit's open session."""
+        """Return the unit's open session."""
         return self._sessions.get(unit)
 
     def of_stream(self, stream: int) -> UnitSession | None:
-        """The open session for which the stream acts."""
+        """Return the open session for which the stream acts."""
         return next((session for session in self._sessions.values() if session.stream == stream), None)
 
     def join(self, request: JoinRequest, stream: int) -> Accepted | Rejected:
@@ -176,7 +176,7 @@ class SessionRegistry:
         )
 
     def of_rank(self, request: JoinRequest) -> UnitSession | Rejected | None:
-        """The session that the Hello of a follower belongs to. None: its leader has not joined yet. Changes nothing."""
+        """Return the session that the Hello of a follower belongs to. None: its leader has not joined yet. Changes nothing."""
         if rejected := self.reject(request):
             return rejected
         session = self._sessions.get(request.unit)
@@ -185,7 +185,8 @@ class SessionRegistry:
         return session
 
     def stream_lost(self, unit: str, stream: int, now: float) -> bool:
-        """The stream broke without Bye: the session stays open for the reconnect window. False if the stream did not act for the unit."""
+        """Note that the stream broke without Bye: the session stays open for the reconnect window. False if the stream did not act for the
+        unit."""
         session = self._sessions.get(unit)
         if session is None or session.stream != stream:
             return False
@@ -194,7 +195,7 @@ class SessionRegistry:
         return True
 
     def restart(self, unit: str) -> tuple[str, UnitSession] | None:
-        """The process begins anew, without what its session had: (former holder, the session with a new holder). None: no session."""
+        """Begin the process anew, without what its session had: (former holder, the session with a new holder). None: no session."""
         session = self._sessions.get(unit)
         if session is None:
             return None
@@ -202,7 +203,8 @@ class SessionRegistry:
         return session.holder, self._sessions[unit]
 
     def leave(self, unit: str, stream: int) -> str | None:
-        """The stream ended for good (Bye, refused). The holder whose session is over; None if the stream did not act for the unit."""
+        """Return the stream ended for good (Bye, refused). The holder whose session is over; None if the stream did not act for the
+        unit."""
         session = self._sessions.get(unit)
         if session is None or session.stream != stream:
             return None
@@ -215,7 +217,7 @@ class SessionRegistry:
         return self._sessions.pop(unit, None)
 
     def quarantine(self, unit: str, attempt: int, message: str) -> None:
-        """This attempt of the unit, and older ones, may not join any more. It lasts as long as this process."""
+        """Keep this attempt of the unit, and older ones, from joining any more. It lasts as long as this process."""
         self._quarantined[unit] = Quarantined(attempt, message)
 
     def expire(self, now: float) -> list[UnitSession]:
@@ -230,11 +232,11 @@ class SessionRegistry:
         return over
 
     def wake_at(self) -> float | None:
-        """When `expire` has something to do next."""
+        """Return when `expire` has something to do next."""
         return next(iter(self._away.values()), None)
 
     def reject(self, request: JoinRequest) -> Rejected | None:
-        """Why the process may not join; None: it may. Changes nothing."""
+        """Return why the process may not join; None: it may. Changes nothing."""
         unit, attempt = request.unit, request.attempt
         if request.job_uid != self._job_uid:
             return Rejected(
