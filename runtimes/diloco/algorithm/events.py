@@ -39,8 +39,9 @@ class Marks:
     """Tokens of those samples."""
     steps: int = 0
     """Local steps of the session."""
-    seen: int = 0
-    """The last outer step that the learner knew of, as its newest report says."""
+    seen: int = field(default=0, compare=False)
+    """The last outer step that the learner knew of, as its newest report says. The portions of one answer, one for each rank, may come with
+    a report between them, and are of one answer all the same."""
 
 
 @dataclass(frozen=True, slots=True)

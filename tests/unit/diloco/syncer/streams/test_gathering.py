@@ -1,5 +1,7 @@
 """Answers of a unit of several ranks, portion by portion."""
 
+import dataclasses
+
 import numpy as np
 from diloco.algorithm.codec import Coding
 from diloco.algorithm.events import Marks, Offer
@@ -55,6 +57,19 @@ def test_ranks_that_disagree_are_named_with_what_they_say() -> None:
         "rank 2 says 9 tokens in 1 steps, 2 samples with 8 tokens in 1 steps in all, FLOAT32 against version -1, "
         "rank 1 8 tokens in 1 steps, 2 samples with 8 tokens in 1 steps in all, FLOAT32 against version -1"
     )
+
+
+def test_portions_of_one_answer_may_come_with_a_report_between_them() -> None:
+    """The clock of the newest report goes with each portion, so it may differ from rank to rank."""
+    gathering = Gathering()
+    gathering.add(0, offer(), PORTIONS[0], payload(0))
+    later = dataclasses.replace(offer(), marks=dataclasses.replace(offer().marks, seen=7))
+    assert gathering.disagreement(1, later) == ""
+    gathering.add(1, later, PORTIONS[1], payload(1))
+    assert gathering.has(0, later)
+    whole = gathering.add(2, later, PORTIONS[2], payload(2))
+    assert whole is not None
+    assert len(whole.parts) == 3
 
 
 def test_a_lost_ranks_portions_may_come_again() -> None:
