@@ -77,6 +77,8 @@ class InstantKubelet:
         key = (held.namespace, meta["labels"][names.LABEL_JOB])
         if new is None or new.value["status"].get("phase") != "Running":
             self.running.get(key, {}).pop(held.name, None)
+        else:  # not when it is started: an event of the time before it ran may be yet to come
+            self._runs(key, meta)
         if new is None:
             return
         if new.deleting:
@@ -100,7 +102,8 @@ class InstantKubelet:
         await self._api.bind(meta["namespace"], meta["name"], meta.get("annotations", {}).get(names.ANNOTATION_NODE, "v6e-0"))
         status = running_status(pod, meta["creationTimestamp"])
         await self._api.patch(names.PODS, meta["namespace"], meta["name"], {"status": status}, type=PatchType.MERGE, subresource="status")
-        key = (meta["namespace"], meta["labels"][names.LABEL_JOB])
+
+    def _runs(self, key: JobKey, meta: Obj) -> None:
         if meta["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:
             self.running.setdefault(key, {})[meta["name"]] = (meta["labels"][names.LABEL_UNIT], int(meta["labels"][names.LABEL_ATTEMPT]))
         self._on_running(key)

@@ -21,6 +21,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/guide.md#run-it-on-a-laptop",
         "docs/guide.md#plan-before-you-apply",
         "docs/stopping.md#on-a-laptop",
+        "docs/guide.md#what-a-syncer-wrote-down",
         "docs/guide.md#get-the-model",
         "docs/guide.md#a-llama-on-your-own-data",
         "docs/stopping.md#on-a-laptop/2",

@@ -27,6 +27,9 @@ def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(
         assert "2nd choice; v5p: full" in planned
         assert "AFTER --without h100, --add v6e=1x2x2, --drain v6e-a" in changed
         assert "Complete" in last(reader.type("docs/stopping.md#on-a-laptop"))
+        tape, replayed = reader.type("docs/guide.md#what-a-syncer-wrote-down").values()
+        assert "merge   700" in tape
+        assert "all as the syncer had them" in replayed
         shown = reader.type("docs/guide.md#get-the-model")
         assert all("outer step 700 of job bytes-lm" in said for said in shown.values())
         reader.type("docs/guide.md#a-llama-on-your-own-data")

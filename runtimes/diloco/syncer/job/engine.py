@@ -273,7 +273,7 @@ class Engine:
         try:
             return await self._conclude()
         finally:
-            await self._tape.close()
+            await self._close_tape()
 
     async def _serve(self) -> None:
         """Serve until the job is complete or `stop` is called."""
@@ -317,7 +317,7 @@ class Engine:
         core = self.exchanges.core
         if core is not None and core.seeded and self._snapshots.snapshot_t != core.t:
             await self._save(core)
-        await self._tape.close()
+        await self._close_tape()
 
     def _over(self) -> bool:
         until = self.farewell.until
@@ -540,6 +540,11 @@ class Engine:
             self._most_values = _most_values(core)
             position, before = self._tape.begin_snapshot(), self._snapshots.newest
             self._snapshots.begin(self._snapshot_data(core, position), lambda: self._snapshot_written(position, before))
+
+    async def _close_tape(self) -> None:
+        """Close the tape once nothing of it is being retired any more."""
+        await asyncio.gather(*self._retiring)
+        await self._tape.close()
 
     def _snapshot_written(self, position: Position, before: DurableSnapshot | None) -> None:
         """The attempt to write one is over. `before`: the newest one until then."""

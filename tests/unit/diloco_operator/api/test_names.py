@@ -25,6 +25,11 @@ NAME = re.compile(
 )
 ALLOWED = {
     ("controller/diloco_operator/api/job.py", "diloco.dev/v1alpha1"): "a type must be a literal; its default is names.API_VERSION",
+    (
+        "controller/diloco_operator/cli/simulations/job.py",
+        "--bandwidth and --syncer-bandwidth need --parameters: what a link carries in a step depends on the size of the model",
+    ): "options",
+    ("controller/diloco_operator/cli/simulations/job.py", "--syncer-bandwidth"): "an option",
     ("controller/diloco_operator/kube/memory/pods.py", "/dev/termination-log"): "the default that the Kubernetes API itself sets",
     ("controller/diloco_operator/kube/rest/config.py", "ca.crt"): "a file of every service account",
     ("controller/diloco_operator/local/addresses.py", "diloco-loopback-127."): "a lock file of this machine",
@@ -35,6 +40,8 @@ ALLOWED = {
     ("runtimes/diloco/jax/store.py", "diloco-to-host"): "a thread",
     ("runtimes/diloco/learner/connection.py", "diloco-exchange"): "a thread",
     ("runtimes/diloco/ranks/channel.py", "diloco-ranks"): "a thread",
+    ("runtimes/diloco/recovery/copying.py", "diloco-copy"): "a thread",
+    ("runtimes/diloco/recovery/server.py", "diloco-peer"): "a thread",
 }
 """By file and text, why the name may stand there."""
 

@@ -219,7 +219,8 @@ def test_json_of_valid_jobs_names_them(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_shipped_examples_are_valid() -> None:
-    examples = sorted((Path(__file__).parents[4] / "examples").glob("**/*.yaml"))
+    found = sorted((Path(__file__).parents[4] / "examples").glob("**/*.yaml"))
+    examples = [path for path in found if "kind: ComputeDomain" not in path.read_text()]
     jobs = [manifest for manifest in load_manifests(examples, kinds=("DiLoCoJob", "Node")) if manifest.obj["kind"] == "DiLoCoJob"]
     assert jobs
     assert validate_jobs(jobs)

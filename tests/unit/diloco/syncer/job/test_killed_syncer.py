@@ -42,7 +42,7 @@ class SyncerProcess:
 
 
 def place_for(path: Path, steps: int, every: int, compression: str) -> Place:
-    return Place(path, job_file(training(steps, checkpoint={"every_steps": every, "keep": 2}, compression=compression)))
+    return Place(path, job_file(training(steps, checkpoint={"every_steps": every, "keep": 2}, compression=compression, quorum=2)))
 
 
 def merges(place: Place) -> list[dict[str, Any]]:
