@@ -49,7 +49,7 @@ class EventTurns:
         """For how long a turn applies events now."""
 
     def add(self, event: WatchEvent) -> None:
-        """Raises what `apply` raised for this event, or for an earlier one that waited."""
+        """Apply the event now, or in its turn. Raises what `apply` raised for it, or for an earlier one that waited."""
         if self._task is not None and self._task.done():
             self._task.result()
         if self._task is None and self._use_turn():
@@ -63,7 +63,7 @@ class EventTurns:
             self._task = asyncio.create_task(self._work(), name="watch events")
 
     async def pause(self) -> None:
-        """To be called for each event: lets others go on once this turn of the loop is used up, and waits while too many events wait."""
+        """Let others go on once this turn of the loop is used up, and wait while too many events wait. To be called for each event."""
         if not self._room.is_set():
             await self._room.wait()
         elif not self._use_turn(TURN_READ_EVENTS, TURN_READ_SECONDS):
@@ -130,7 +130,7 @@ class EventTurns:
 
 
 def _namespace(event: WatchEvent) -> str:
-    """Of the event's object, which may be malformed."""
+    """Return the namespace of the event's object, which may be malformed."""
     meta = event.object.get("metadata") if isinstance(event.object, dict) else None
     found = meta.get("namespace") if isinstance(meta, dict) else None
     return found if isinstance(found, str) else ""

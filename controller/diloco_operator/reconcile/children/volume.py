@@ -28,18 +28,18 @@ class Volume(NamedTuple):
 
 
 def names_class(spec: Spec, config: OperatorConfig) -> bool:
-    """Whether the syncer's claim names its StorageClass, so that it depends on no default."""
+    """Return whether the syncer's claim names its StorageClass, so that it depends on no default."""
     return bool(spec.syncer.storage.class_name or config.storage_class_name)
 
 
 def lacks_class(claim: Child) -> bool:
-    """Whether nothing binds the claim, because it names no StorageClass and the cluster has no default one."""
+    """Return whether nothing binds the claim, because it names no StorageClass and the cluster has no default one."""
     return claim.phase == "Pending" and not claim.storage_class
 
 
 def syncer_volume(context: ReconcileContext) -> Volume:
-    """A claim that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some classes bind it only
-    once the syncer's pod has a node."""
+    """Judge the syncer's claim. One that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some
+    classes bind it only once the syncer's pod has a node."""
     claim = context.observed.children.volume_claim
     name = names.volume_claim_name(context.observed.job.name)
     if claim is None:

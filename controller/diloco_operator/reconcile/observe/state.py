@@ -141,7 +141,7 @@ def _parse_spec(obj: Obj, beside: int) -> tuple[Spec | None, tuple[Cause, ...]]:
 
 
 def _contradictions(spec: Spec) -> list[Cause]:
-    """What reconcile cannot work with; the CRD's rules refuse everything else."""
+    """Return what reconcile cannot work with; the CRD's rules refuse everything else."""
     found: list[Cause] = []
     seen: set[str] = set()
     for index, pool in enumerate(spec.pools):
@@ -332,7 +332,7 @@ def _disruption(conditions: Mapping[str, Fields], marks: PodMarks) -> Fields:
 
 
 def _label_problem(name: str, job: str, component: str, unit: str, pool: str, attempt: int, host: int) -> str:
-    """What of its labels the operator cannot have written: it names every pod by them."""
+    """Return what of its labels the operator cannot have written: it names every pod by them."""
     if component == names.COMPONENT_SYNCER:
         return "" if name == names.syncer_pod_name(job) else f"a syncer's pod of job {clip(job)} has the name {names.syncer_pod_name(job)}"
     if component != names.COMPONENT_LEARNER:
@@ -486,7 +486,8 @@ class ObservedState:
     checks: Collection[str] = frozenset()
     """Pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
     default_class: bool = False
-    """The last claim seen of a job that names no StorageClass got the default one. False: the cluster has none, or no claim was seen."""
+    """The last claim seen in the job's namespace, of a job that names no StorageClass, got the default one. False: the cluster has none, or
+    no claim was seen. Not of other namespaces: who may make claims there could give one a class, and learners here would start early."""
     slices_since: Mapping[str, float] = field(default_factory=dict)
     """Unit -> when it got its slice; 0: before this operator started. Not there: it has just got it."""
     missing_rights: tuple[str, ...] = ()
