@@ -334,7 +334,7 @@ class Stage:
         self.report = a_report(*(a_unit_report(unit, attempt) for unit, attempt in units.items()), at=self.now, **fields)
 
     def syncer_says(self, unit: str, attempt: int, phase: UnitPhase, **fields: Any) -> None:
-        """Of one unit; what it said of the others stands."""
+        """Say this of one unit; what the syncer said of the others stands."""
         known = dict(self.report.units) if self.report is not None else {}
         known[unit] = a_unit_report(unit, attempt, phase, **fields)
         self.report = a_report(*known.values(), at=self.now)

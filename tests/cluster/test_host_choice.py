@@ -45,9 +45,9 @@ def test_units_of_parts_share_a_host_and_leave_whole_ones_which_kube_scheduler_w
     for index, host in enumerate(theirs):
         # kube-scheduler spreads over the nodes that it knows: a bound pod on each shows that it knows them all.
         pod = {"containers": [template()["spec"]["containers"][0]], "nodeSelector": {"kubernetes.io/hostname": host}}
-        bind(plane, other, f"known-{index}", pod)
+        node_for_a_pod(plane, other, f"known-{index}", pod)
     spec = {"containers": [each_part], "nodeSelector": {"cloud.google.com/gke-accelerator": "nvidia-l4"}}
-    parts = [bind(plane, other, f"part-{index}", spec) for index in range(3)]
+    parts = [node_for_a_pod(plane, other, f"part-{index}", spec) for index in range(3)]
     assert sorted(parts) == theirs
     with an_operator(plane, tmp_path, where) as operator:
         for job, each, count in (("parts", 1, 3), ("whole", 8, 2)):
@@ -60,8 +60,8 @@ def test_units_of_parts_share_a_host_and_leave_whole_ones_which_kube_scheduler_w
         assert sorted({*nodes(plane, where, "parts").values(), *nodes(plane, where, "whole").values()}) == ours
 
 
-def bind(plane: ControlPlane, namespace: str, name: str, spec: Mapping[str, object]) -> str:
-    """Creates a pod and returns the node that kube-scheduler chooses for it."""
+def node_for_a_pod(plane: ControlPlane, namespace: str, name: str, spec: Mapping[str, object]) -> str:
+    """Create a pod and return the node that kube-scheduler chooses for it."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     plane.request("POST", path, {"metadata": {"name": name}, "spec": {**spec, "automountServiceAccountToken": False}})
     wait_for(functools.partial(node_of, plane, f"{path}/{name}"), f"kube-scheduler to bind {name}")

@@ -49,7 +49,7 @@ class EventTurns:
         """For how long a turn applies events now."""
 
     def add(self, event: WatchEvent) -> None:
-        """Raises what `apply` raised for this event, or for an earlier one that waited."""
+        """Apply the event now, or in its turn. Raises what `apply` raised for it, or for an earlier one that waited."""
         if self._task is not None and self._task.done():
             self._task.result()
         if self._task is None and self._use_turn():

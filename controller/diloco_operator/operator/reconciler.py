@@ -139,8 +139,8 @@ class Reconciler:
         self._due = due
         self._wake = wake
         self._restoring = False
-        self._default_class = False
-        """See `ObservedState.default_class`: a new job need not wait for what the claims of others have shown."""
+        self._default_class: set[str] = set()
+        """Namespaces, see `ObservedState.default_class`: a new job need not wait for what the claims of others there have shown."""
         forgets = [expectations.forget, telemetry.forget, words.forget, *([jobs.forget] if jobs is not None else [])]
         self._contexts = JobContexts(caches, self._release, forgets)
 
@@ -322,7 +322,7 @@ class Reconciler:
             config=self._config,
             pods=self._caches.pods(key),
             children=self._caches.children(key),
-            default_class=self._default_class,
+            default_class=key[0] in self._default_class,
             rejected_writes=context.rejected_writes.by_object,
             pod_answers=context.pod_answers.by_pool,
             checks=allotted.checks,
@@ -360,9 +360,11 @@ class Reconciler:
         return decide, allotted
 
     def _note_default_class(self, observed: ObservedState) -> None:
+        """Note whether the job's claim shows that claims without a class get the default one."""
         spec, claim = observed.job.spec, observed.children.volume_claim
         if spec is not None and claim is not None and not names_class(spec, observed.config):
-            self._default_class = not lacks_class(claim)
+            change = self._default_class.discard if lacks_class(claim) else self._default_class.add
+            change(observed.job.namespace)
 
     def _priority(self, job: Job) -> int:
         return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0

@@ -39,7 +39,8 @@ class ObservedState:
     checks: Collection[str] = frozenset()
     """Pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
     default_class: bool = False
-    """The last claim seen of a job that names no StorageClass got the default one. False: the cluster has none, or no claim was seen."""
+    """The last claim seen in the job's namespace, of a job that names no StorageClass, got the default one. False: the cluster has none, or
+    no claim was seen. Not of other namespaces: who may make claims there could give one a class, and learners here would start early."""
     slices_since: Mapping[str, float] = field(default_factory=dict)
     """Unit -> when it got its slice; 0: before this operator started. Not there: it has just got it."""
     missing_rights: tuple[str, ...] = ()

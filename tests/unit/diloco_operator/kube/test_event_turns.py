@@ -113,7 +113,8 @@ def test_a_busy_loop_applies_for_longer_in_a_turn() -> None:
         await watch.read(*numbers(100))
         begun = loop.time()
         await until(lambda: len(watch.applied) == 100, step=MILLISECOND)
-        # Turns of 10 ms, each after at most two of the others: 10 rounds of 110 ms, and as many at first. Turns of 2 ms would need 50.
+        # Turns of 10 ms, each after at most two of the others: 10 rounds of 110 ms, and at most 10 while turns grow. Turns of 2 ms would
+        # need 50.
         assert loop.time() - begun <= 20 * 0.11
         busy.cancel()
 

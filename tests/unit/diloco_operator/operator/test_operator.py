@@ -82,8 +82,8 @@ class SmallCluster:
     def operating(self) -> AbstractAsyncContextManager[asyncio.Task[None]]:
         return running(self.operator, defects=True)
 
-    async def apply(self, name: str = "lm", **spec: Any) -> Obj:
-        manifest = a_manifest(name, namespace=NS, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)], spec=spec)
+    async def apply(self, name: str = "lm", namespace: str = NS, **spec: Any) -> Obj:
+        manifest = a_manifest(name, namespace=namespace, pools=[tpu_pool("v6e", "tpu-v6e", "2x2", max=6)], spec=spec)
         return await self.api.create(names.DILOCO_JOBS, manifest)
 
     async def touch(self, name: str = "lm", value: str = "x") -> None:
@@ -151,11 +151,12 @@ def test_nothing_is_decided_before_every_cache_is_synced() -> None:
 
 
 def a_claim(observed: ObservedState) -> Plan:
-    """A plan that wants the syncer's claim. The API server fills in its default class, but not for job `second`, as if it had none then."""
+    """Plan the syncer's claim. The API server fills in its default class, but not for job `second`, as if it had none then."""
     job = observed.job
     given = {"storageClassName": ""} if job.name == "second" else {}
     owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": job.name, "uid": job.uid, "controller": True}
-    meta = {"namespace": NS, "name": names.volume_claim_name(job.name), "labels": {names.LABEL_JOB: job.name}, "ownerReferences": [owner]}
+    name = names.volume_claim_name(job.name)
+    meta = {"namespace": job.namespace, "name": name, "labels": {names.LABEL_JOB: job.name}, "ownerReferences": [owner]}
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, **given}
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}
     return Plan() if observed.children.volume_claim is not None else Plan(creates=(Create(names.VOLUME_CLAIMS, claim),))
@@ -163,14 +164,16 @@ def a_claim(observed: ObservedState) -> Plan:
 
 def test_a_new_job_knows_whether_the_last_claim_of_another_got_a_class() -> None:
     async def scenario(cluster: SmallCluster) -> None:
-        async def known(job: str) -> bool:
-            """What its first reconcile knows."""
-            await cluster.apply(job)
+        async def known(job: str, namespace: str = NS) -> bool:
+            """Return what its first reconcile knows."""
+            await cluster.apply(job, namespace)
             await until(lambda: len(cluster.reconciles(job)) == 2)
             return cluster.reconciles(job)[0].default_class
 
+        await cluster.api.create(names.NAMESPACES, {"metadata": {"name": "team-b"}})
         async with cluster.operating():
             assert not await known("first"), "there was no claim yet"
+            assert not await known("elsewhere", "team-b"), "another tenant's claims show nothing"
             assert await known("second")
             assert not await known("third"), "the claim of the second has no class"
 

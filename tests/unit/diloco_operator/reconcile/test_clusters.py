@@ -38,7 +38,7 @@ def learners(stage: Stage) -> list[Obj]:
 
 
 def why(stage: Stage, pool: int = 0) -> str:
-    """What status says of a pool, with what would help."""
+    """Return what status says of a pool, with what would help."""
     found = stage.job["status"]["pools"][pool]
     return f"{found['message']}. {'; '.join(found.get('remedies', ()))}"
 
@@ -330,7 +330,7 @@ def test_a_service_mesh_is_told_that_the_pods_encrypt_themselves() -> None:
 
 # --- who opens devices -------------------------------------------------------------------------------------------------------
 def context_of(stage: Stage) -> tuple[Obj, Obj]:
-    """Of the learner's pod, and of its container."""
+    """Return the security contexts of the learner's pod and of its container."""
     [pod] = learners(stage)
     return pod["spec"]["securityContext"], pod["spec"]["containers"][0]["securityContext"]
 
