@@ -1,7 +1,7 @@
 """A real Kubernetes control plane as plain processes: etcd, kube-apiserver, kube-controller-manager and kube-scheduler, ready in about 4 s.
 
-Needs nothing else of this repository but hack/kube/assets.sh, which finds or builds the programs. Everything that is started dies with
-the process that started it.
+Needs nothing else of this repository but ports.py beside it and hack/kube/assets.sh, which finds or builds the programs. Everything that
+is started dies with the process that started it.
 
 See docs/decisions/0082-test-control-plane.md.
 """
@@ -16,9 +16,7 @@ import datetime
 import ipaddress
 import json
 import os
-import random
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builders.ports import held_port
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -114,19 +113,6 @@ def provide_programs(names: Sequence[str] = (*PLANE, *CLIENTS)) -> None:
         raise ControlPlaneError(
             f"hack/kube/assets.sh {' '.join(missing)} did not provide the programs (exit code {done.returncode}); see what it said above"
         )
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that is free now. Below the range for outgoing connections, or one of these could take it while the API server is
-    stopped."""
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports = random.SystemRandom()
-    while True:
-        port = ports.randrange(10000, low) if low > 11000 else 0
-        with socket.socket() as tried, contextlib.suppress(OSError):
-            tried.bind(("127.0.0.1", port))
-            taken: int = tried.getsockname()[1]
-            return taken
 
 
 class _Program:
@@ -262,7 +248,7 @@ class ControlPlane:
         provide_programs()
         self.folder = folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._port, self._etcd_port, self._peer_port = free_port(), free_port(), free_port()
+        self._port, self._etcd_port, self._peer_port = held_port(), held_port(), held_port()
         self.host = "127.0.0.1" if bind_address == "0.0.0.0" else bind_address
         self.url = f"https://{self.host}:{self._port}"
         self.ca_file = self.folder / "ca.crt"

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from builders.companion import Companion, is_ready
-from builders.control_plane import PROGRAMS, ControlPlane, free_port, provide_programs
+from builders.control_plane import PROGRAMS, ControlPlane, provide_programs
+from builders.ports import held_port
 from diloco_operator.accelerators import CATALOGUE
 
 type Obj = dict[str, Any]
@@ -172,7 +173,7 @@ def karpenter(plane: ControlPlane, folder: Path, machines: Sequence[Machine]) ->
     plane.wait_until_established(*_DEFINITIONS)
     instance_types = folder / "instance-types.json"
     instance_types.write_text(json.dumps([_instance_type(machine) for machine in machines]))
-    health = free_port()
+    metrics, health = held_port(), held_port()
     environment = {
         "KUBECONFIG": str(plane.kubeconfig),
         "INSTANCE_TYPES_FILE_PATH": str(instance_types),
@@ -181,7 +182,7 @@ def karpenter(plane: ControlPlane, folder: Path, machines: Sequence[Machine]) ->
         "SYSTEM_NAMESPACE": "kube-system",
         "DISABLE_WEBHOOK": "true",
         "DISABLE_LEADER_ELECTION": "true",
-        "METRICS_PORT": str(free_port()),
+        "METRICS_PORT": str(metrics),
         "HEALTH_PROBE_PORT": str(health),
         "CPU_REQUESTS": "1000",
         "MEMORY_LIMIT": str(1 << 30),

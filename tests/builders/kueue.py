@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 from builders.companion import Companion, is_ready
-from builders.control_plane import PROGRAMS, ControlPlane, free_port, provide_programs
+from builders.control_plane import PROGRAMS, ControlPlane, provide_programs
+from builders.ports import held_port
 
 type Obj = dict[str, Any]
 
@@ -110,7 +111,7 @@ def kueue(plane: ControlPlane, folder: Path) -> Iterator[Kueue]:
         certificates.mkdir(parents=True)
         for name, source in (("tls.crt", "server.crt"), ("tls.key", "server.key")):
             (certificates / name).write_bytes((plane.folder / source).read_bytes())
-    webhook, health = free_port(), free_port()
+    webhook, health = held_port(), held_port()
     config = folder / "config.yaml"
     config.write_text(json.dumps(_configuration(webhook, health, folder / "webhook")))
     program = [str(PROGRAMS / "kueue"), "--config", str(config), "--feature-gates=VisibilityOnDemand=false", "--zap-log-level=info"]

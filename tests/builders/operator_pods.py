@@ -22,7 +22,8 @@ from typing import Any
 
 from builders.chart import RELEASE
 from builders.child_processes import Launcher
-from builders.control_plane import ControlPlane, RequestFailed, free_port
+from builders.control_plane import ControlPlane, RequestFailed
+from builders.ports import held_port
 
 type Obj = dict[str, Any]
 
@@ -100,7 +101,7 @@ class SystemNode:
         elif pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
         elif uid not in self._running and (self._serving or not self._is_test(pod)):
-            self._ports[uid] = {port: free_port() for port in PORTS}
+            self._ports[uid] = {port: held_port() for port in PORTS}
             self._running[uid] = self._begin(pod)
         elif uid not in self._running:
             return  # the Service that the test asks has no endpoint yet
