@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from builders.pods import ended_status
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
-from diloco_operator.kube.memory import MemoryApi
 
 from benchmarks.figure import Figure, percentile
 from benchmarks.simulated_cluster import NAMESPACE, POOL, UNITS, InstantKubelet, job, new_api, operating

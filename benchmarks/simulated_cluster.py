@@ -12,11 +12,11 @@ from builders.jobs import JobBuilder
 from builders.nodes import a_tpu_node
 from builders.operator_run import an_api, an_operator, running
 from builders.pods import running_status
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry import Endpoint

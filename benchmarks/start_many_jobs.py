@@ -20,9 +20,9 @@ from typing import Any
 from builders.jobs import JobBuilder
 from builders.nodes import a_tpu_node
 from builders.operator_run import an_operator
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj, PatchType
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator.garbage import Garbage
 from diloco_operator.operator.loop_watch import Hold, LoopWatch
 

@@ -104,6 +104,9 @@ if [ -n "$dry_run" ]; then exit 0; fi
 # Containers do not activate an environment.
 rm -f "$target"/bin/activate* "$target"/bin/deactivate* "$target"/bin/pydoc.bat "$target"/.gitignore "$target"/.lock "$target"/CACHEDIR.TAG
 
+# Commands for people are not in the operator's image, nor is the package that has them.
+if [ "$component" = operator ]; then rm -f "$target/bin/diloco" "$target/bin/kubectl-diloco"; fi
+
 # The environment names its interpreter and itself by path: those of the image.
 if [ -n "$root" ]; then
   grep -rlIF "$target" "$target/bin" | while read -r script; do sed -i "s|$target|$prefix|g" "$script"; done

@@ -17,10 +17,10 @@ from builders.pods import a_pod
 from builders.virtual_time import run_virtual
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import NotFound, Obj, Resource
-from diloco_operator.kube.memory import MemoryApi
 
 TPU = "google.com/tpu"
 SINCE = "2026-11-20T21:00:00Z"

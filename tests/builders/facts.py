@@ -8,10 +8,10 @@ from typing import Any
 
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_node
+from diloco_cli.checks import Check, Facts, Finding, Level, Reach, Review, examine
+from diloco_cli.checks.rights import caller_rights, operator_rights
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.doctor import Check, Facts, Finding, Level, Reach, Review, examine
-from diloco_operator.doctor.rights import caller_rights, operator_rights
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.kube.timestamps import format_timestamp

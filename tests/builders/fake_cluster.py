@@ -18,15 +18,15 @@ from builders.operator_run import an_operator, running
 from builders.operators_api import OperatorsApi
 from builders.pods import ended_status, running_status
 from diloco.contract import Result, UnitResult
+from diloco_local.memory import MemoryApi
+from diloco_local.scheduler import Scheduler
 from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
 from diloco_operator.fleet import Shape
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport

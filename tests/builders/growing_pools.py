@@ -20,9 +20,9 @@ from typing import Any
 from builders.control_plane import PROGRAMS, ControlPlane, provide_programs
 from builders.karpenter import a_machine
 from builders.nodes import a_node
+from diloco_local.scheduling import unschedulable_reason
 from diloco_operator.api.names import NODE_POOL, NODES, PODS
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType, Resource
-from diloco_operator.local.scheduling import unschedulable_reason
 
 REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "ProvisioningRequest", "provisioningrequests")
 POD_TEMPLATES = Resource("", "v1", "PodTemplate", "podtemplates")

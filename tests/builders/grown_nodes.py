@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
+from diloco_local.kubelet import Kubelet, NodeFailure
+from diloco_local.kubelet_context import WATCHES
+from diloco_local.nodes import set_ready
 from diloco_operator.api.names import NODES
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.reflector import Reflector
-from diloco_operator.local.kubelet import Kubelet, NodeFailure
-from diloco_operator.local.kubelet_context import WATCHES
-from diloco_operator.local.nodes import set_ready
 
 
 class GrownNodes:

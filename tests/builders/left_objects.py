@@ -17,9 +17,9 @@ from builders.nodes import a_gpu_node, a_node, a_tpu_slice
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco.contract import Exit
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
-from diloco_operator.kube.memory import MemoryApi
 
 NAMESPACE = "default"
 EPOCH = 1_763_672_400.0

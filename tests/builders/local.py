@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from builders.nodes import a_fleet_node
+from diloco_local.addresses import Addresses, Network
+from diloco_local.control_plane import LocalControlPlane, LocalTiming
+from diloco_local.kubelet import Kubelet, NodeFailure
+from diloco_local.kubelet_context import KubeletContext
+from diloco_local.memory import MemoryApi
+from diloco_local.nodes import NodeLifecycle
+from diloco_local.processes import Supervisor
+from diloco_local.scheduler import Scheduler
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, NODES, PODS
 from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, PatchType, Resource
-from diloco_operator.kube.memory import MemoryApi
-from diloco_operator.local.addresses import Addresses, Network
-from diloco_operator.local.control_plane import LocalControlPlane, LocalTiming
-from diloco_operator.local.kubelet import Kubelet, NodeFailure
-from diloco_operator.local.kubelet_context import KubeletContext
-from diloco_operator.local.nodes import NodeLifecycle
-from diloco_operator.local.processes import Supervisor
-from diloco_operator.local.scheduler import Scheduler
 from diloco_operator.reconcile import OperatorConfig
 
 WAIT_SECONDS = 180.0

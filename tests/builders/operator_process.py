@@ -25,7 +25,7 @@ WAIT_SECONDS = 180.0
 """How long anything is waited for. A limit for defects, not an expectation."""
 PATIENT = ("--lease-duration", "60s", "--renew-deadline", "50s")
 """Unless options say otherwise: a leader that a busy machine keeps from renewing its lease ends, and here nothing starts it again."""
-OPERATOR = ("-m", "diloco_operator.cli.operator_main")
+OPERATOR = ("-m", "diloco_operator.program.main")
 """What Python runs."""
 DEFAULT = ("--lease-duration", "15s", "--renew-deadline", "10s")
 """The operator's own. For tests in which one follows another that was killed, or loses its lease."""

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.telemetry import Telemetry

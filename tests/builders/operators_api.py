@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import EventType, Forbidden, Obj, ObjList, Resource, WatchEvent
-from diloco_operator.kube.memory import MemoryApi
 
 type Distortion = Callable[[Obj], Any]
 """What the API server shows instead of an object."""

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from diloco_operator.api.phases import Phase
-from diloco_operator.record.file import RecordWriter
-from diloco_operator.record.history import History, JobHistory
-from diloco_operator.record.lines import (
+from diloco_local.record.file import RecordWriter
+from diloco_local.record.history import History, JobHistory
+from diloco_local.record.lines import (
     FaultFired,
     Figures,
     JobSeen,
@@ -22,7 +21,8 @@ from diloco_operator.record.lines import (
     StepTaken,
     UnitFigures,
 )
-from diloco_operator.record.reading import history_of
+from diloco_local.record.reading import history_of
+from diloco_operator.api.phases import Phase
 
 BEGAN = 1_700_000_000.0
 """When the first run begins, seconds since the epoch. The seconds of all methods count from here."""

@@ -17,12 +17,12 @@ from builders.nodes import a_node, a_tpu_node, signals
 from builders.pods import exits, is_bound, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from builders.workloads import SimulatedQueue
+from diloco_local.memory.merge import merge_patch
 from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
 from diloco_operator.fleet import Inventory, project_node
 from diloco_operator.kube.client import Resource
-from diloco_operator.kube.memory.merge import merge_patch
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import Create, Delete, Patch, Plan

@@ -24,9 +24,9 @@ from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_gpu_node, a_node, a_tpu_slice
 from builders.operator_process import OperatorReplica, replica, wait_for
 from click.testing import CliRunner
+from diloco_cli.checks.examination import CHECKS, Scope
+from diloco_cli.kubectl import main as kubectl
 from diloco_operator.accelerators.labels import NVLINK_DOMAIN
-from diloco_operator.cli import kubectl
-from diloco_operator.doctor.examination import CHECKS, Scope
 
 pytestmark = pytest.mark.xdist_group("clusters")  # one control plane for all of them
 

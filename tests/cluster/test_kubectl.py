@@ -12,10 +12,10 @@ import pytest
 from builders.control_plane import PROGRAMS, ROOT, CommandFailed, ControlPlane
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS, an_ended_job
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool, with_field
+from diloco_local.memory import schema as kube_schema
 from diloco_operator.api.crd import job_schema
 from diloco_operator.api.rules import RULES
 from diloco_operator.kube.client import Cause
-from diloco_operator.kube.memory import schema as kube_schema
 
 SCHEMA = job_schema()
 EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.yaml")) if "kind: ComputeDomain" not in path.read_text()]

@@ -14,7 +14,7 @@ from builders.pods import a_learner_pod
 from builders.simulated_kubelet import SimulatedKubelet, serve_logs
 from builders.statuses import a_state
 from click.testing import CliRunner, Result
-from diloco_operator.cli import kubectl
+from diloco_cli.kubectl import main as kubectl
 
 NODE = "plugin-tpu"
 

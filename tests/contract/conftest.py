@@ -22,8 +22,8 @@ from builders.kube_objects import (
     note_definition,
     widget_definition,
 )
+from diloco_local.memory import MemoryApi
 from diloco_operator.kube.client import AlreadyExists, Client, NotFound, Obj, Resource
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.kube.rest import RestClient, load_config
 
 

@@ -10,12 +10,12 @@ import pytest
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS, WITH_EFFECT, WITHOUT_EFFECT, changed
 from builders.jobs import a_manifest, tpu_pool, with_field
 from builders.statuses import a_large_status
+from diloco_local.memory.schema import Structural
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
 from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj, PatchType
-from diloco_operator.kube.memory.schema import Structural
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Plan

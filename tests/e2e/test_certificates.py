@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from builders.local import Cluster, is_true, local_control_plane, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job
+from diloco_local.control_plane import LocalTiming
 from diloco_operator.api.names import SECRETS
 from diloco_operator.certificates.view import CertificateSecret, project_certificates
-from diloco_operator.local.control_plane import LocalTiming
 from diloco_operator.reconcile import OperatorConfig
 
 CA, SYNCER, LEARNERS = "quad-ca", "quad-syncer-tls", "quad-learners-v5p-0"

@@ -14,10 +14,10 @@ from builders.kube_objects import eventually
 from builders.local import Cluster, NodeFailure, condition, is_true, local_control_plane, unit_of
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
 from diloco.contract import ENV_UNIT, Exit
+from diloco_local.control_plane import LocalTiming
+from diloco_local.supervisor import descendants
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
-from diloco_operator.local.control_plane import LocalTiming
-from diloco_operator.local.supervisor import descendants
 from diloco_operator.reconcile import OperatorConfig
 
 PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_force_delete=0.5)

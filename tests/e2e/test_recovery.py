@@ -10,8 +10,8 @@ import pytest
 from builders.jobs import JobBuilder, Obj, gpu_pool, template, tpu_pool
 from builders.local import local_control_plane
 from builders.local_jobs import a_fleet
-from diloco_operator.cli.explain import explained
-from diloco_operator.cli.explanation_text import explanation_text
+from diloco_cli.kubectl.explain import explained
+from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_operator.reconcile import OperatorConfig
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "adamw_learner.py"

@@ -92,7 +92,7 @@ def test_the_runtime_has_a_wheel_with_compiled_loops_for_each_processor(wheels: 
     assert found == MACHINES
 
 
-def test_wheels_say_what_they_need_and_hold_their_own_package_alone(wheels: Path) -> None:
+def test_wheels_say_what_they_need_and_hold_their_own_packages_alone(wheels: Path) -> None:
     [operator] = wheels.glob("diloco_operator-*.whl")
     assert operator.name == f"diloco_operator-{VERSION}-py3-none-any.whl"
     for path in wheels.glob("*.whl"):
@@ -100,8 +100,8 @@ def test_wheels_say_what_they_need_and_hold_their_own_package_alone(wheels: Path
             (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
             said = Parser().parsestr(wheel.read(metadata).decode())
             tops = {name.split("/")[0] for name in wheel.namelist()}
-        package = "diloco_operator" if path == operator else "diloco"
-        assert tops == {package, metadata.split("/")[0]}
+        packages = {"diloco_operator", "diloco_local", "diloco_cli"} if path == operator else {"diloco"}
+        assert tops == {*packages, metadata.split("/")[0]}
         assert said["License-File"] == "LICENSE"
         needs = said.get_all("Requires-Dist", [])
         assert (f"diloco=={VERSION}" in needs) == (path == operator)

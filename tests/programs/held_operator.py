@@ -7,7 +7,7 @@ import os
 import signal
 from pathlib import Path
 
-from diloco_operator.cli.operator_main import main
+from diloco_operator.program.main import main
 
 
 def compute() -> None:

@@ -15,7 +15,7 @@ DECISIONS = ROOT / "docs" / "decisions"
 HEADINGS = ["Context", "Decision", "Alternatives", "Consequences"]
 LONGEST_RECORD = 60
 """Lines: about one page."""
-MODULE_ROOTS = (ROOT / "controller" / "diloco_operator", ROOT / "runtimes" / "diloco", ROOT)
+MODULE_ROOTS = (ROOT / "controller" / "diloco_operator", ROOT / "controller", ROOT / "runtimes" / "diloco", ROOT)
 """Paths in `Explains` are relative to one of these."""
 SCANNED = ("benchmarks", "controller", "docs", "examples", "hack", "helm", "runtimes", "tests", ".github", ".ci")
 """Folders that may refer to a record; the files beside them in the root may, too."""

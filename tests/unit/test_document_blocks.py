@@ -16,8 +16,8 @@ import image_plan
 import page_files
 import pytest
 from builders.documents import NOT_TYPED, PRESENT, ROOT, SCENARIOS, SHELL, Block, fences, not_typed, pages, shell_blocks
+from diloco_cli.validate import check
 from diloco_operator.api.names import API_VERSION
-from diloco_operator.cli.validate import check
 
 LANGUAGES = {SHELL, "text", "yaml", "python", "json", "dockerfile", "mermaid"}
 """Text is what a program prints."""

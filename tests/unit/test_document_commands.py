@@ -12,8 +12,9 @@ from itertools import pairwise
 import click
 import pytest
 from builders.documents import PRESENT, inline_commands, words
-from diloco_operator.cli import kubectl as plugin
-from diloco_operator.cli import main, operator_main
+from diloco_cli.diloco import main
+from diloco_cli.kubectl import main as plugin
+from diloco_operator.program import main as operator_main
 
 CLICK: dict[str, click.Command] = {"diloco": main.main, "diloco-operator": operator_main.main, "kubectl diloco": plugin.main}
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["runtimes/diloco", "controller/diloco_operator"])
+@pytest.mark.parametrize("package", ["runtimes/diloco", "controller/diloco_operator", "controller/diloco_local", "controller/diloco_cli"])
 def test_no_signature_has_the_environment_as_a_default(package: str) -> None:
     """`help(diloco.torch.join)` printed all of it, secrets included; notebooks do so on Shift-Tab."""
     found = []

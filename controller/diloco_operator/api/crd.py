@@ -50,7 +50,7 @@ _COLUMNS = [
 
 
 def build_crd() -> dict[str, Any]:
-    """Return the CRD as an object for `kubectl apply` and for `kube.memory`; the caller's own copy."""
+    """Return the CRD as an object for `kubectl apply` and for `diloco_local.memory`; the caller's own copy."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",

@@ -1,6 +1,6 @@
 """The client protocol: the verbs of the Kubernetes API that the operator uses, on plain JSON objects.
 
-`kube.memory.MemoryApi` and `kube.rest.RestClient` implement it; tests/contract holds both to one contract.
+`diloco_local.memory.MemoryApi` and `kube.rest.RestClient` implement it; tests/contract holds both to one contract.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from diloco_operator.accelerators import BUILT_IN
 from diloco_operator.api import names
 from diloco_operator.api.catalogue_file import Labels, Row, read_catalogue
 from diloco_operator.api.durations import DURATION_MAX_LENGTH, DURATION_PATTERN, format_duration, parse_duration
-from diloco_operator.cli.operator_config import BadConfiguration, load_configuration
-from diloco_operator.cli.operator_main import main as operator_commands
 from diloco_operator.operator import RunConfig
+from diloco_operator.program.config import BadConfiguration, load_configuration
+from diloco_operator.program.main import main as operator_commands
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.timeouts import LeaseTimeouts
 from pydantic.alias_generators import to_camel

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from builders.chart import NAMESPACE, RELEASE, of_kind, one, render
 from builders.control_plane import ROOT, ControlPlane, ControlPlaneError
-from diloco_operator.doctor.rights import operator_rights
+from diloco_cli.checks.rights import operator_rights
 from diloco_operator.reconcile.grantors.registry import WATCHES
 
 pytestmark = pytest.mark.xdist_group("chart")  # one control plane for all of them

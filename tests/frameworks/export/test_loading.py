@@ -21,7 +21,7 @@ from diloco.jax import TreeStore
 from diloco.torch import ModuleStore
 from diloco.trainers import byte_lm_jax, byte_lm_torch
 from diloco.trainers.byte_lm import ModelConfig
-from diloco_operator.cli.main import main
+from diloco_cli.diloco.main import main
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
 pytestmark = pytest.mark.slow

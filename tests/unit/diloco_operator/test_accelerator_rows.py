@@ -9,6 +9,7 @@ import pytest
 from builders.jobs import a_job
 from builders.nodes import a_node, an_inventory
 from builders.stage import Stage
+from diloco_local.scheduling import unschedulable_reason
 from diloco_operator.accelerators import (
     ACCELERATOR_LABELS,
     CATALOGUE,
@@ -23,7 +24,6 @@ from diloco_operator.accelerators import (
 from diloco_operator.accelerators.labels import DIALECTS, NFD_PCI
 from diloco_operator.api import names
 from diloco_operator.fleet import Shape
-from diloco_operator.local.scheduling import unschedulable_reason
 
 Obj = dict[str, Any]
 ENTRIES = [(kind, entry) for kind in CATALOGUE.values() for entry in kind.labels]

@@ -20,10 +20,10 @@ from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_operator
 from builders.virtual_time import run_virtual
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Forbidden, Obj, PatchType
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator
 
 KEY = ("default", "lm")

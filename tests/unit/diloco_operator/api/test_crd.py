@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
+from diloco_local.memory import schema as kube_schema
 from diloco_operator.accelerators import ACCELERATOR_NAMES
 from diloco_operator.api.crd import CRD_FILE, Schema, build_crd, crd_yaml, job_schema, unused_rules
 from diloco_operator.api.rules import RULES
-from diloco_operator.kube.memory import schema as kube_schema
 
 ROOT = Path(__file__).parents[4]
 

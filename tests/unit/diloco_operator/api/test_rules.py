@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS, WITH_EFFECT, WITHOUT_EFFECT, an_ended_job, changed
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
+from diloco_local.memory import schema as kube_schema
 from diloco_operator.api.crd import job_schema
 from diloco_operator.api.rules import FREE_AFTER_END, RULES
 from diloco_operator.kube.client import Cause
-from diloco_operator.kube.memory import schema as kube_schema
 
 SCHEMA = job_schema()
 

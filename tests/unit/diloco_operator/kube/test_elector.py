@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import pytest
 from builders.virtual_time import run_virtual, until
+from diloco_local.memory import MemoryApi
 from diloco_operator.api.names import CONFIG_MAPS
 from diloco_operator.kube.client import Client, Resource, Unavailable
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, FencedClient, NotLeading
 from diloco_operator.kube.lease import LEASES, read_lease
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.timeouts import LeaseTimeouts
 
 NS = "default"

@@ -55,7 +55,7 @@ def test_a_package_that_is_not_installed_is_named() -> None:
 def test_commands_start_without_the_libraries_that_they_do_not_use() -> None:
     program = """
 import sys
-import diloco_operator.cli.cluster, diloco_operator.kube.memory
+import diloco_cli.cluster, diloco_local.memory
 print(*sorted({name.partition(".")[0] for name in sys.modules} & {"prompt_toolkit", "pygments", "requests", "requests_oauthlib"}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

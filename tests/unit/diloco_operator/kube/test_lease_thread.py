@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from diloco_local.memory import MemoryApi
 from diloco_operator.kube.client import Obj, Resource, Unavailable
 from diloco_operator.kube.elector import Elector, LeaseLost
 from diloco_operator.kube.fence import Fence, NotLeading
 from diloco_operator.kube.lease import read_lease
 from diloco_operator.kube.lease_thread import LeaseThread
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.timeouts import LeaseTimeouts
 
 NS = "default"

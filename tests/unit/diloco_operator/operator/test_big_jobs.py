@@ -16,10 +16,10 @@ from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_operator, running
 from builders.virtual_time import run_virtual, until
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.kube.client import Obj, PatchType
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.reconciler import Decide
 from diloco_operator.plan import Plan

@@ -7,10 +7,10 @@ import copy
 
 import pytest
 from builders.virtual_time import run_virtual, until
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import CRD_NAME, build_crd
 from diloco_operator.kube.client import Forbidden, Obj, Resource
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator.crd_check import CrdCheck, missing_parts, problem_of
 
 

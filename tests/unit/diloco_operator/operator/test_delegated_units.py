@@ -12,9 +12,9 @@ from builders.fake_cluster import FakeCluster, wall_clock
 from builders.jobs import gpu_pool, tpu_pool
 from builders.kube_objects import eventually
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
+from diloco_cli.kubectl.explain import explained
+from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_operator.api import names
-from diloco_operator.cli.explain import explained
-from diloco_operator.cli.explanation_text import explanation_text
 from diloco_operator.kube.client import Obj, PatchType
 
 AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}

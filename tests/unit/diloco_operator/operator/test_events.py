@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
+from diloco_local.memory import MemoryApi
 from diloco_operator.api.names import ANNOTATION_SAID, EVENTS, LABEL_UNIT
 from diloco_operator.api.reasons import EventReason
 from diloco_operator.kube.client import AlreadyExists, ApiError, Forbidden, Obj
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import events as events_module
 from diloco_operator.operator.event_aggregator import EventAggregator
 from diloco_operator.operator.events import EventRecorder, Subject

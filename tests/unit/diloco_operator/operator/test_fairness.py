@@ -13,9 +13,9 @@ from builders.jobs import a_manifest, tpu_pool
 from builders.operator_run import an_api, an_operator, running
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import VirtualLoop, run_virtual
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import ApplyStatus, Create, Delete, Plan

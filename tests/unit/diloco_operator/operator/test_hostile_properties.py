@@ -15,9 +15,9 @@ from builders.cluster_scenes import a_secret, a_strangers_pod, malformed, named,
 from builders.fake_cluster import NS, FakeCluster
 from builders.jobs import with_field
 from builders.virtual_time import run_virtual
+from diloco_local.memory.copy_json import copy_json
 from diloco_operator.api import names
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
-from diloco_operator.kube.memory.copy_json import copy_json
 from diloco_operator.kube.timestamps import format_timestamp
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st

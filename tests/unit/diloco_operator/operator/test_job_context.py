@@ -7,9 +7,9 @@ from builders.cluster_scenes import a_strangers_pod, named, two_jobs_among_stran
 from builders.fake_cluster import NS, FakeCluster
 from builders.held_objects import held_by
 from builders.virtual_time import run_virtual, until
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj, PatchType
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import Operator
 from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.events import EventRecorder

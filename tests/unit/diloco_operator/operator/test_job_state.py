@@ -13,9 +13,9 @@ from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco.contract import Exit
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
-from diloco_operator.kube.memory import MemoryApi
 
 JOB = ("default", "lm")
 

@@ -17,11 +17,11 @@ from builders.operator_process import series
 from builders.operator_run import an_api, an_operator, running
 from builders.virtual_time import run_virtual
 from diloco.goodput import Use
+from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.goodput import key_of
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.endpoints import metrics_app
 from diloco_operator.operator.metrics import Metrics, capacity_waits, placement_failures, recoveries

@@ -16,6 +16,7 @@ from builders.jobs import a_manifest, tpu_pool
 from builders.nodes import a_node, a_tpu_slice
 from builders.operator_run import an_operator, running
 from builders.virtual_time import run_virtual, until
+from diloco_local.memory import MemoryApi
 from diloco_operator.allotment import AllotmentRequest, HeldUnit, PoolDemand
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
@@ -24,7 +25,6 @@ from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet.inventory import Reservations
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.placement.requirements import SliceRequirements

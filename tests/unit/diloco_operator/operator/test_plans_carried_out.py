@@ -19,11 +19,11 @@ from builders.kube_objects import eventually
 from builders.nodes import TPU, a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.provisioning import a_condition, provisioning_crd
 from builders.workloads import FINALIZER, GATE, NO_QUOTA, a_workload, workloads_crd
+from diloco_cli.kubectl.explain import explained
+from diloco_cli.kubectl.explanation_text import explanation_text
+from diloco_cli.status_text import status_text
+from diloco_cli.view_model import JobView
 from diloco_operator.api import names
-from diloco_operator.cli.explain import explained
-from diloco_operator.cli.explanation_text import explanation_text
-from diloco_operator.cli.status_text import status_text
-from diloco_operator.cli.view_model import JobView
 from diloco_operator.kube.client import AlreadyExists, NotFound, PatchType
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import RunConfig

@@ -15,10 +15,10 @@ from builders.jobs import Obj, with_field
 from builders.left_objects import NAMESPACE, make, restore, states
 from builders.operator_run import an_operator, running
 from builders.virtual_time import run_virtual
+from diloco_local.memory import MemoryApi
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
-from diloco_operator.kube.memory import MemoryApi
 from diloco_operator.reconcile import OperatorConfig
 
 MIXED = {"v5p-0": "Training", "v5p-1": "Training", "h100-0": "Training", "h100-1": "BackingOff", "cpu-0": "Training", "cpu-1": "Failed"}

@@ -6,8 +6,8 @@ import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
-from diloco_operator.cli.status_text import status_text
-from diloco_operator.cli.view_model import JobView
+from diloco_cli.status_text import status_text
+from diloco_cli.view_model import JobView
 
 STARTING = "v5p-0 is starting (bytes-lm-v5p-0-a1-0: waits for a scheduler)"
 

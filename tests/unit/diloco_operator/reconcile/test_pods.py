@@ -13,10 +13,10 @@ from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from builders.pods import a_pod
 from builders.stage import Stage
 from diloco import contract
+from diloco_local.environment import Sources, declared_environment
 from diloco_operator.accelerators import ACCELERATOR_LABELS
 from diloco_operator.api import names
 from diloco_operator.fleet import Host
-from diloco_operator.local.environment import Sources, declared_environment
 from diloco_operator.reconcile import OperatorConfig, project_pod
 from diloco_operator.reconcile.children.peers import Peers
 from diloco_operator.reconcile.children.places import pinned_places

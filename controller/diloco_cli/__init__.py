@@ -1,0 +1,1 @@
+"""The commands for people: `diloco`, `kubectl diloco`, and what both show."""

@@ -1,0 +1,65 @@
+"""Which checks there are, and in which order. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from diloco_cli.checks import job, namespace, nodes, operators, rights, server, storage
+from diloco_cli.checks.model import Check, Facts, Finding, NotRead, warning
+
+
+class Scope(enum.Enum):
+    """Of what a check needs to know."""
+
+    CLUSTER = enum.auto()
+    NAMESPACE = enum.auto()
+    JOB = enum.auto()
+
+
+class Row(NamedTuple):
+    check: Check
+    scope: Scope
+    run: Callable[[Facts], Iterable[Finding]]
+    """Raises `NotRead`. It finds something whenever it runs: nothing is passed over in silence."""
+
+
+CHECKS = (
+    Row(Check.KUBERNETES, Scope.CLUSTER, server.kubernetes),
+    Row(Check.CRD, Scope.CLUSTER, operators.crd),
+    Row(Check.OPERATOR, Scope.CLUSTER, operators.operator),
+    Row(Check.OPERATOR_RIGHTS, Scope.CLUSTER, rights.of_operator),
+    Row(Check.CLOCKS, Scope.CLUSTER, server.clocks),
+    Row(Check.ADDRESS_FAMILY, Scope.CLUSTER, server.address_family),
+    Row(Check.NODES, Scope.CLUSTER, nodes.accelerators),
+    Row(Check.DRIVERS, Scope.CLUSTER, nodes.drivers),
+    Row(Check.DEVICES, Scope.CLUSTER, nodes.devices),
+    Row(Check.GRANTORS, Scope.CLUSTER, server.grantors),
+    Row(Check.STORAGE_CLASS, Scope.CLUSTER, storage.classes),
+    Row(Check.USERS, Scope.CLUSTER, server.users),
+    Row(Check.YOUR_RIGHTS, Scope.NAMESPACE, rights.of_caller),
+    Row(Check.QUOTA, Scope.NAMESPACE, namespace.quota),
+    Row(Check.POD_SECURITY, Scope.NAMESPACE, namespace.pod_security),
+    Row(Check.SERVICE_MESH, Scope.NAMESPACE, namespace.service_mesh),
+    Row(Check.JOB, Scope.JOB, job.conditions),
+    Row(Check.POOLS, Scope.JOB, job.pools),
+    Row(Check.VOLUME, Scope.JOB, storage.volume),
+    Row(Check.SYNCER, Scope.JOB, job.syncer),
+)
+
+
+def examine(facts: Facts) -> tuple[Finding, ...]:
+    """All findings, in the order of the checks. What could not be read is a finding of each check that needs it."""
+    scopes = {Scope.CLUSTER: True, Scope.NAMESPACE: bool(facts.namespace), Scope.JOB: facts.job is not None}
+    found: list[Finding] = []
+    for row in CHECKS:
+        if not scopes[row.scope]:
+            continue
+        try:
+            found += row.run(facts)
+        except NotRead as missing:
+            what, why = missing.unreadable
+            remedy = "ask an administrator for the right to read this, or to run the command"
+            found.append(warning(row.check, what, f"not checked: {why}", remedy))
+    return tuple(found)

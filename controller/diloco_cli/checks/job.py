@@ -1,0 +1,113 @@
+"""One job: what its status says, whether there are nodes for its pools, and whether its learners reach its syncer. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from diloco.wording import plural
+from diloco_operator.api import names
+from diloco_operator.api.job import load
+from diloco_operator.api.reasons import lack_of
+from diloco_operator.api.spec import Pool
+from diloco_operator.api.state import JobState
+from diloco_operator.api.status import ConditionStatus
+from diloco_operator.fleet import shape_of
+
+from diloco_cli.checks.model import Check, Facts, Finding, error, ok, read, warning
+from diloco_cli.checks.nodes import inventory_of
+from diloco_cli.checks.storage import unscheduled
+
+_WELL = {JobState.TRAINING, JobState.COMPLETE, JobState.SUSPENDED}
+_BAD = {JobState.FAILED, JobState.NOT_ACCEPTED}
+_NOTHING: Mapping[str, Any] = {}
+
+
+def conditions(facts: Facts) -> Iterator[Finding]:
+    """Quote what the operator says of the job."""
+    assert facts.job is not None, "a check of a job"
+    name, status = facts.job["metadata"]["name"], load(facts.job).status
+    if status.state is None:
+        yield error(Check.JOB, facts.job_name, "no operator has seen it: it has no status", "see the line about the operator")
+        return
+    told = next((each for each in status.conditions if each.reason == status.reason and each.status is not ConditionStatus.UNKNOWN), None)
+    message = f"{status.state}: {status.reason}{': ' + told.message if told is not None and told.message else ''}"
+    if status.state in _WELL:
+        yield ok(Check.JOB, facts.job_name, message)
+    else:
+        find = error if status.state in _BAD else warning
+        yield find(Check.JOB, facts.job_name, message, f"kubectl diloco explain {name} -n {facts.namespace}")
+
+
+def pools(facts: Facts) -> Iterator[Finding]:
+    """Find whether the cluster has nodes for each pool, and what keeps units from them."""
+    assert facts.job is not None, "a check of a job"
+    job = load(facts.job)
+    inventory = inventory_of(facts.of(names.NODES), read(facts.config).disruption_signals, facts.now)
+    said = {pool.name: pool for pool in job.status.pools}
+    for pool in job.spec.pools:
+        where = f"pool {pool.name}"
+        try:
+            shape = shape_of(pool)
+        except ValueError as problem:
+            yield error(Check.POOLS, where, str(problem), "name a kind of the catalogue, or add it to the operator's catalogue file")
+            continue
+        counts = inventory.counts(shape.one)
+        status = said.get(pool.name)
+        if status is not None and lack_of(status.reason).of_slices:
+            yield warning(
+                Check.POOLS, where, f"{status.reason}: {status.message}", "; ".join(status.remedies or ()) or "wait for other jobs"
+            )
+        elif not counts.total and not pool.provisioning.brings_nodes and pool.learners.max:
+            devices = f", but {counts.other_devices_count} with {', '.join(counts.other_devices)}" if counts.other_devices else ""
+            odd = "; ".join(f"{each.nodes} with {each.what}" for each in counts.odd)
+            message = f"no node is one of {shape.one}{devices}{f' ({odd})' if odd else ''}"
+            yield error(Check.POOLS, where, message, _remedy(pool, bool(counts.other_devices)))
+        elif counts.unusable_count:
+            message = (
+                f"{counts.unusable_count} of {plural(counts.total, 'slice')} of {shape.one} cannot be used: {'; '.join(counts.unusable)}"
+            )
+            yield warning(Check.POOLS, where, message, "repair or uncordon these nodes")
+        else:
+            yield ok(Check.POOLS, where, f"the cluster has {plural(counts.total, 'slice')} of {shape.one}")
+
+
+def _remedy(pool: Pool, other_devices: bool) -> str:
+    if other_devices:
+        return "request exactly these devices in the template, or add those that no unit is for to incidentalResources of the chart"
+    return f"add nodes of {pool.accelerator}, see the lines about nodes and drivers; or say who brings them (provisioning.mode)"
+
+
+def syncer(facts: Facts) -> Iterator[Finding]:
+    """Find whether the syncer runs, and a learner's pod reaches it."""
+    assert facts.job is not None, "a check of a job"
+    name = names.syncer_pod_name(facts.job["metadata"]["name"])
+    where = f"pod {name}"
+    pod = next((each for each in facts.of(names.PODS) if each["metadata"]["name"] == name), None)
+    if pod is None:
+        yield warning(Check.SYNCER, where, "it does not exist now", "see what the line about the job says")
+        return
+    status: Mapping[str, Any] = pod.get("status") or _NOTHING
+    if status.get("phase") != "Running":
+        why = unscheduled(pod) or _waiting(status)
+        yield warning(
+            Check.SYNCER, where, f"it is {status.get('phase') or 'Pending'}{': ' + why if why else ''}", f"kubectl describe pod {name}"
+        )
+        return
+    reach = read(facts.reach) if facts.reach is not None else None
+    if reach is None:
+        yield warning(
+            Check.SYNCER, where, "it runs; whether learners reach it was not checked: no pod of a learner runs", "look again once one does"
+        )
+    elif reach.error:
+        message = f"pod {reach.pod} does not reach it at {reach.address}: {reach.error}"
+        remedy = "check the namespace's NetworkPolicies, the cluster's DNS, and a service mesh"
+        yield error(Check.SYNCER, where, message, remedy)
+    else:
+        yield ok(Check.SYNCER, where, f"pod {reach.pod} reaches it at {reach.address}")
+
+
+def _waiting(status: Mapping[str, Any]) -> str:
+    """Why its container does not run; "": that is not known."""
+    states = [(each.get("state") or {}).get("waiting") or {} for each in status.get("containerStatuses") or ()]
+    return next((f"{each.get('reason')}{': ' + str(each['message']) if each.get('message') else ''}" for each in states if each), "")

@@ -1,0 +1,178 @@
+"""What a namespace does to the pods of jobs: quotas, Pod Security, and service meshes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from diloco.wording import plural
+from diloco_operator.accelerators import CATALOGUE, CPU
+from diloco_operator.api import names
+from diloco_operator.api.spec import Pool, Spec
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.quantities import quantity
+
+from diloco_cli.checks.model import Check, Facts, Finding, error, ok, read, warning
+from diloco_cli.checks.nodes import hosts_by_kind
+
+ENFORCE = "pod-security.kubernetes.io/enforce"
+_PROFILES = ("privileged", "baseline", "restricted")
+"""From the loosest to the strictest: https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
+_INJECTS = (
+    ("Istio", "istio-injection", "enabled", "sidecar.istio.io/inject"),
+    ("Istio", "istio.io/rev", "", "sidecar.istio.io/inject"),
+    ("Linkerd", "linkerd.io/inject", "enabled", "linkerd.io/inject"),
+    ("Kuma", "kuma.io/sidecar-injection", "enabled", "kuma.io/sidecar-injection"),
+)
+"""Mesh, label or annotation of a namespace, its value ("": any), and the label or annotation by which a pod stays out."""
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+def quota(facts: Facts) -> Iterator[Finding]:
+    """Find whether quotas refuse pods because these say too little, or have no room left for them."""
+    found: list[Finding] = []
+    quotas = [each for each in facts.of(names.QUOTAS) if not _scoped(each)]
+    for each in quotas:
+        where = f"resourcequota {each['metadata']['name']}"
+        hard: Mapping[str, Any] = (each.get("spec") or {}).get("hard") or {}
+        used: Mapping[str, Any] = (each.get("status") or {}).get("used") or {}
+        for who, field, counted in _silent_pods(facts, hard):
+            message = f"it counts {counted}, and {who} sets none: the API server refuses its pods"
+            found.append(error(Check.QUOTA, where, message, f"set {field}, or a LimitRange with defaults in the namespace"))
+        for resource, limit in sorted(hard.items()):
+            needed, what = _need(facts.spec, resource)
+            left = quantity(str(limit)) - quantity(str(used.get(resource, 0)))
+            if left < needed:
+                message = f"{resource}: {used.get(resource, 0)} of {limit} are used, and {what} takes {needed}"
+                found.append(warning(Check.QUOTA, where, message, f"raise the quota, or wait until others have released {resource}"))
+    yield from found or [ok(Check.QUOTA, f"namespace {facts.namespace}", f"{plural(len(quotas), 'quota')}, and none refuses a job's pods")]
+
+
+def _scoped(quota: Obj) -> bool:
+    """Whether it counts only some pods: which ones is not for us to guess."""
+    spec = quota.get("spec") or {}
+    return bool(spec.get("scopes") or spec.get("scopeSelector"))
+
+
+def _silent_pods(facts: Facts, hard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Who sets too little, the field that would, and the resource that the quota counts."""
+    for resource, kind, name in _counted(hard):
+        if _default(facts, kind, name):
+            continue
+        spec = facts.spec
+        template = spec.syncer.template.spec if spec is not None and spec.syncer.template is not None else {}
+        own = _set(template, names.SYNCER_CONTAINER, kind, name)
+        if not own and not _of_configuration(facts, kind, name):
+            yield "the syncer", f"config.syncer{name.capitalize()}{'Limit' if kind == 'limits' else ''} of the chart", resource
+        for pool in spec.pools if spec is not None else ():
+            if not _set(pool.template.spec, names.LEARNER_CONTAINER, kind, name):
+                yield f"pool {pool.name}", f"resources.{kind}.{name} in its template", resource
+
+
+def _counted(hard: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Resources of which every pod must say something, with the part of `resources` that does so."""
+    for resource in sorted(hard):
+        kind, _, name = resource.rpartition(".")
+        if name in ("cpu", "memory") and kind in ("", "requests", "limits"):
+            yield resource, kind or "requests", name
+
+
+def _default(facts: Facts, kind: str, name: str) -> bool:
+    """Whether a LimitRange sets it for containers that do not. A default limit is the default request, too."""
+    limits = (limit for each in facts.of(names.LIMIT_RANGES) for limit in (each.get("spec") or {}).get("limits") or ())
+    parts = ("default",) if kind == "limits" else ("default", "defaultRequest")
+    return any(limit.get("type") == "Container" and any(name in (limit.get(part) or {}) for part in parts) for limit in limits)
+
+
+def _set(template: Mapping[str, Any], container: str, kind: str, name: str) -> bool:
+    found = next((each for each in template.get("containers") or () if each.get("name") == container), None)
+    resources: Mapping[str, Any] = (found or {}).get("resources") or {}
+    kinds = ("requests", "limits") if kind == "requests" else ("limits",)
+    return any(name in (resources.get(each) or {}) for each in kinds)
+
+
+def _of_configuration(facts: Facts, kind: str, name: str) -> bool:
+    config = read(facts.config)
+    limits = {"cpu": config.syncer_cpu_limit, "memory": config.syncer_memory_limit}
+    requests = {"cpu": config.syncer_cpu, "memory": config.syncer_memory}
+    return bool(limits[name] or (requests[name] if kind == "requests" else ""))
+
+
+def _need(spec: Spec | None, resource: str) -> tuple[int, str]:
+    """What the next object of a job takes of a resource whose amount the job decides by itself; 0: that is not known."""
+    if resource in ("pods", "count/pods", "persistentvolumeclaims", "secrets", "services", "configmaps"):
+        return 1, "a job"
+    name = resource.removeprefix("requests.")
+    for pool in spec.pools if spec is not None else ():
+        try:
+            shape = pool.shape
+        except ValueError:
+            continue
+        if shape.resource == name:
+            return shape.accelerators, f"a unit of pool {pool.name}"
+    return 0, ""
+
+
+# --- Pod Security -----------------------------------------------------------------------------------------------------
+def pod_security(facts: Facts) -> Iterator[Finding]:
+    """Find whether the namespace admits the programs of the accelerators that there are, or that the job asks for."""
+    enforced = str((_namespace(facts).get("labels") or {}).get(ENFORCE) or "privileged")
+    where = f"namespace {facts.namespace}"
+    level = _PROFILES.index(enforced) if enforced in _PROFILES else 0
+    spec = facts.spec
+    wanted = [pool.accelerator for pool in spec.pools if not _chooses_user(pool)] if spec is not None else list(hosts_by_kind(facts))
+    kinds = {name: CATALOGUE[name].access.profile for name in wanted if name in CATALOGUE}
+    refused = sorted((name, profile) for name, profile in kinds.items() if _PROFILES.index(profile) < level)
+    for name, profile in refused:
+        message = f"it enforces {enforced}, and programs on {name} need {profile}: pods are refused"
+        remedy = f"kubectl label namespace {facts.namespace} {ENFORCE}={profile} --overwrite, or say runAsNonRoot: true in the templates"
+        yield (error if spec is not None else warning)(Check.POD_SECURITY, where, message, remedy)
+    if not refused:
+        who = ", ".join(sorted(kinds)) or CPU
+        yield ok(Check.POD_SECURITY, where, f"it enforces {enforced}, which admits programs on {who}")
+
+
+def _chooses_user(pool: Pool) -> bool:
+    """Whether the template says itself who its program is."""
+    parts = [pool.template.spec, *(pool.template.spec.get("containers") or ())]
+    contexts = [each.get("securityContext") or {} for each in parts]
+    return any(context.get("runAsNonRoot") or "runAsUser" in context or context.get("privileged") for context in contexts)
+
+
+# --- service meshes ---------------------------------------------------------------------------------------------------
+def service_mesh(facts: Facts) -> Iterator[Finding]:
+    """Find whether a mesh puts proxies into the pods of jobs."""
+    meta = _namespace(facts)
+    marks = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    found = next((each for each in _INJECTS if each[1] in marks and each[2] in ("", marks[each[1]])), None)
+    where = f"namespace {facts.namespace}"
+    if found is None:
+        yield ok(Check.SERVICE_MESH, where, "no mesh puts proxies into its pods")
+        return
+    mesh, _, _, out = found
+    if facts.spec is not None and all(_stays_out(metadata, out) for metadata in _template_marks(facts.spec)):
+        yield ok(Check.SERVICE_MESH, where, f"{mesh} puts proxies into its pods, and the job's templates stay out ({out})")
+        return
+    message = f"{mesh} puts a proxy into each of its pods. These encrypt their traffic themselves; a proxy that is no native sidecar keeps "
+    message += "a pod running after its program has ended"
+    yield warning(Check.SERVICE_MESH, where, message, f'set {out}: "{_OUT[out]}" in metadata of the templates')
+
+
+_OUT = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled", "kuma.io/sidecar-injection": "disabled"}
+
+
+def _template_marks(spec: Spec) -> Sequence[Mapping[str, str]]:
+    templates = [pool.template for pool in spec.pools]
+    own = [each.metadata for each in (*templates, *([spec.syncer.template] if spec.syncer.template else ()))]
+    found = [{**each.annotations, **each.labels} for each in own]
+    return found if spec.syncer.template is not None else [*found, {}]
+
+
+def _stays_out(marks: Mapping[str, str], out: str) -> bool:
+    return marks.get(out) == _OUT[out]
+
+
+def _namespace(facts: Facts) -> Mapping[str, Any]:
+    """Metadata of the namespace."""
+    found = next((each for each in facts.of(names.NAMESPACES) if each["metadata"]["name"] == facts.namespace), None)
+    return found["metadata"] if found is not None else {}

@@ -1,0 +1,124 @@
+"""What the nodes have: accelerators of the catalogue and others, drivers that do not run, and unknown devices. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from diloco.wording import plural
+from diloco_operator.accelerators import CPU, identify
+from diloco_operator.accelerators.labels import NVLINK_DOMAIN
+from diloco_operator.api import names
+from diloco_operator.fleet import DisruptionSignals, Inventory, NodeView, project_node
+from diloco_operator.fleet.devices import telling
+from diloco_operator.fleet.nearby import Oddity, oddity
+from diloco_operator.fleet.slice_kinds import kind_of
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import MalformedField
+
+from diloco_cli.checks.model import Check, Facts, Finding, named, ok, warning
+
+COMPUTE_DOMAINS = "resource.nvidia.com"
+"""API group of ComputeDomain: https://github.com/NVIDIA/k8s-dra-driver-gpu."""
+_CLUSTER = "cluster"
+
+
+def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float) -> Inventory:
+    """The fleet, as the operator has it. Nodes that cannot be read count as not there: the operator's own messages name them."""
+    inventory = Inventory(signals)
+    inventory.advance(now)
+    for node in views(nodes):
+        inventory.update_node(node)
+    return inventory
+
+
+def views(nodes: Iterable[Obj]) -> Iterator[NodeView]:
+    """The nodes that can be read."""
+    for node in nodes:
+        try:
+            yield project_node(node)
+        except MalformedField:
+            continue
+
+
+def accelerators(facts: Facts) -> Iterator[Finding]:
+    """Count the hosts of each kind, and find the accelerators that no pool gets for naming a kind."""
+    kinds: Counter[str] = Counter()
+    odd: dict[Oddity, list[str]] = {}
+    for node in views(facts.of(names.NODES)):
+        kind = kind_of(node)
+        if (why := oddity(node, kind)) is not None:
+            odd.setdefault(why, []).append(node.name)
+        elif kind is not None:
+            kinds[f"{kind.accelerator} {kind.topology}".rstrip()] += 1
+    if kinds or not odd:
+        there = ", ".join(f"{count} of {kind}" for kind, count in sorted(kinds.items()))
+        yield ok(Check.NODES, _CLUSTER, f"hosts: {there or 'none yet'}")
+    for why, nodes in odd.items():
+        has = "have" if len(nodes) > 1 else "has"
+        remedy = why.remedy or "see docs/operator.md, Further accelerators"
+        message = f"{_count(nodes)} {has} {why.what}: no pool gets them for naming a kind"
+        yield warning(Check.NODES, _nodes(nodes), message, remedy)
+
+
+def drivers(facts: Facts) -> Iterator[Finding]:
+    """Find nodes whose labels name an accelerator, and that offer none: a driver or plugin is missing. And NVLink domains without the
+    driver by which several hosts use them."""
+    silent: dict[tuple[str, str], list[str]] = {}
+    known, domains = 0, []
+    for node in views(facts.of(names.NODES)):
+        found = identify(node.labels)
+        if found is None:
+            continue
+        known += 1
+        kind, _ = found
+        if not dict(node.devices).get(kind.resource):
+            silent.setdefault((kind.name, kind.resource), []).append(node.name)
+        if NVLINK_DOMAIN in node.labels:
+            domains.append(node.name)
+    for (kind_name, resource), nodes in silent.items():
+        has = "are" if len(nodes) > 1 else "is"
+        message = f"{_count(nodes)} {has} {kind_name} by label, but offer{'' if len(nodes) > 1 else 's'} no {resource}"
+        yield warning(
+            Check.DRIVERS, _nodes(nodes), message, "start the driver and the device plugin there, or wait until they have started"
+        )
+    if domains and COMPUTE_DOMAINS not in facts.groups:
+        message = f"the nodes are in NVLink domains ({NVLINK_DOMAIN}), and the cluster has no ComputeDomain ({COMPUTE_DOMAINS})"
+        remedy = "install NVIDIA's DRA driver, or units of several hosts do not use NVLink between them"
+        yield warning(Check.DRIVERS, _nodes(domains), message, remedy)
+    elif not silent:
+        yield ok(Check.DRIVERS, _CLUSTER, f"{known} of {known} hosts with a known accelerator offer it" if known else "no driver is needed")
+
+
+def devices(facts: Facts) -> Iterator[Finding]:
+    """Find devices that keep pools without accelerators from nodes: neither of an accelerator, nor of a network."""
+    found: dict[str, list[str]] = {}
+    for node in views(facts.of(names.NODES)):
+        kind = kind_of(node)
+        if kind is not None and kind.accelerator == CPU and oddity(node, kind) is None:
+            for name, _ in telling(node.devices):
+                found.setdefault(name, []).append(node.name)
+    for name, nodes in sorted(found.items()):
+        message = f"{_count(nodes)} {_offer(nodes)} {name}, which is neither an accelerator nor incidental: it keeps cpu pools away"
+        remedy = f"if no pod works with it, add it to incidentalResources of the chart: {name}; else request it in the pools' templates"
+        yield warning(Check.DEVICES, _nodes(nodes), message, remedy)
+    if not found:
+        yield ok(Check.DEVICES, _CLUSTER, "no device keeps a cpu pool from a node")
+
+
+def hosts_by_kind(facts: Facts) -> Mapping[str, int]:
+    """Hosts of each kind of accelerator."""
+    kinds = (kind_of(node) for node in views(facts.of(names.NODES)))
+    return Counter(kind.accelerator for kind in kinds if kind is not None)
+
+
+def _nodes(nodes: Sequence[str]) -> str:
+    return f"{'node' if len(nodes) == 1 else 'nodes'} {named(nodes)}"
+
+
+def _count(nodes: Sequence[str]) -> str:
+    return plural(len(nodes), "node")
+
+
+def _offer(nodes: Sequence[str]) -> str:
+    return "offers" if len(nodes) == 1 else "offer"

@@ -1,0 +1,83 @@
+"""The operator and its CustomResourceDefinition: there, of one version, and at work on the namespace. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from diloco_operator.api import names
+from diloco_operator.api.crd import CRD_NAME
+from diloco_operator.kube.client import Obj
+from diloco_operator.operator.crd_check import missing_parts
+
+from diloco_cli.checks.model import Check, Facts, Finding, error, named, ok, warning
+
+PART_OF = "app.kubernetes.io/part-of=diloco-operator,app.kubernetes.io/component=operator"
+"""Label selector of the operator's Deployments."""
+_VERSION = "app.kubernetes.io/version"
+_SHOWN = 3
+_INSTALL = "helm install diloco-operator helm/diloco-operator --namespace diloco-system --create-namespace"
+
+
+def crd(facts: Facts) -> Iterator[Finding]:
+    """Find whether the API server knows everything that this version of a DiLoCoJob has."""
+    where = f"customresourcedefinition {CRD_NAME}"
+    found = next((each for each in facts.of(names.CUSTOM_RESOURCES) if each["metadata"]["name"] == CRD_NAME), None)
+    if found is None:
+        yield error(Check.CRD, where, "the cluster does not have it: there can be no jobs", f"install the chart: {_INSTALL}")
+        return
+    missing = list(missing_parts(found))
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        message = f"it is of another version than this program ({facts.version}): it lacks {', '.join(missing[:_SHOWN])}{more}"
+        yield error(Check.CRD, where, message, "upgrade the chart with crds.enabled=true, or use the program of the chart's version")
+    else:
+        yield ok(Check.CRD, where, f"it has all of {names.API_VERSION}")
+
+
+def operator(facts: Facts) -> Iterator[Finding]:
+    """Find whether an operator runs, and works on the namespace."""
+    deployments = facts.of(names.DEPLOYMENTS)
+    if not deployments:
+        yield error(Check.OPERATOR, "cluster", "no Deployment of the operator was found: nothing works on jobs", _INSTALL)
+        return
+    working = [each for each in deployments if not facts.namespace or watches(each, facts.namespace)]
+    if not working:
+        message = f"no operator watches namespace {facts.namespace}: jobs there stay without status"
+        yield error(Check.OPERATOR, _named(deployments), message, f"add {facts.namespace} to watchNamespaces of the chart")
+        return
+    for each in working:
+        yield from _of(each, facts.version)
+    if len(working) > 1 and facts.namespace:
+        message = f"{len(working)} operators watch namespace {facts.namespace}: both write for every job"
+        yield error(Check.OPERATOR, _named(working), message, "leave the namespace in watchNamespaces of one of them")
+
+
+def _of(deployment: Obj, version: str) -> Iterator[Finding]:
+    meta, status = deployment["metadata"], deployment.get("status") or {}
+    where = _named([deployment])
+    theirs = str((meta.get("labels") or {}).get(_VERSION) or "")
+    wanted = int((deployment.get("spec") or {}).get("replicas", 1))
+    if not wanted:
+        yield warning(
+            Check.OPERATOR, where, "it has 0 replicas: jobs that run go on, and nothing acts on them", "raise replicas of the chart"
+        )
+    elif not status.get("readyReplicas"):
+        remedy = f"kubectl logs -n {meta['namespace']} deployment/{meta['name']}; its /readyz names what it waits for"
+        yield error(Check.OPERATOR, where, f"0 of {wanted} replicas are ready", remedy)
+    elif theirs and theirs != version:
+        remedy = "use the program of the operator's version, or upgrade the chart"
+        yield warning(Check.OPERATOR, where, f"it is of version {theirs}, and this program of {version}", remedy)
+    else:
+        yield ok(Check.OPERATOR, where, f"{status['readyReplicas']} of {wanted} replicas are ready, version {theirs or 'unknown'}")
+
+
+def watches(deployment: Obj, namespace: str) -> bool:
+    """Whether this operator works on jobs of the namespace, by its arguments."""
+    containers = deployment["spec"]["template"]["spec"].get("containers") or ()
+    arguments = [str(each) for container in containers for each in container.get("args") or ()]
+    watched = [each.partition("=")[2] for each in arguments if each.startswith("--watch-namespace=")]
+    return not watched or namespace in watched
+
+
+def _named(deployments: Sequence[Obj]) -> str:
+    return f"deployment {named([f'{each["metadata"]["namespace"]}/{each["metadata"]["name"]}' for each in deployments])}"

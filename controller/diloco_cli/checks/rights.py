@@ -1,0 +1,85 @@
+"""Who may do what: the operator, and the user of the command. Pure.
+
+See docs/decisions/0105-network-policies-and-rbac.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diloco_operator.api import names
+from diloco_operator.api.crd import CRD_NAME
+from diloco_operator.kube.client import Resource
+from diloco_operator.reconcile.grantors.registry import WATCHES
+
+from diloco_cli.checks.model import Check, Facts, Finding, Right, error, ok, read, warning
+
+_NAMESPACED: tuple[tuple[Resource, str, str], ...] = (
+    (names.DILOCO_JOBS, "", "list watch delete"),
+    (names.DILOCO_JOBS, "status", "patch"),
+    (names.PODS, "", "get list watch create patch delete"),
+    (names.PODS, "status", "patch"),
+    (names.CONFIG_MAPS, "", "get list watch create delete"),
+    (names.SECRETS, "", "get list watch create patch delete"),
+    (names.SERVICES, "", "get list watch create"),
+    (names.VOLUME_CLAIMS, "", "get list watch create patch"),
+    (names.EVENTS, "", "list create patch"),
+    *((each.resource, "", f"list watch {each.verbs}".strip()) for each in WATCHES if each.resource != names.EVENTS),
+)
+"""Of the operator, in each namespace that it watches: kind, subresource and verbs, as in the chart's roles."""
+_CLUSTER_WIDE = ((names.NODES, "list watch"), (names.PRIORITY_CLASSES, "list watch"))
+
+_COMMANDS: tuple[tuple[str, str, Resource, str], ...] = (
+    ("get", "status", names.DILOCO_JOBS, ""),
+    ("list", "status", names.DILOCO_JOBS, ""),
+    ("create", "apply", names.DILOCO_JOBS, ""),
+    ("patch", "suspend, resume and retry", names.DILOCO_JOBS, ""),
+    ("delete", "kubectl delete", names.DILOCO_JOBS, ""),
+    ("get", "logs", names.PODS, "log"),
+    ("list", "logs and units", names.PODS, ""),
+    ("create", "drain", names.PODS, "eviction"),
+    ("create", "export", names.PODS, "exec"),
+    ("list", "explain", names.EVENTS, ""),
+)
+"""Verb, what it is for, kind and subresource."""
+
+
+def operator_rights(namespace: str) -> list[Right]:
+    """What the operator needs to work on jobs of the namespace; "": of none, only what it needs of the cluster."""
+    found = [Right(verb, resource) for resource, verbs in _CLUSTER_WIDE for verb in verbs.split()]
+    found.append(Right("get", names.CUSTOM_RESOURCES, name=CRD_NAME))
+    if namespace:
+        found += [Right(verb, resource, namespace, part) for resource, part, verbs in _NAMESPACED for verb in verbs.split()]
+    return found
+
+
+def caller_rights(namespace: str) -> list[Right]:
+    """What the commands of `kubectl diloco` need in a namespace."""
+    return [Right(verb, resource, namespace, part) for verb, _, resource, part in _COMMANDS]
+
+
+def of_operator(facts: Facts) -> Iterator[Finding]:
+    """Find whether the operator has its rights, in the namespace of the command."""
+    reviews = read(facts.operator_rights)
+    missing = [str(each.right) for each in reviews if not each.allowed]
+    where = f"namespace {facts.namespace}" if facts.namespace else "cluster"
+    if missing:
+        remedy = f"add {facts.namespace} to watchNamespaces of the chart" if facts.namespace else "install the chart with rbac.create: true"
+        yield error(Check.OPERATOR_RIGHTS, where, f"the operator may not {'; '.join(missing)}", remedy)
+    elif reviews:
+        yield ok(Check.OPERATOR_RIGHTS, where, f"the operator has the {len(reviews)} rights that it needs")
+    else:
+        yield warning(
+            Check.OPERATOR_RIGHTS, where, "not checked: no operator was found", "install the chart, or see the line about the operator"
+        )
+
+
+def of_caller(facts: Facts) -> Iterator[Finding]:
+    """Find which commands the user may not use."""
+    use = {right: purpose for right, (_, purpose, _, _) in zip(caller_rights(facts.namespace), _COMMANDS, strict=True)}
+    missing = [each.right for each in read(facts.own_rights) if not each.allowed]
+    for right in missing:
+        remedy = "ask an administrator; the cluster's role edit has what jobs need, view what status needs"
+        yield warning(Check.YOUR_RIGHTS, f"namespace {facts.namespace}", f"you may not {right}: needed for {use[right]}", remedy)
+    if not missing:
+        yield ok(Check.YOUR_RIGHTS, f"namespace {facts.namespace}", "you may use every command")

@@ -1,0 +1,83 @@
+"""The cluster and namespace of a command, by kubectl's flags; and human-readable errors."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
+from diloco_operator.kube.client import ApiError, Forbidden, Unavailable
+from diloco_operator.kube.rest import ConfigError, RestClient, load_config
+from diloco_operator.kube.rest.transport import OnDate
+
+DEFAULT_NAMESPACE = "default"
+EXIT_INTERRUPTED = 130
+"""As shells report SIGINT."""
+
+
+class CommandError(click.ClickException):
+    """An error for the user: printed as `Error: …`, exit status 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The flags as given; "" for each that was not."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+
+    def over(self, other: Target) -> Target:
+        """Return these flags, and those of `other` where these are empty."""
+        return Target(self.kubeconfig or other.kubeconfig, self.context or other.context, self.namespace or other.namespace)
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add -n, --context and --kubeconfig, before or after the command's name. The command gets them as `target`."""
+
+    @click.option("-n", "--namespace", metavar="NAME", default="", help="Namespace. Default: that of the context, else `default`.")
+    @click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig. Default: the current one.")
+    @click.option("--kubeconfig", metavar="FILE", default="", help="Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config.")
+    @click.pass_context
+    @functools.wraps(command)
+    def wrapped(ctx: click.Context, /, namespace: str, context: str, kubeconfig: str, **rest: Any) -> Any:
+        given = Target(kubeconfig, context, namespace)
+        return command(target=given.over(ctx.obj) if isinstance(ctx.obj, Target) else given, **rest)
+
+    return wrapped
+
+
+def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]], *, on_date: OnDate | None = None) -> None:
+    """Run `work` with a client and the namespace. Errors of the cluster end the program with a message. `on_date`: see `OnDate`."""
+    try:
+        config = load_config(target.kubeconfig, target.context)
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
+
+    async def connected() -> None:
+        async with RestClient.connect(config, user_agent=KUBECTL_PLUGIN, on_date=on_date) as client:
+            await work(client, target.namespace or config.namespace or DEFAULT_NAMESPACE)
+
+    try:
+        asyncio.run(connected())
+    except ConfigError as error:
+        raise CommandError(str(error)) from error
+    except Forbidden as error:
+        raise CommandError(f"not allowed: {error.message}") from error
+    except Unavailable as error:
+        raise CommandError(f"the API server of {config.source} cannot be reached: {error.message}") from error
+    except ApiError as error:
+        raise CommandError(error.message) from error
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+def no_such_resource() -> CommandError:
+    """Say that the cluster has no CRD for DiLoCoJobs."""
+    return CommandError(
+        f"this cluster has no {DILOCO_JOBS.plural}.{DILOCO_JOBS.group}: install the operator first (helm install), or check --context"
+    )

@@ -1,0 +1,41 @@
+"""The `diloco` command. `kubectl diloco` is `diloco_cli.kubectl.main`."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+_COMMANDS = {
+    "up": "diloco_cli.diloco.up",
+    "validate": "diloco_cli.validate",
+    "report": "diloco_cli.diloco.report",
+    "plan": "diloco_cli.plan",
+    "doctor": "diloco_cli.doctor",
+    "export": "diloco_cli.export",
+    "tape": "diloco_cli.tape",
+    "replay": "diloco_cli.replay",
+    "simulate": "diloco_cli.diloco.simulate",
+    "launch": "diloco_cli.diloco.launch",
+    "crd": "diloco_cli.crd",
+    "local": "diloco_cli.diloco.local_nodes",
+}
+"""The module of each command, imported when needed, so that `diloco crd` does not load the control plane."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(_COMMANDS[cmd_name]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="diloco-operator", message="%(prog)s %(version)s")
+def main() -> None:
+    """Train one model by Decoupled DiLoCo on mixed accelerator pools."""

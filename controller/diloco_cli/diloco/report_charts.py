@@ -1,0 +1,271 @@
+"""The charts of a job's history: SVG elements over one axis of time. Pure.
+
+See docs/decisions/0217-record-of-a-run.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from xml.etree.ElementTree import Element
+
+from diloco.wording import loss_text
+from diloco_local.record.effects import said_of
+from diloco_local.record.history import JobHistory, Traffic, UnitHistory
+from diloco_operator.api.phases import Phase
+
+from diloco_cli.diloco.svg import Scale, clock_text, element, polyline, thinned, ticks, time_ticks
+from diloco_cli.phase_looks import LOOKS
+from diloco_cli.view_text import count, duration
+
+WIDTH = 860
+_LEFT, _RIGHT = 96, 20
+_POINTS = 400
+"""Of a line, at most: what is shown of more is said at `thinned`."""
+
+UNIT_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6d31", "#7f7f7f")
+
+STYLE = """
+.chart { --ink: #1d2329; --soft: #66707a; --line: #e3e6e9; --paper: #ffffff; --fault: #c4261d; --main: #0b62a8; }
+.chart text { font: 12px system-ui, -apple-system, "Segoe UI", "Helvetica Neue", Arial, sans-serif; fill: var(--ink); }
+.chart .title { font-weight: 600; font-size: 13px; }
+.chart .soft { fill: var(--soft); font-size: 11px; }
+.chart .paper { fill: var(--paper); }
+.chart .grid { stroke: var(--line); stroke-width: 1; }
+.chart .axis { stroke: var(--soft); stroke-width: 1; }
+.chart .fault { stroke: var(--fault); stroke-width: 1.5; stroke-dasharray: 4 3; }
+.chart .fault-text { fill: var(--fault); font-size: 11px; font-weight: 600; }
+.chart .run { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 1 3; }
+.chart .main { stroke: var(--main); stroke-width: 2; stroke-linejoin: round; }
+.chart .thin { stroke-width: 1.5; stroke-linejoin: round; }
+.chart .mark { fill: var(--main); }
+.chart .bar { fill: var(--main); opacity: 0.55; }
+@media (prefers-color-scheme: dark) {
+  .chart { --ink: #e6e9ec; --soft: #9aa5af; --line: #343b43; --paper: #14181d; --fault: #ff7b6e; --main: #6cb6f5; }
+}
+"""
+
+type Draw = Callable[[Chart], Iterator[Element]]
+
+
+class Chart:
+    """One chart: a title, an area with the axis of time, and what `draw` adds."""
+
+    def __init__(self, job: JobHistory, title: str, height: float, top: float = 0.0, *, names_faults: bool = True) -> None:
+        """Begin a chart of `height` at `top` in its SVG; `names_faults`: whether it says what the line of a fault is."""
+        self._names_faults = names_faults
+        self.job = job
+        self.seconds = max(job.end, 1.0)
+        self._title = title
+        self.top = top + 44.0
+        self.bottom = self.top + height
+        self.full_height = 44.0 + height + 30.0
+        self.x = Scale(0.0, self.seconds, _LEFT, WIDTH - _RIGHT)
+
+    def parts(self, draw: Draw) -> Iterator[Element]:
+        """Yield everything, the lowest layer first."""
+        yield element("text", self._title, x=_LEFT - 84, y=self.top - 26, class_="title")
+        yield from self._time_axis()
+        yield from draw(self)
+        yield from self._marks()
+
+    def y(self, low: float, high: float) -> Scale:
+        """Return the scale of values."""
+        return Scale(low, high, self.bottom, self.top)
+
+    def value_axis(self, scale: Scale, values: Sequence[float], text: Callable[[float], str]) -> Iterator[Element]:
+        """Yield lines and labels at these values."""
+        for value in values:
+            y = scale(value)
+            yield element("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=y, y2=y, class_="grid")
+            yield element("text", text(value), x=_LEFT - 8, y=y + 4, text_anchor="end", class_="soft")
+
+    def legend(self, entries: Sequence[tuple[str, str]], x: float = 200.0) -> Iterator[Element]:
+        """Yield (text, colour) side by side, right of the title."""
+        for text, colour in entries:
+            yield element("rect", x=x, y=self.top - 36, width=11, height=11, rx=2, fill=colour)
+            yield element("text", text, x=x + 16, y=self.top - 26, class_="soft")
+            x += 34.0 + 6.1 * len(text)
+
+    def _time_axis(self) -> Iterator[Element]:
+        for at in time_ticks(self.seconds, 9):
+            x = self.x(at)
+            yield element("line", x1=x, x2=x, y1=self.top, y2=self.bottom, class_="grid")
+            yield element("text", clock_text(at), x=x, y=self.bottom + 16, text_anchor="middle", class_="soft")
+
+    def _marks(self) -> Iterator[Element]:
+        for at in self.job.runs:
+            line = element("line", x1=self.x(at), x2=self.x(at), y1=self.top, y2=self.bottom, class_="run")
+            line.append(element("title", f"{clock_text(at)}: the command began again"))
+            yield line
+        previous = -1000.0
+        for fault in self.job.faults:
+            x = self.x(fault.at)
+            yield element("line", x1=x, x2=x, y1=self.top - 4, y2=self.bottom, class_="fault")
+            if self._names_faults and x - previous > 110:
+                anchor, shift = ("end", -5) if x > WIDTH - 160 else ("start", 5)
+                text = f"{fault.unit} {said_of(fault.signal)}"
+                yield element("text", text, x=x + shift, y=self.top + 3, text_anchor=anchor, class_="fault-text")
+                previous = x
+
+
+def chart_svg(charts: Sequence[tuple[Chart, Draw]], label: str) -> Element:
+    """Return one SVG with charts below each other. `label`: what it shows, for those who do not see it."""
+    height = max(chart.bottom for chart, _ in charts) + 30
+    svg = element(
+        "svg",
+        element("style", STYLE),
+        element("rect", x=0, y=0, width=WIDTH, height=height, class_="paper"),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {WIDTH} {height:.0f}",
+        width=WIDTH,
+        height=f"{height:.0f}",
+        role="img",
+        class_="chart",
+        aria_label=label,
+    )
+    for chart, draw in charts:
+        svg.extend(chart.parts(draw))
+    return svg
+
+
+def loss(chart: Chart) -> Iterator[Element]:
+    """Yield training loss as a line; the held-out loss as a mark at the end."""
+    points = [(merge.at, merge.loss) for merge in chart.job.merges if merge.loss is not None]
+    if not points:
+        yield element("text", "no loss on record", x=_LEFT + 8, y=chart.top + 20, class_="soft")
+        return
+    held_out = chart.job.held_out_loss
+    values = [value for _, value in points] + ([held_out] if held_out is not None else [])
+    low, high = min(values), max(values)
+    room = (high - low) * 0.06 or max(abs(high), 1.0) / 10
+    low, high = low - (3 * room if held_out is not None else room), high + room  # the mark's text is below it
+    scale = chart.y(low, high)
+    yield from chart.value_axis(scale, ticks(low, high, 5), lambda value: f"{value:g}")
+    yield polyline(((chart.x(at), scale(value)) for at, value in thinned(points, chart.seconds, _POINTS, largest=False)), class_="main")
+    if held_out is not None:
+        x, y = chart.x(chart.seconds), scale(held_out)
+        yield element("circle", element("title", f"held-out loss {loss_text(held_out, 5)}"), cx=x - 3, cy=y, r=4, class_="mark")
+        yield element("text", f"held-out {loss_text(held_out)}", x=x + 2, y=y + 17, text_anchor="end", class_="soft")
+
+
+_ROW = 26.0
+MOST_ROWS = 64
+"""Units with a row of their own."""
+
+
+def units_height(job: JobHistory) -> float:
+    """Return the height of the area of `units`."""
+    return _ROW * max(1, min(len(job.units), MOST_ROWS)) + 4
+
+
+def units(chart: Chart) -> Iterator[Element]:
+    """Yield a bar for each unit, in the colour of what it does."""
+    shown = _by_name(chart.job)[:MOST_ROWS]
+    there = {span.phase for unit in shown for span in unit.spans if span.start < chart.seconds}
+    yield from chart.legend([(phase.value, LOOKS[phase].colour) for phase in Phase if phase in there])
+    for row, unit in enumerate(shown):
+        y = chart.top + 4 + row * _ROW
+        yield element("text", unit.name, x=_LEFT - 8, y=y + 14, text_anchor="end")
+        for span in unit.spans:
+            x = chart.x(span.start)
+            width = max(1.0, chart.x(min(span.end, chart.seconds)) - x)
+            if span.start >= chart.seconds:
+                continue
+            said = f"{unit.name}: {span.phase.value}, attempt {span.attempt}, {clock_text(span.start)} to {clock_text(span.end)}"
+            bar = element("rect", x=x, y=y, width=width, height=_ROW - 6, fill=LOOKS[span.phase].colour)
+            bar.append(element("title", f"{said}, {duration(span.seconds)}"))
+            yield bar
+        yield from _kills(chart, unit, y)
+
+
+def _kills(chart: Chart, unit: UnitHistory, y: float) -> Iterator[Element]:
+    for fault in chart.job.faults:
+        if fault.unit == unit.name:
+            x = chart.x(fault.at)
+            cross = element("text", "✕", x=x, y=y + 15, text_anchor="middle", class_="title")
+            cross.append(element("title", f"{fault.signal} at outer step {fault.step}"))
+            yield cross
+
+
+def contributions(chart: Chart) -> Iterator[Element]:
+    """Yield how many units each merge has contributions of: the mean as bars, of times with several merges."""
+    most = max([len(chart.job.units), *(len(merge.units) for merge in chart.job.merges)], default=1)
+    scale = chart.y(0, max(1, most))
+    yield from chart.value_axis(scale, ticks(0, most, min(most, 5)), lambda value: f"{value:g}")
+    buckets: dict[int, list[int]] = {}
+    number = 160
+    for merge in chart.job.merges:
+        buckets.setdefault(min(number - 1, int(merge.at / chart.seconds * number)), []).append(len(merge.units))
+    for place, counts in sorted(buckets.items()):
+        start, end = place * chart.seconds / number, (place + 1) * chart.seconds / number
+        mean, x = sum(counts) / len(counts), chart.x(start)
+        y = scale(mean)
+        bar = element("rect", x=x, y=y, width=max(1.0, chart.x(end) - x - 0.5), height=max(0.5, chart.bottom - y), class_="bar")
+        bar.append(element("title", f"{clock_text(start)}: {len(counts)} merges of {mean:.2f} units, the smallest of {min(counts)}"))
+        yield bar
+
+
+def steps(chart: Chart) -> Iterator[Element]:
+    """Yield the longest local step of each unit, of times with several, waits included."""
+    shown = [unit for unit in _by_name(chart.job) if unit.gaps][: len(UNIT_COLOURS)]
+    lines = {unit.name: list(thinned(((gap.end, gap.seconds) for gap in unit.gaps), chart.seconds, 200, largest=True)) for unit in shown}
+    high = max((value for points in lines.values() for _, value in points), default=1.0) * 1.05
+    scale = chart.y(0.0, high)
+    yield from chart.value_axis(scale, ticks(0.0, high, 4), lambda value: f"{value:g} s")
+    colours = unit_colours(chart.job)
+    yield from chart.legend([(unit.name, colours[unit.name]) for unit in shown])
+    for unit in shown:
+        line: list[tuple[float, float]] = []
+        for point in lines[unit.name]:
+            if line and any(line[-1][0] < at <= point[0] for at in unit.first_steps):  # another attempt
+                yield _line(chart, scale, line, colours[unit.name])
+                line = []
+            line.append(point)
+        yield _line(chart, scale, line, colours[unit.name])
+
+
+def _line(chart: Chart, scale: Scale, points: Sequence[tuple[float, float]], colour: str) -> Element:
+    return polyline(((chart.x(at), scale(value)) for at, value in points), stroke=colour, class_="thin")
+
+
+def traffic(chart: Chart) -> Iterator[Element]:
+    """Yield bytes a second of all exchanges, in both directions."""
+    rates = [
+        (after.at, (after.received - before.received) / (after.at - before.at), (after.sent - before.sent) / (after.at - before.at))
+        for before, after in pairwise(_spread(chart))
+        if after.at > before.at
+    ]
+    high = max(10.0, 1.05 * max((max(received, sent) for _, received, sent in rates), default=0.0))  # an axis in whole bytes
+    scale = chart.y(0.0, high)
+    yield from chart.value_axis(scale, ticks(0.0, high, 4), lambda value: f"{count(value)}B/s")
+    colours = {"to the syncer": UNIT_COLOURS[0], "from the syncer": UNIT_COLOURS[1]}
+    yield from chart.legend(list(colours.items()))
+    for number, colour in enumerate(colours.values(), 1):
+        yield _line(chart, scale, [(rate[0], rate[number]) for rate in rates], colour)
+
+
+def _spread(chart: Chart) -> Iterator[Traffic]:
+    """Yield the counts at times that are far enough from each other for a rate."""
+    spacing, last = max(1.0, chart.seconds / 150), float("-inf")
+    for each in chart.job.traffic:
+        if each.at - last >= spacing:
+            last = each.at
+            yield each
+
+
+def unit_colours(job: JobHistory) -> dict[str, str]:
+    """Return the colour of each unit's lines, the same in all charts."""
+    return {unit.name: UNIT_COLOURS[number % len(UNIT_COLOURS)] for number, unit in enumerate(_by_name(job))}
+
+
+def _by_name(job: JobHistory) -> list[UnitHistory]:
+    return [job.units[name] for name in sorted(job.units)]
+
+
+def picture(job: JobHistory) -> Element:
+    """Return loss and units over time, for a page that shows the run."""
+    first = Chart(job, "Training loss", 170)
+    second = Chart(job, "Units", units_height(job), top=first.full_height, names_faults=False)
+    kills = ", ".join(f"{fault.unit} gets SIG{fault.signal} at {clock_text(fault.at)}" for fault in job.faults)
+    return chart_svg([(first, loss), (second, units)], f"Loss and units of {job.title} over time{'; ' + kills if kills else ''}")

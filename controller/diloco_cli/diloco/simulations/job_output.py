@@ -1,0 +1,90 @@
+"""What `diloco simulate job` shows: a column or a JSON object for each number of units, or a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from diloco.goodput import BADPUT
+from diloco.simulation.job import Outcome
+
+from diloco_cli.diloco.simulations.options import rate_text
+from diloco_cli.plots import COLOURS, Axis, Line, Plot, picture
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The job with so many units."""
+
+    units: int
+    spares: int
+    message: str
+    """Why there are not more; "": there are as many as the job may have."""
+    outcome: Outcome
+    work: float
+    """Merged tokens, in what all units that fit would train without failures, starts and compilation; 0..1."""
+
+
+def measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
+    """Rows of the table: a name, and a figure for each number of units."""
+    yield "SPARE SLICES", *(f"{row.spares}" for row in found)
+    yield "WORK", *(f"{100 * row.work:.1f}" for row in found)
+    yield "FAILURES", *(f"{row.outcome.failures}" for row in found)
+    if any(row.outcome.reclaimed for row in found):
+        yield "RECLAIMED", *(f"{row.outcome.reclaimed}" for row in found)
+    if any(row.outcome.moved for row in found):
+        yield "MOVED", *(f"{row.outcome.moved}" for row in found)
+    yield "UPTIME", *(f"{100 * row.outcome.uptime:.1f}" for row in found)
+    yield "MERGED", *(f"{row.outcome.contributions:.2f}" for row in found)
+    yield "STALENESS", *(f"{row.outcome.staleness:.2f}" for row in found)
+    if any(row.outcome.down_bits for row in found):
+        yield "UP", *(rate_text(row.outcome.up_bits / row.outcome.seconds) for row in found)
+        yield "DOWN", *(rate_text(row.outcome.down_bits / row.outcome.seconds) for row in found)
+    yield "GOODPUT", *(f"{100 * row.outcome.goodput:.1f}" for row in found)
+    for use in BADPUT:
+        yield f"  {use.value}", *(f"{100 * row.outcome.accounts.share(use):.1f}" for row in found)
+
+
+def lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
+    """A JSON object for each number of units. Shares are 0..1."""
+    for row in found:
+        outcome = row.outcome
+        yield {
+            "units": row.units,
+            "spares": row.spares,
+            "work": round(row.work, 4),
+            "mostWork": row is best,
+            "goodput": round(outcome.goodput, 4),
+            "uptime": round(outcome.uptime, 4),
+            "failures": outcome.failures,
+            "reclaimed": outcome.reclaimed,
+            "moved": outcome.moved,
+            "badput": {use.value: round(outcome.accounts.share(use), 4) for use in BADPUT},
+            "contributionsPerMerge": round(outcome.contributions, 3),
+            "mergedTokens": round(outcome.merged_tokens, 4),
+            "staleness": round(outcome.staleness, 3),
+            "outerSteps": outcome.outer_steps,
+            "bytes": {"up": round(outcome.up_bits / 8), "down": round(outcome.down_bits / 8)},
+            "message": row.message,
+        }
+
+
+def plot_job(name: str, found: Sequence[Row]) -> Element:
+    """Work, goodput and uptime over the number of units, and units in each merge beside."""
+    units = [row.units for row in found]
+    shares = [
+        Line("work", [(row.units, 100 * row.work) for row in found], COLOURS[0], marks=True),
+        Line("goodput", [(row.units, 100 * row.outcome.goodput) for row in found], COLOURS[2], dashes="6 4", marks=True),
+        Line("uptime", [(row.units, 100 * row.outcome.uptime) for row in found], COLOURS[5], dashes="2 3", marks=True),
+    ]
+    merged = [
+        Line("", [(row.units, row.units) for row in found], "#999999"),
+        Line("units in each merge", [(row.units, row.outcome.contributions) for row in found], COLOURS[1], marks=True),
+    ]
+    x = Axis("units", min(units) - 0.5, max(units) + 0.5, labels=[(each, f"{each}") for each in units])
+    return picture(
+        Plot(f"{name}: where the time goes", x, Axis("%", 0, 105), shares),
+        Plot("Units in each merge; grey: all", x, Axis("", 0, max(units) * 1.05), merged),
+    )

@@ -1,0 +1,81 @@
+"""Values on the command line of `diloco simulate`: rates, numbers of parameters and units, and when nodes come."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import click
+from diloco_operator.api.durations import parse_duration
+from diloco_operator.api.spec import MAX_LEARNERS
+
+_SCALES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
+_NUMBER: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMGBT]?)")
+
+
+def rate_text(bits: float) -> str:
+    """`3.4 Gbit/s`: bits a second with two or three digits."""
+    for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
+        if bits < 1000:
+            return f"{bits:.0f} {unit}" if bits >= 100 else f"{bits:.1f} {unit}"
+        bits /= 1000
+    return f"{bits:.1f} Tbit/s"
+
+
+class Rate(click.ParamType[float]):
+    """`5Gbit/s`, in bits a second."""
+
+    name = "rate"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        number = _NUMBER.fullmatch(str(value).removesuffix("bit/s"))
+        if not str(value).endswith("bit/s") or number is None or not float(number[1]):
+            self.fail(f"{value!r} is no rate; write it as 800Mbit/s or 2.5Gbit/s", param, ctx)
+        return float(number[1]) * _SCALES[number[2]]
+
+
+class Parameters(click.ParamType[int]):
+    """`7B`, a number of parameters."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        number = _NUMBER.fullmatch(str(value))
+        if number is None or float(number[1]) * _SCALES[number[2]] < 1:
+            self.fail(f"{value!r} is no number of parameters; write it as 350M or 7B", param, ctx)
+        return round(float(number[1]) * _SCALES[number[2]])
+
+
+class Units(click.ParamType[tuple[int, ...]]):
+    """`2,4,8`: numbers of units, which come back sorted."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).split(",")
+        if not all(part.isascii() and part.isdecimal() and 1 <= int(part) <= MAX_LEARNERS for part in parts):
+            self.fail(f"{value!r}: write numbers from 1 to {MAX_LEARNERS} as 2,4,8", param, ctx)
+        return tuple(sorted({int(part) for part in parts}))
+
+
+class Later(click.ParamType[tuple[str, float]]):
+    """`h100-*=2h`: names of nodes, and after how many seconds they come."""
+
+    name = "nodes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        pattern, equals, when = str(value).partition("=")
+        try:
+            if not pattern or not equals:
+                raise ValueError("write it as NODES=TIME, such as h100-*=2h")
+            return pattern, parse_duration(when)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, ctx)

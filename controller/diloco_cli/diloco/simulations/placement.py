@@ -1,0 +1,309 @@
+"""Where the units of a job are on a fleet that is all its own, as the operator places them: allotment and reconcile on virtual time.
+
+See docs/decisions/0228-reclaims-in-the-simulator.md.
+"""
+
+from __future__ import annotations
+
+import copy
+import datetime
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from diloco.simulation.slices import Group, PlacedUnit
+from diloco.simulation.unit import TOKENS
+from diloco_operator.allotment import Allotment
+from diloco_operator.api.phases import Phase
+from diloco_operator.api.status import UnitState
+from diloco_operator.fleet import Inventory, Shape, project_node
+from diloco_operator.fleet.capacity import CapacityType, capacity_of
+from diloco_operator.fleet.slice_kinds import shape_of
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, PodView, parse_job, reconcile
+from diloco_operator.reconcile.observe.throughput import AVERAGED, COUNTS_AFTER
+from diloco_operator.reconcile.observe.unit_status import read_units
+from diloco_operator.reconcile.units.states import phase_of
+
+from diloco_cli.diloco.simulations.attempts import Attempt, pods_of, ready, speed
+
+_BEGIN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC).timestamp()
+"""Any moment: that at which virtual time begins."""
+_MOST_ROUNDS = 20
+"""Of reconcile and allotment, until nothing changes any more: slices are granted in one, and taken in the next."""
+
+
+class SimulatedOperator:
+    """Implements `simulation.slices.Placer` for one job with some maximum of units."""
+
+    def __init__(self, job: Obj, nodes: Sequence[Obj], most: int) -> None:
+        """Prepare a job on these nodes; `most` takes the place of `spec.learners.max`."""
+        self._config = OperatorConfig()
+        self._now = 0.0
+        self._inventory = Inventory(self._config.disruption_signals)
+        self._inventory.advance(_BEGIN)
+        self._allotment = Allotment(self._inventory)
+        self._views = {view.name: view for view in (project_node(ready(node)) for node in nodes)}
+        for view in self._views.values():
+            self._inventory.update_node(view)
+        self._speeds = {node["metadata"]["name"]: speed(node) for node in nodes}
+        self._manifest = _with_most(job, most)
+        self._job: Job = parse_job(self._manifest)
+        assert self._job.spec is not None, "the job was validated before"
+        self._most = most
+        self._pools = {pool.name: pool for pool in self._job.spec.pools}
+        self._shapes = {pool.name: shape_of(pool) for pool in self._job.spec.pools}
+        self._nodes_of = dict(self._groups())
+        self._out: set[str] = set()
+        self._group_of = {node: group for group, nodes in self._nodes_of.items() for node in nodes}
+        self._attempts: dict[str, Attempt] = {}
+        """Of the units that have processes."""
+        self._last: dict[str, int] = {}
+        """By unit, the number of its last attempt."""
+        self._ended_at: dict[str, float] = {}
+        """By unit that has trained, lost its slice and does not train again yet."""
+        self._recover_seconds: dict[str, float] = {}
+        self._measured = dict.fromkeys(self._pools, 0.0)
+        """By pool, seconds in which one of its units has trained."""
+        self._tokens_per_second: dict[str, float] = {}
+        self._settle()
+
+    # --- what it says -------------------------------------------------------------------------------------------------
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """Of the hardware that the job could use."""
+        return tuple(
+            Group(name, all(capacity_of(self._views[node].labels) is CapacityType.SPOT for node in nodes))
+            for name, nodes in self._nodes_of.items()
+        )
+
+    def groups_named(self, pattern: str) -> list[str]:
+        """The groups with a node of such a name: `h100-*`."""
+        return [group for group, nodes in self._nodes_of.items() if any(fnmatchcase(node, pattern) for node in nodes)]
+
+    def units(self) -> dict[str, PlacedUnit | None]:
+        """See `Placer.units`."""
+        found: dict[str, PlacedUnit | None] = {}
+        for name, record in read_units(self._job.status).items():
+            nodes = self._nodes(record.pool, record.slice)
+            if nodes:
+                found[name] = self._placed(record.pool, nodes)
+            elif phase_of(record) is Phase.MISSING:
+                found[name] = None
+        return found
+
+    def _placed(self, pool: str, nodes: Collection[str]) -> PlacedUnit:
+        shape = self._shapes[pool]
+        return PlacedUnit(
+            accelerators=max(1, shape.hosts * shape.chips_per_host),
+            speed=self._speed(nodes),
+            groups=tuple(dict.fromkeys(self._group_of[node] for node in nodes)),
+            processes=shape.hosts * (self._pools[pool].processes_per_host or 1),
+        )
+
+    def _speed(self, nodes: Collection[str]) -> float:
+        return min(self._speeds[node] for node in nodes)
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """See `Placer.leaving`."""
+        return tuple(name for name, attempt in self._attempts.items() if attempt.leaves)
+
+    @property
+    def placed(self) -> tuple[PlacedUnit, ...]:
+        """Those that have slices."""
+        return tuple(place for place in self.units().values() if place is not None)
+
+    @property
+    def spares(self) -> dict[str, int]:
+        """Slices for further units, by shape: two pools of a job may have the same slices."""
+        used = Counter(str(self._shapes[each.pool]) for each in read_units(self._job.status).values() if each.slice)
+        return {str(shape): _most_units(self._inventory, shape) - used[str(shape)] for shape in self._shapes.values()}
+
+    @property
+    def message(self) -> str:
+        """Why there are not more units; "": there are as many as the job may have."""
+        why = next((each["message"] for each in self._job.status.get("conditions", ()) if each["type"] == "Placed"), "")
+        return why if len(self.placed) < self._most else ""
+
+    def due(self) -> float:
+        """See `Placer.due`: when a throughput has been measured for so long that it decides, or a unit may leave its slices."""
+        moments = [attempt.since + self._config.minimum_hold for attempt in self._attempts.values()]
+        for pool in self._training():
+            moments += [self._now + after - self._measured[pool] for after in (COUNTS_AFTER, AVERAGED)]
+        return min((moment for moment in moments if moment > self._now), default=math.inf)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """See `Placer.advance`."""
+        looks = now >= self.due()
+        for pool, speeds in self._training().items():
+            self._measured[pool] += now - self._now
+            self._tokens_per_second[pool] = TOKENS * statistics.median(speeds)
+        self._now = now
+        self._inventory.advance(_BEGIN + now)
+        if looks:
+            self._settle()
+
+    def trains(self, unit: str) -> None:
+        """See `Placer.trains`."""
+        self._attempts[unit].trains = True
+        if (ended := self._ended_at.pop(unit, None)) is not None:
+            self._recover_seconds[unit] = self._now - ended
+        self._settle()
+
+    def left(self, unit: str) -> None:
+        """See `Placer.left`."""
+        if (attempt := self._attempts.get(unit)) is not None and attempt.leaves:
+            del self._attempts[unit]
+            self._settle()
+
+    def gone(self, group: str) -> None:
+        """See `Placer.gone`: its nodes are gone, as after a reclaim. Units that were there look for other slices."""
+        self._out.add(group)
+        for node in self._nodes_of[group]:
+            self._inventory.remove_node(node)
+        for unit, attempt in [*self._attempts.items()]:
+            if any(self._group_of[node] == group for node in attempt.nodes):
+                del self._attempts[unit]
+                if attempt.trains:
+                    self._ended_at[unit] = self._now
+        self._settle()
+
+    def back(self, group: str) -> None:
+        """See `Placer.back`."""
+        self._out.discard(group)
+        for node in self._nodes_of[group]:
+            self._inventory.update_node(self._views[node])
+        self._settle()
+
+    # --- the parts ----------------------------------------------------------------------------------------------------
+
+    def _training(self) -> dict[str, list[float]]:
+        """Pool -> speeds of its units that train."""
+        found: dict[str, list[float]] = {}
+        for name, record in read_units(self._job.status).items():
+            attempt = self._attempts.get(name)
+            if attempt is not None and attempt.trains:
+                found.setdefault(record.pool, []).append(self._speed(attempt.nodes))
+        return found
+
+    def _settle(self) -> None:
+        """Reconcile and allot until nothing changes."""
+        key, before = self._job.key, None
+        now = datetime.datetime.fromtimestamp(_BEGIN + self._now, datetime.UTC)
+        for _ in range(_MOST_ROUNDS):
+            self._job = self._with_status(self._seen(self._job.status))
+            observed = ObservedState(
+                job=self._job,
+                fleet=self._allotment.view(key),
+                config=self._config,
+                pods=tuple(self._pods()),
+                slices_since={name: _BEGIN + attempt.since for name, attempt in self._attempts.items()},
+                revoked=self._allotment.of(key).revoked,
+            )
+            plan = reconcile(observed, now)
+            self._inventory.set_reservations(key, *plan.reservations)
+            if plan.request is not None:
+                self._allotment.update(plan.request)
+            if plan.status is not None:
+                self._job = self._with_status(plan.status.status)
+            self._start_and_end()
+            concerned, now_there = self._allotment.refresh(), (self.units(), self.leaving)
+            if not concerned and now_there == before:
+                return
+            before = now_there
+
+    def _with_status(self, status: Mapping[str, Any]) -> Job:
+        return parse_job({**self._manifest, "status": status}, self._job)
+
+    def _start_and_end(self) -> None:
+        """What the operator has decided: a unit with a slice begins, and one that drains is to leave."""
+        for name, record in read_units(self._job.status).items():
+            attempt = self._attempts.get(name)
+            nodes = self._nodes(record.pool, record.slice)
+            if attempt is not None:
+                attempt.leaves = record.state is UnitState.DRAINING
+            elif nodes:
+                self._last[name] = self._last.get(name, 1) + 1
+                self._attempts[name] = Attempt(self._last[name], record.slice, tuple(nodes), self._now)
+
+    def _seen(self, status: Mapping[str, Any]) -> dict[str, Any]:
+        """The status with what the operator would have seen of pods and syncer."""
+        units = [self._unit_seen(unit) for unit in status.get("units", ())]
+        pools = [self._pool_seen(pool) for pool in status.get("pools", ())]
+        return {**status, "units": units, "pools": pools}
+
+    def _unit_seen(self, unit: Mapping[str, Any]) -> dict[str, Any]:
+        """With its attempt; without one it has neither pods nor a slice."""
+        name, attempt = unit["name"], self._attempts.get(unit["name"])
+        kept = {key: unit[key] for key in ("name", "pool", "reason", "message", "cause") if key in unit}
+        if name in self._recover_seconds:
+            kept["recoverSeconds"] = self._recover_seconds[name]
+        if attempt is None:
+            number = self._last.get(name, 1)  # the job has started
+            return {**kept, "slice": "", "state": UnitState.PENDING.value, "attempt": number, "endedAttempt": number}
+        state = UnitState.TRAINING if attempt.trains else UnitState.JOINING
+        if attempt.leaves:
+            state = UnitState.DRAINING
+        else:
+            kept |= {"reason": "", "message": ""}
+        return {
+            **kept,
+            "slice": attempt.slice,
+            "state": state.value,
+            "attempt": attempt.number,
+            "endedAttempt": attempt.number - 1,
+            "since": format_timestamp(_BEGIN + attempt.since),
+            "templateHash": self._hash(unit["pool"]),
+        }
+
+    def _pool_seen(self, pool: Mapping[str, Any]) -> dict[str, Any]:
+        """With the average of its throughput, which is exact here."""
+        name = pool["name"]
+        if name not in self._tokens_per_second:
+            return dict(pool)
+        return {**pool, "tokensPerSecond": self._tokens_per_second[name], "measuredSeconds": min(AVERAGED, self._measured[name])}
+
+    def _hash(self, pool: str) -> str:
+        assert self._job.derived is not None, "the job was validated before"
+        return self._job.derived.learner_hashes[pool]
+
+    def _pods(self) -> Iterator[PodView]:
+        """Of all attempts."""
+        pools = {name: record.pool for name, record in read_units(self._job.status).items()}
+        for name, attempt in self._attempts.items():
+            yield from pods_of(self._job, name, pools[name], attempt, self._hash(pools[name]), _BEGIN)
+
+    def _nodes(self, pool: str, slice_: str) -> list[str]:
+        """Return the nodes of a slice that is whole; empty: it is not."""
+        found = self._inventory.resolve(self._shapes[pool], slice_) if slice_ else None
+        nodes = [host.node for each in found or () for host in each.hosts]
+        return [] if any(self._group_of.get(node) in self._out for node in nodes) else nodes
+
+    def _groups(self) -> Iterator[tuple[str, Collection[str]]]:
+        """Yield name -> nodes."""
+        for shape in self._shapes.values():
+            for slice_ in self._inventory.slices(shape.one):
+                yield slice_.hosts[0].node, [host.node for host in slice_.hosts]
+
+
+def _with_most(job: Obj, most: int) -> Obj:
+    obj = copy.deepcopy(job)
+    meta = {"namespace": "default", **obj["metadata"], "uid": "simulated", "generation": 1, "creationTimestamp": format_timestamp(_BEGIN)}
+    learners = obj["spec"]["learners"]
+    learners["max"] = most
+    learners["min"] = min(learners.get("min", 1), most)
+    return {**obj, "metadata": meta}
+
+
+def _most_units(inventory: Inventory, shape: Shape) -> int:
+    """Return units of this shape for which the fleet has slices."""
+    counts = inventory.counts(shape.one)
+    return counts.total // shape.chips_per_host if counts.hosts else counts.total // shape.slots

@@ -1,0 +1,174 @@
+"""`diloco up`: run jobs to their end on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+from diloco import contract
+from diloco_local.addresses import NoAddressLeft, PortTaken
+from diloco_local.faults import BadFault, Fault, parse, unknown_units
+from diloco_local.processes import Priority, UnsupportedPlatform
+from diloco_local.state_dir import StateDirBusy, StateDirUnusable
+from diloco_operator.api.job import load
+from diloco_operator.api.names import MANAGER
+from diloco_operator.fleet.node import project_node
+from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, shape_of
+from diloco_operator.kube.client import ApiError, Obj
+from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
+from diloco_operator.program.duration import Duration
+
+from diloco_cli.diloco.priority import priority_option
+from diloco_cli.diloco.up_run import Run, UpOptions
+from diloco_cli.diloco.view import JsonView, LiveView, PlainView, View
+from diloco_cli.fleet_file import BadFleet, load_fleet
+from diloco_cli.validate import EXIT_BAD_INPUT, check
+
+_VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_CONTRACT = f"{contract.ENV_UNIT.partition('_')[0]}_"
+"""How the names of the contract's variables begin."""
+
+
+class _Fault(click.ParamType[Fault]):
+    name = "fault"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fault:
+        try:
+            return value if isinstance(value, Fault) else parse(str(value))
+        except BadFault as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Variable(click.ParamType[tuple[str, str]]):
+    """`NAME=VALUE`, or `NAME` for its value here."""
+
+    name = "variable"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, given, text = str(value).partition("=")
+        if not _VARIABLE.fullmatch(name):
+            self.fail(f"{name!r} is no name of a variable; write NAME=VALUE, or NAME for its value in this shell", param, ctx)
+        if name.startswith(_CONTRACT):
+            self.fail(f"{name} is set by the operator; programs get it by themselves", param, ctx)
+        if not given and name not in os.environ:
+            self.fail(f"{name} is not set in this shell; write {name}=VALUE", param, ctx)
+        return name, text if given else os.environ[name]
+
+
+@click.command(short_help="Run DiLoCoJobs on this machine, on simulated nodes.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@catalogue_option
+@click.option("--fleet", metavar="FILE", help="Simulated nodes: a file with Kubernetes Node manifests. Default: this machine as cpu nodes.")
+@click.option(
+    "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
+    help="Directory for snapshots and logs. A later run with it continues from the last snapshot.",
+)  # fmt: skip
+@click.option(
+    "--fault", "faults", type=_Fault(), multiple=True, metavar="unit=NAME,step=N,signal=KILL",
+    help="Send KILL, TERM, STOP or CONT to a unit (or to unit=syncer) at an outer step. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--env", "variables", type=_Variable(), multiple=True, metavar="NAME[=VALUE]",
+    help="A variable for all programs; without VALUE its value in this shell. One that a pod's template sets wins. May be repeated.",
+)  # fmt: skip
+@priority_option
+@click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
+@click.option(
+    "--report/--no-report", default=True, help="Whether to write report.html into the state directory at the end.  [default: report]"
+)
+@click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
+def up(
+    files: tuple[str, ...], catalogue: Path | None, fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
+    variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, report: bool, output: str | None,
+) -> None:  # fmt: skip
+    """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
+
+    FILE is a YAML file with one or more jobs. Ctrl-C drains the jobs; the same command then continues from the last snapshot. A second
+    Ctrl-C kills at once, and so does the first one when the time is up.
+
+    \b
+    Exit status:
+      0    all jobs are complete
+      1    a job failed, or the time is up
+      2    bad input
+      130  interrupted
+    """
+    try:
+        install_catalogue(catalogue)
+    except CatalogueError as error:
+        _refuse([str(error)])
+    jobs = _jobs(files)
+    try:
+        nodes = load_fleet(fleet)
+    except BadFleet as error:
+        _refuse(error.sentences)
+    if sentences := unknown_units(faults, jobs):
+        _refuse(sentences)
+    view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
+    for text in hints(jobs, nodes, fleet):
+        view.note(text) if output == "json" else click.echo(text, err=True)
+    options = UpOptions(
+        jobs, nodes, state_dir, faults, timeout, shlex.join(["diloco", *sys.argv[1:]]), dict(variables), Priority(priority), report
+    )
+    _log_to(state_dir / "logs" / "operator.log")
+    try:
+        ending = asyncio.run(Run(options, view)())
+    except (StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken) as error:
+        _refuse([str(error)])
+    except ApiError as error:
+        _refuse([f"the job was rejected: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
+    raise SystemExit(ending.exit_status)
+
+
+def _jobs(files: Sequence[str]) -> list[Obj]:
+    """Return the jobs with their defaults; ends the program with all problems if there are any."""
+    manifests, problems = check(tuple(files))
+    if problems:
+        _refuse([str(problem) for problem in problems])
+    jobs = []
+    for manifest in manifests:
+        metadata = {"namespace": "default", **manifest.obj["metadata"]}
+        jobs.append({key: value for key, value in manifest.obj.items() if key != "status"} | {"metadata": metadata})
+    return jobs
+
+
+def hints(jobs: Sequence[Obj], nodes: Sequence[Obj], fleet: str | None) -> Iterator[str]:
+    """Yield notes before the start: pools whose hardware the fleet does not have, and jobs that will not run. Pure."""
+    there = {kind for node in nodes if (kind := kind_of(project_node(node))) is not None}
+    where = f"the fleet {fleet}" if fleet else "this machine (no --fleet was given)"
+    for job in jobs:
+        name = job["metadata"]["name"]
+        for pool in load(job).spec.pools:
+            shape = shape_of(pool)
+            if not kinds_for(shape, there):
+                yield f"{name}: pool {pool.name} asks for {shape}, and {where} has none; its units stay unplaced"
+        if job["spec"].get("suspend"):
+            yield f"{name}: spec.suspend is set; the job does not train until you remove it"
+        if job["spec"].get("managedBy", MANAGER) != MANAGER:
+            yield f"{name}: spec.managedBy is {job['spec']['managedBy']!r}, not {MANAGER!r}; this operator ignores the job"
+
+
+def _log_to(file: Path) -> None:
+    """Write the log of this process to a file, since the view uses the terminal. The file is opened at the first record, when the state
+    directory is locked."""
+    handler = logging.FileHandler(file, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def _refuse(sentences: Sequence[str]) -> NoReturn:
+    for text in sentences:
+        click.echo(text, err=True)
+    raise SystemExit(EXIT_BAD_INPUT)

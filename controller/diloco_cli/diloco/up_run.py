@@ -1,0 +1,296 @@
+"""One run of `diloco up`: creates the jobs, follows their status, drains on request, and reports the result.
+
+See docs/decisions/0052-drain-commands.md.
+See docs/decisions/0189-words-of-ends-and-returns.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+import random
+import shlex
+import signal
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from diloco_local.control_plane import LocalControlPlane
+from diloco_local.faults import Fault, Fired
+from diloco_local.processes import Priority
+from diloco_local.record.file import RecordWriter
+from diloco_local.record.recorder import Recorder
+from diloco_local.state_dir import claim_folder
+from diloco_local.volumes import tail
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER, volume_claim_name
+from diloco_operator.api.status import ModelStatus
+from diloco_operator.kube.cache import CachedObject, as_it_is
+from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
+from diloco_operator.kube.reflector import Reflector
+
+from diloco_cli.diloco.run_report import recorded
+from diloco_cli.diloco.view import UntilClosed, View
+from diloco_cli.view_model import JobView, Line, Speeds, changes, event_line, failed_attempts, remember, with_speeds
+
+log = logging.getLogger(__name__)
+
+_LOG_LINES, _LOG_BYTES = 10, 4096
+
+
+class Ending(enum.Enum):
+    """How the run ended."""
+
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+    TIMED_OUT = "TimedOut"
+    INTERRUPTED = "Interrupted"
+
+    @property
+    def exit_status(self) -> int:
+        """Of the command."""
+        return {Ending.COMPLETE: 0, Ending.FAILED: 1, Ending.TIMED_OUT: 1, Ending.INTERRUPTED: 130}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    jobs: Sequence[Obj]
+    nodes: Sequence[Obj]
+    state_dir: Path
+    faults: Sequence[Fault] = ()
+    timeout: float | None = None
+    """Seconds; None: no limit."""
+    resume_command: str = ""
+    """The command that continues this run."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """For all programs."""
+    priority: Priority = Priority.LOW
+    report: bool = True
+    """Whether to write the report of its record."""
+
+
+class Run:
+    """Shows everything on `view`. Raises what `LocalControlPlane` raises at its start, and ApiError for a job that the API rejects."""
+
+    def __init__(self, options: UpOptions, view: View) -> None:
+        self._options = options
+        self._view = UntilClosed(view, self._interrupt)
+        self._known: dict[tuple[str, str], JobView] = {}
+        self._changed = asyncio.Event()
+        self._interrupts = 0
+        self._timed_out = False
+        self._interrupted = asyncio.Event()
+        self._killed = asyncio.Event()
+        self._missing_conditions: dict[str, str] = {}
+        self._speeds: Speeds = {}
+        self._record = RecordWriter(options.state_dir)
+        self._recorder = Recorder(self._record.write, time.time, time.monotonic)
+        self._plane: LocalControlPlane
+
+    async def __call__(self) -> Ending:
+        """Return when no process runs any more and the view has shown the result."""
+        options = self._options
+        self._plane = LocalControlPlane(
+            options.state_dir, options.nodes, faults=options.faults, on_fault=self._on_fault, environment=options.environment,
+            priority=options.priority, on_report=self._recorder.report,
+        )  # fmt: skip
+        with self._signals(), contextlib.closing(self._record):
+            async with self._plane:
+                self._recorder.began(options.resume_command)
+                for job in self._options.jobs:
+                    await self._plane.client.create(DILOCO_JOBS, job, field_manager=UP_MANAGER)
+                ending = await self._follow()
+                self._recorder.ended(ending.value)
+        self._end(ending)
+        return ending
+
+    async def _follow(self) -> Ending:
+        client = self._plane.client
+        jobs = Reflector(client, DILOCO_JOBS, as_it_is, rng=random.random)
+        events = Reflector(client, EVENTS, as_it_is, rng=random.random)
+        jobs.on_change(self._on_job)
+        events.on_change(self._on_event)
+        self._view.start()
+        following = [asyncio.create_task(reflector.run()) for reflector in (jobs, events)]
+        try:
+            return await self._until_end(following)
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
+
+    async def _until_end(self, following: Sequence[asyncio.Task[None]]) -> Ending:
+        over = self._wait_for(lambda: len(self._known) == len(self._options.jobs) and all(view.over for view in self._known.values()))
+        try:
+            async with asyncio.timeout(self._options.timeout):
+                await self._first(over, self._interrupted.wait(), following)
+        except TimeoutError:
+            self._timed_out = True
+            self._missing_conditions = {view.name: view.missing_condition() for view in self._known.values()}  # draining changes it
+            await self._drain("time is up", "Ctrl-C", following)
+            return Ending.TIMED_OUT
+        if self._interrupted.is_set():
+            await self._drain("interrupted", "Ctrl-C again", following)
+            return Ending.INTERRUPTED
+        return Ending.COMPLETE if all(view.complete for view in self._known.values()) else Ending.FAILED
+
+    async def _first(
+        self, wanted: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any], following: Sequence[asyncio.Task[None]]
+    ) -> None:
+        """Wait until one of the two is done. Raises if the control plane fails meanwhile."""
+        waiting = [asyncio.create_task(wanted), asyncio.create_task(other)]
+        try:
+            done, _ = await asyncio.wait([*waiting, *following, self._plane.failed], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _drain(self, why: str, killing: str, following: Sequence[asyncio.Task[None]]) -> None:
+        """Suspend every job: learners hand back their state, the syncer writes a snapshot. `killing`: what kills everything now."""
+        self._view.note(f"{why}: draining: learners end first, then the syncer writes a snapshot; {killing} kills at once")
+        for view in self._known.values():
+            if not view.over:
+                with contextlib.suppress(NotFound, Invalid):  # a job that has just ended takes no change
+                    await self._plane.client.patch(
+                        DILOCO_JOBS,
+                        view.namespace,
+                        view.name,
+                        {"spec": {"suspend": True}},
+                        type=PatchType.MERGE,
+                        field_manager=UP_MANAGER,
+                    )
+        is_suspended = self._wait_for(lambda: all(view.over or view.is_suspended for view in self._known.values()))
+        await self._first(is_suspended, self._killed.wait(), following)
+        if self._killed.is_set():
+            self._view.note("killed")
+
+    async def _wait_for(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            self._changed.clear()
+            await self._changed.wait()
+
+    def _on_job(self, _old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
+        if new is None:
+            return
+        view = JobView.of(new.value)
+        old = self._known.get(new.key)
+        self._known[new.key] = view
+        self._speeds = remember(self._speeds, view)
+        self._recorder.status(new.key, view.state.value if view.state is not None else "", view.status)
+        for line in changes(old, view):
+            self._view.line(line)
+        for unit, pod in failed_attempts(old, view):
+            for line in self._log_end(view, unit.name, pod):
+                self._view.line(line)
+        self._view.jobs(list(self._known.values()))
+        self._changed.set()
+
+    def _log_end(self, view: JobView, unit: str, pod: str) -> Iterator[Line]:
+        files = self._plane.kubelet.logs(view.namespace, pod)
+        if not files:
+            return
+        yield Line("log", view.name, f"{unit}: last lines of {files[-1]}:", unit=unit)
+        for text in tail(files[-1], _LOG_BYTES).decode(errors="replace").splitlines()[-_LOG_LINES:]:
+            yield Line("log", view.name, f"{unit} | {text}", unit=unit)
+
+    def _on_event(self, old: CachedObject[Obj] | None, new: CachedObject[Obj] | None) -> None:
+        if new is not None:
+            self._view.event(event_line(new.value))
+
+    def _on_fault(self, fired: Fired) -> None:
+        text = f"fault: SIG{fired.fault.signal} to {fired.fault.unit} (pod {fired.pod}) at outer step {fired.step}"
+        self._view.line(Line("fault", fired.job, text, warning=True, unit=fired.fault.unit))
+        self._recorder.fault((fired.namespace, fired.job), fired.fault.unit, fired.fault.signal, fired.step, fired.at)
+
+    def _interrupt(self) -> None:
+        """End orderly, as after the first Ctrl-C; also where what the run shows has no reader any more."""
+        self._interrupted.set()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+
+        def interrupt() -> None:
+            self._interrupts += 1
+            self._interrupt()
+            if self._interrupts > 1 or self._timed_out:  # the time that is up has begun a drain, as a first Ctrl-C does
+                self._killed.set()
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, interrupt)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _model_message(self, view: JobView, model: ModelStatus) -> str:
+        """Return how to get the model, and, of a job that is not over, where it is: the message of one that is over says it."""
+        state_dir = self._plane.state_dir.path
+        command = shlex.join(["diloco", "export", str(state_dir), "--job", view.name, "-o", "model.safetensors"])
+        if view.over:
+            what = "the model" if view.complete else "the parameters in the last snapshot"
+            return f"{what[0].upper()}{what[1:]} of {view.name} as one file: {command}"
+        place = claim_folder(state_dir, view.namespace, model.claim) / model.path
+        what = f"The last snapshot of {view.name}, of outer step {model.step},"
+        return f"{what} is in {place} ({model.format}), and stays there until you delete it. One file with its parameters: {command}"
+
+    def _how_to_go_on(self, views: Sequence[JobView], before: str, after: str) -> str:
+        """Return what the same command does with these jobs. `before` and `after`: words around what it does."""
+        fresh = [view.name for view in views if not self._has_snapshot(view)]
+        if not fresh:
+            what = "continue from the last snapshot"
+        elif len(fresh) == len(views):
+            what = "start from the beginning, because there is no snapshot yet"
+        else:
+            what = f"continue from the last snapshot, and {', '.join(fresh)}, of which there is none yet, from the beginning"
+        return f"{before} {what}{after}: {self._options.resume_command}"
+
+    def _has_snapshot(self, view: JobView) -> bool:
+        """Say whether there is a snapshot of this run, or of an earlier one with the same state directory."""
+        folder = claim_folder(self._plane.state_dir.path, view.namespace, volume_claim_name(view.name))
+        return view.status.model is not None or any((folder / "snapshots").glob("snapshot-*"))
+
+    def _end(self, ending: Ending) -> None:
+        views = [with_speeds(view, self._speeds) for view in self._known.values()]
+        injector = self._plane.injector
+        keys = {f"{view.namespace}/{view.name}" for view in views}
+        found = recorded(self._options.state_dir, keys, self._record, write=self._options.report)
+        messages = list(found.claims)
+        if ending is Ending.TIMED_OUT:
+            late = f"did not complete within {self._options.timeout:g} s"
+            messages += [
+                f"{view.name} {late}: {self._missing_conditions.get(view.name) or view.missing_condition()}"
+                for view in views
+                if not view.over
+            ]
+        if ending in (Ending.INTERRUPTED, Ending.TIMED_OUT):
+            messages += [f"{view.name} stopped at outer step {view.status.progress.step}." for view in views if not view.over]
+            more = f", for up to {self._options.timeout:g} s more" if ending is Ending.TIMED_OUT else ""
+            messages.append(self._how_to_go_on([view for view in views if not view.over], "To", more))
+        if ending is Ending.FAILED:
+            failed = [view for view in views if not view.complete]
+            messages.append(self._how_to_go_on(failed, "Once the cause is fixed, use the same command to", ""))
+        messages += [self._model_message(view, view.status.model) for view in views if view.status.model is not None]
+        messages += [f"Fault {fault} never fired." for fault in injector.waiting]
+        messages.append(f"Logs of the pods: {self._plane.state_dir.logs}; of the operator: {self._plane.state_dir.operator_log}")
+        messages += found.remarks
+        closing = {
+            "ending": ending.value,
+            "exitStatus": ending.exit_status,
+            "stateDir": str(self._plane.state_dir.path),
+            "faults": {
+                "fired": [{"fault": str(fired.fault), "job": fired.job, "pod": fired.pod, "step": fired.step} for fired in injector.fired],
+                "notFired": [str(fault) for fault in injector.waiting],
+                "effects": found.effects,
+            },
+            "report": str(found.report) if found.report is not None else None,
+        }
+        self._view.end(views, closing, messages)

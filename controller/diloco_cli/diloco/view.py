@@ -1,0 +1,189 @@
+"""Output of `diloco up`: a live screen, plain lines, or JSON lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import click
+from rich.console import Console
+from rich.live import Live
+
+from diloco_cli.curve import Paper, curve_lines
+from diloco_cli.view_model import JobView, Line, repeats_status, result
+from diloco_cli.view_text import Screen, plain, summary
+
+_LINES = 10
+_REFRESH_PER_SECOND = 4
+
+
+class View(Protocol):
+    """Shows the run."""
+
+    def start(self) -> None: ...
+
+    def line(self, line: Line) -> None:
+        """Show a change."""
+        ...
+
+    def event(self, line: Line) -> None:
+        """Show a Kubernetes Event. Most of them repeat a change of status."""
+        ...
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        """Show the state of all jobs, at every change."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Show a message about the command itself."""
+        ...
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        """Show the result: `closing` for JSON, `messages` as text. Also restores the terminal."""
+        ...
+
+
+class UntilClosed:
+    """Another view, until standard output has no reader any more, as after a Ctrl-C that ended `| tee`. Then `closed` is called, once, and
+    nothing is shown from then on."""
+
+    def __init__(self, view: View, closed: Callable[[], None]) -> None:
+        self._view = view
+        self._closed: Callable[[], None] | None = closed
+
+    def start(self) -> None:
+        self._show(self._view.start)
+
+    def line(self, line: Line) -> None:
+        self._show(self._view.line, line)
+
+    def event(self, line: Line) -> None:
+        self._show(self._view.event, line)
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        self._show(self._view.jobs, views)
+
+    def note(self, text: str) -> None:
+        self._show(self._view.note, text)
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        self._show(self._view.end, views, closing, messages)
+
+    def _show[**P](self, show: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._closed is None:
+            return
+        try:
+            show(*args, **kwargs)
+        except BrokenPipeError:
+            closed, self._closed = self._closed, None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's own flush at the exit fails as well
+            closed()
+
+
+class PlainView:
+    """One line for every change, on standard output."""
+
+    def start(self) -> None:
+        return
+
+    def line(self, line: Line) -> None:
+        click.echo(plain(datetime.now().astimezone(), line))
+
+    def event(self, line: Line) -> None:
+        if not repeats_status(line):
+            self.line(line)
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        return
+
+    def note(self, text: str) -> None:
+        self.line(Line("note", "", text))
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        _print_summary(Console(width=120 if not Console().is_terminal else None, highlight=False), views, messages)
+
+
+class LiveView:
+    """A live screen on a terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._lines: deque[tuple[datetime, Line]] = deque(maxlen=_LINES)
+        self._views: Sequence[JobView] = ()
+        self._footer = "Ctrl-C drains and stops"
+        self._live = Live(console=self._console, get_renderable=self._render, refresh_per_second=_REFRESH_PER_SECOND, transient=True)
+
+    def _render(self) -> Any:
+        return Screen(self._views, list(self._lines), time.time(), self._footer)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def line(self, line: Line) -> None:
+        if line.kind != "progress":  # the progress bar shows it
+            self._lines.append((datetime.now(UTC), line))
+
+    def event(self, line: Line) -> None:
+        if not repeats_status(line):
+            self.line(line)
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        self._views = views
+
+    def note(self, text: str) -> None:
+        self._footer = text
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        self._live.stop()
+        for when, line in self._lines:
+            self._console.print(plain(when.astimezone(), line), style="red" if line.warning else "dim", markup=False)
+        _print_summary(self._console, views, messages)
+
+
+class JsonView:
+    """One JSON object per line; the last one has type "result"."""
+
+    def start(self) -> None:
+        return
+
+    def line(self, line: Line) -> None:
+        self._write(line.as_json())
+
+    def event(self, line: Line) -> None:
+        self.line(line)
+
+    def jobs(self, views: Sequence[JobView]) -> None:
+        for job in result(views):
+            # The result has the whole history; a line for each change would repeat it each time.
+            progress = {key: value for key, value in job["progress"].items() if key not in ("losses", "heldOutLosses")}
+            self._write({"type": "status", **job, "progress": progress})
+
+    def note(self, text: str) -> None:
+        self._write({"type": "note", "message": text})
+
+    def end(self, views: Sequence[JobView], closing: dict[str, Any], messages: Sequence[str]) -> None:
+        self._write({"type": "result", **closing, "jobs": result(views), "message": " ".join(messages)})
+
+    @staticmethod
+    def _write(content: dict[str, Any]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        click.echo(json.dumps({"time": now, **content}))
+
+
+def _print_summary(console: Console, views: Sequence[JobView], messages: Sequence[str]) -> None:
+    for view in views:
+        console.print()
+        console.print(summary(view))
+        if curve := curve_lines(view.status.progress, Paper.of(console.width, console.encoding, os.environ)):
+            console.print()
+            console.print("\n".join(curve), markup=False)
+    if messages:
+        console.print()
+    for text in messages:
+        console.print(text, markup=False)

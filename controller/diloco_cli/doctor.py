@@ -1,0 +1,68 @@
+"""`kubectl diloco doctor`, and `diloco doctor`: what stands between jobs and a cluster, one line each, with what to do.
+
+See docs/decisions/0256-doctor.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+
+import click
+from diloco.wording import plural
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.kube.rest.server_clock import ServerClock
+
+from diloco_cli.checks import Finding, Level, examine
+from diloco_cli.cluster import Target, on_cluster, target_options
+from diloco_cli.doctor_reading import Wanted, read_facts
+
+EXIT_ERRORS = 1
+"""At least one finding is an error."""
+
+
+@click.command(short_help="Find what keeps jobs from running on a cluster.")
+@click.argument("job", default="")
+@click.option("--cluster", "whole", is_flag=True, help="Look at the cluster alone, and at no namespace.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
+@target_options
+def doctor(target: Target, job: str, whole: bool, output: str) -> None:
+    """Find what keeps JOB, or jobs of the namespace, from running: one line for each thing that was looked at, with what to do.
+
+    It looks at versions, clocks, nodes and their drivers, storage classes, quotas, Pod Security, service meshes, and rights; with JOB also
+    at its pools, its volume, and whether a pod of a learner reaches the syncer. It changes nothing. The exit status is 1 if there is an
+    error, and 0 if there are warnings alone.
+    """
+    if job and whole:
+        raise click.UsageError("give a JOB or --cluster, not both")
+    clock = ServerClock()
+    found: list[Finding] = []
+
+    async def work(client: RestClient, namespace: str) -> None:
+        wanted = Wanted("" if whole else namespace, job)
+        found.extend(examine(await read_facts(client, wanted, clock)))
+
+    on_cluster(target, work, on_date=clock.note)
+    click.echo(as_json(found) if output == "json" else as_text(found))
+    if any(each.level is Level.ERROR for each in found):
+        raise SystemExit(EXIT_ERRORS)
+
+
+def as_text(findings: Sequence[Finding]) -> str:
+    """One line each, and their number."""
+    width = max((len(each.check) for each in findings), default=0)
+    lines = [f"{each.level:7}  {each.check:{width}}  {each.where}: {each.message}{_what_helps(each)}" for each in findings]
+    counts = Counter(each.level for each in findings)
+    return "\n".join([*lines, f"{plural(counts[Level.ERROR], 'error')}, {plural(counts[Level.WARNING], 'warning')}"])
+
+
+def _what_helps(finding: Finding) -> str:
+    return f". What helps: {finding.remedy}" if finding.remedy else ""
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """`{"errors": 1, "warnings": 0, "findings": [{"check", "level", "where", "message", "remedy"}]}`."""
+    counts = Counter(each.level for each in findings)
+    body = {"errors": counts[Level.ERROR], "warnings": counts[Level.WARNING], "findings": [each._asdict() for each in findings]}
+    return json.dumps(body, indent=2)

@@ -1,0 +1,232 @@
+"""Reads what the doctor looks at: objects, versions, rights, and whether a learner's pod reaches the syncer. What may not be read is said.
+
+See docs/decisions/0256-doctor.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import yaml
+from diloco import contract
+from diloco_operator.accelerators import BUILT_IN, extend
+from diloco_operator.api import names
+from diloco_operator.api.catalogue_file import BadCatalogue, read_catalogue
+from diloco_operator.api.crd import CRD_NAME
+from diloco_operator.kube.client import ApiError, Forbidden, NotFound, Obj, Resource
+from diloco_operator.kube.lease import LEASES
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.kube.rest.pod_exec import Channel
+from diloco_operator.kube.rest.server_clock import ServerClock
+from diloco_operator.program.config import BadConfiguration, read_configuration
+from diloco_operator.reconcile import OperatorConfig
+
+from diloco_cli.checks import Facts, Reach, Review, Right, Unreadable
+from diloco_cli.checks.operators import PART_OF, watches
+from diloco_cli.checks.rights import caller_rights, operator_rights
+from diloco_cli.kubectl.jobs import find_job
+from diloco_cli.listing import list_all
+
+_KUBELET_LEASES = "kube-node-lease"
+_TRY_SECONDS = 5.0
+_CONNECT = (
+    f"import os, socket; host, _, port = os.environ['{contract.ENV_SYNCER_ADDRESS}'].rpartition(':'); "
+    f"socket.create_connection((host.strip('[]'), int(port)), {_TRY_SECONDS}).close()"
+)
+"""What a learner's Python runs to try a connection."""
+_NO_SUCH_PROGRAM = (126, 127)
+
+
+class Wanted(NamedTuple):
+    """What the command was asked for."""
+
+    namespace: str
+    """"": the cluster alone."""
+    job: str
+
+
+async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> Facts:
+    """Everything that checks need. Raises `CommandError` if the job does not exist, and `ApiError` if the API server cannot be reached."""
+    version = await client.server_version()
+    job = await find_job(client, wanted.namespace, wanted.job) if wanted.job else None
+    groups = await client.groups()
+    objects = await _objects(client, wanted)
+    operator = _operator(objects[names.DEPLOYMENTS], wanted.namespace)
+    own, theirs, config, reach = await asyncio.gather(
+        _reviews(client, caller_rights(wanted.namespace) if wanted.namespace else (), ""),
+        _reviews(client, operator_rights(wanted.namespace), _account(operator)) if operator else _none(),
+        _config(client, operator),
+        _reach(client, wanted, objects[names.PODS]) if job is not None else _nothing(),
+    )
+    return Facts(
+        namespace=wanted.namespace,
+        now=clock.now(),
+        ahead=clock.now() - clock.local(),
+        version=importlib.metadata.version("diloco-operator"),
+        kubernetes=version,
+        groups=groups,
+        objects=objects,
+        config=config,
+        own_rights=own,
+        operator_rights=theirs,
+        job=job,
+        reach=reach,
+    )
+
+
+async def _none() -> Sequence[Review]:
+    return ()
+
+
+async def _nothing() -> None:
+    return None
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+async def _objects(client: RestClient, wanted: Wanted) -> dict[Resource, Sequence[Obj] | Unreadable]:
+    reads = [
+        _listed(client, names.NODES),
+        _listed(client, names.STORAGE_CLASSES),
+        _listed(client, LEASES, _KUBELET_LEASES),
+        _listed(client, names.DEPLOYMENTS, labels=PART_OF),
+        _one(client, names.CUSTOM_RESOURCES, "", CRD_NAME),
+        _one(client, names.SERVICES, "default", "kubernetes"),
+    ]
+    if wanted.namespace:
+        reads += [
+            _one(client, names.NAMESPACES, "", wanted.namespace),
+            _listed(client, names.QUOTAS, wanted.namespace),
+            _listed(client, names.LIMIT_RANGES, wanted.namespace),
+        ]
+    if wanted.job:
+        labels = f"{names.LABEL_JOB}={wanted.job}"
+        reads += [
+            _listed(client, names.PODS, wanted.namespace, labels=labels),
+            _listed(client, names.VOLUME_CLAIMS, wanted.namespace, labels=labels),
+        ]
+    return {names.PODS: (), **dict(await asyncio.gather(*reads))}
+
+
+async def _listed(
+    client: RestClient, resource: Resource, namespace: str = "", *, labels: str = ""
+) -> tuple[Resource, Sequence[Obj] | Unreadable]:
+    try:
+        return resource, await list_all(client, resource, namespace, labels=labels)
+    except Forbidden as error:
+        return resource, _forbidden(resource, namespace, error)
+
+
+async def _one(client: RestClient, resource: Resource, namespace: str, name: str) -> tuple[Resource, Sequence[Obj] | Unreadable]:
+    try:
+        return resource, [await client.get(resource, namespace, name)]
+    except NotFound:
+        return resource, ()
+    except Forbidden as error:
+        return resource, _forbidden(resource, namespace, error)
+
+
+def _forbidden(resource: Resource, namespace: str, error: ApiError) -> Unreadable:
+    return Unreadable(f"{resource.plural} of {f'namespace {namespace}' if namespace else 'the cluster'}", error.message)
+
+
+# --- rights -----------------------------------------------------------------------------------------------------------
+async def _reviews(client: RestClient, rights: Sequence[Right], user: str) -> Sequence[Review] | Unreadable:
+    """Of `user`; "": of the user of the command."""
+    kind = names.SUBJECT_ACCESS_REVIEWS if user else names.SELF_SUBJECT_ACCESS_REVIEWS
+    of = {"user": user} if user else {}
+
+    async def review(right: Right) -> Review:
+        answer = await client.create(kind, {"metadata": {}, "spec": {**of, "resourceAttributes": _attributes(right)}})
+        return Review(right, bool((answer.get("status") or {}).get("allowed")))
+
+    try:
+        return await asyncio.gather(*map(review, rights))
+    except Forbidden as error:
+        return _forbidden(kind, "", error)
+
+
+def _attributes(right: Right) -> Obj:
+    given = {
+        "verb": right.verb,
+        "group": right.resource.group,
+        "resource": right.resource.plural,
+        "subresource": right.subresource,
+        "namespace": right.namespace,
+        "name": right.name,
+    }
+    return {key: value for key, value in given.items() if value}
+
+
+# --- the operator -----------------------------------------------------------------------------------------------------
+def _operator(deployments: Sequence[Obj] | Unreadable, namespace: str) -> Obj | None:
+    """The one that works on the namespace, or else any."""
+    if isinstance(deployments, Unreadable):
+        return None
+    working = [each for each in deployments if not namespace or watches(each, namespace)]
+    return next(iter([*working, *deployments]), None)
+
+
+def _account(operator: Obj) -> str:
+    spec = operator["spec"]["template"]["spec"]
+    return f"system:serviceaccount:{operator['metadata']['namespace']}:{spec.get('serviceAccountName') or 'default'}"
+
+
+async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | Unreadable:
+    """The operator's configuration, defaults where there is no operator. The accelerators of its catalogue file are those of this process
+    from now on."""
+    if operator is None:
+        return OperatorConfig()
+    volumes: Sequence[Mapping[str, Any]] = operator["spec"]["template"]["spec"].get("volumes") or ()
+    name = next((str(each["configMap"].get("name")) for each in volumes if each.get("name") == "config" and each.get("configMap")), "")
+    if not name:
+        return OperatorConfig()
+    namespace = operator["metadata"]["namespace"]
+    what = f"configmap {namespace}/{name}"
+    try:
+        data = (await client.get(names.CONFIG_MAPS, namespace, name)).get("data") or {}
+        if "catalogue.yaml" in data:
+            extend(*read_catalogue(yaml.safe_load(data["catalogue.yaml"]), BUILT_IN))
+        return read_configuration(yaml.safe_load(data.get("config.yaml") or "") or {}, what)[0]
+    except ApiError as error:
+        return Unreadable(what, error.message)
+    except (yaml.YAMLError, BadCatalogue, BadConfiguration) as error:
+        return Unreadable(what, str(error))
+
+
+# --- the syncer -------------------------------------------------------------------------------------------------------
+async def _reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unreadable) -> Reach | Unreadable | None:
+    """Whether a learner's pod, the first one that runs, reaches the syncer."""
+    if isinstance(pods, Unreadable):
+        return pods
+    running = [pod for pod in pods if _is_running_learner(pod)]
+    if not running:
+        return None
+    pod = min(running, key=lambda each: str(each["metadata"]["name"]))
+    name = pod["metadata"]["name"]
+    said: list[bytes] = []
+    command = ("python3", "-c", _CONNECT)
+    try:
+        async with client.pod_exec(wanted.namespace, name, command, container=names.LEARNER_CONTAINER, silence=2 * _TRY_SECONDS) as program:
+            async for channel, piece in program.output():
+                if channel is Channel.STDERR:
+                    said.append(piece)
+            ended = program.ended
+    except ApiError as error:
+        return Unreadable(f"pod {name}", f"no program could be run in it: {error.message}")
+    if ended is None or ended.code is None or ended.code in _NO_SUCH_PROGRAM:
+        return Unreadable(f"pod {name}", f"no Python could be run in it: {ended.message if ended else 'the connection broke'}")
+    lines = b"".join(said).decode(errors="replace").strip().splitlines()
+    return Reach(name, _address(pod), "" if ended.code == 0 else (lines[-1] if lines else f"exit {ended.code}"))
+
+
+def _is_running_learner(pod: Obj) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(names.LABEL_COMPONENT) == names.COMPONENT_LEARNER and (pod.get("status") or {}).get("phase") == "Running"
+
+
+def _address(pod: Obj) -> str:
+    variables = (each for container in pod["spec"]["containers"] for each in container.get("env") or ())
+    return next((str(each.get("value")) for each in variables if each["name"] == contract.ENV_SYNCER_ADDRESS), "")

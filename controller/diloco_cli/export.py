@@ -1,0 +1,109 @@
+"""`diloco export`: the model of a job as one safetensors file, from its snapshots on this machine or behind a URI.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+from diloco.export.model_file import DTYPES, DType, open_model
+from diloco.export.places import ExportError
+from diloco.export.stream import Announcement, announcement
+from diloco.export.target_file import TargetFile
+from diloco.wording import plural
+
+from diloco_cli.cluster import EXIT_INTERRUPTED, CommandError
+
+_EXIT_TERMINATED = 143
+DEFAULT_OUTPUT = "model.safetensors"
+
+
+def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what every export takes: -o, --step and --dtype."""
+    command = click.option(
+        "--dtype", type=click.Choice(DTYPES), default="float32", show_default=True,
+        help="Type of the parameters in the file. The syncer keeps float32; the others are rounded from it.",
+    )(command)  # fmt: skip
+    command = click.option(
+        "--step", type=click.IntRange(min=0), metavar="N", help="Outer step of the snapshot. Default: the newest snapshot."
+    )(command)
+    return click.option(
+        "-o", "--output", type=click.Path(path_type=Path), default=Path(DEFAULT_OUTPUT), show_default=True, metavar="FILE",
+        help="The file to write; an existing one is replaced. Of a folder: model.safetensors in it.",
+    )(command)  # fmt: skip
+
+
+@click.command(short_help="Write the model of a job as one safetensors file.")
+@click.argument("source")
+@click.option("--job", metavar="NAME", default="", help="Name of the job, if SOURCE has snapshots of several.")
+@export_options
+def export(source: str, job: str, output: Path, step: int | None, dtype: DType) -> None:
+    """Write the parameters in the newest snapshot of SOURCE as one safetensors file, for torch, transformers and JAX.
+
+    SOURCE is the state directory of `diloco up` (.diloco), a folder with snapshots, one snapshot, or a URI: file://, s3://, gs:// and
+    what else fsspec has a driver for, as in spec.training.checkpoint.uri. Snapshots are read and checked, never changed. For a job in a
+    cluster: kubectl diloco export JOB.
+    """
+    with errors_of_export():
+        export_from(source, job, output, step, dtype)
+
+
+def export_from(source: str, job: str, output: Path, step: int | None, dtype: DType) -> None:
+    """Write the file and say what it is. Raises ExportError."""
+    with open_model(source, job=job, step=step, dtype=dtype) as model:
+        about = announcement(model)
+        click.echo(f"reading {about.snapshot}", err=True)
+        with TargetFile(target_path(output)) as target, progress_of(about) as advance:
+            for piece in model.pieces():
+                target.write(piece)
+                advance(len(piece))
+            target.commit()
+    click.echo(summary(target, about, dtype))
+
+
+def target_path(output: Path) -> Path:
+    return output / DEFAULT_OUTPUT if output.is_dir() else output
+
+
+def summary(target: TargetFile, about: Announcement, dtype: DType) -> str:
+    """Return what was written, once it is there."""
+    tensors = plural(about.tensors, "tensor")
+    remark = f"\nnote: {about.remark}" if about.remark else ""
+    return (
+        f"{target.path}: {about.parameters:,} parameters in {tensors}, {dtype}, {target.bytes:,} bytes\n"
+        f"outer step {about.step} of job {about.job}, sha256 {target.sha256}{remark}"
+    )
+
+
+@contextlib.contextmanager
+def progress_of(about: Announcement) -> Iterator[Callable[[int], None]]:
+    """Yield a bar on stderr while the file is written, if that is a terminal."""
+    with click.progressbar(length=about.bytes, label="exporting", show_eta=False, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        update: Callable[[int], None] = bar.update
+        yield update
+
+
+@contextlib.contextmanager
+def errors_of_export() -> Iterator[None]:
+    """End the command with a message for errors. SIGTERM ends it as an exception does, so that nothing stays of a file or a pod."""
+
+    def end(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(_EXIT_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

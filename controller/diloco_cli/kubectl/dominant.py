@@ -1,0 +1,256 @@
+"""The one cause that most keeps a job from what it asks for, and what comes next. Pure.
+
+Several things may be wrong at once. Causes have a fixed precedence, that of `Cause`: what stops the whole job comes before what stops a
+unit, what a person must do before what time solves, a minimum before growth. The first that holds is told.
+
+See docs/decisions/0176-explain.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.consequences import Concern, Follows, Lack
+from diloco_operator.api.reasons import (
+    AcceptedReason,
+    CompleteReason,
+    DegradedReason,
+    FailedReason,
+    PlacedReason,
+    PoolReason,
+    TrainingReason,
+    UnitReason,
+    concern_of,
+    follows,
+    lack_of,
+)
+from diloco_operator.api.state import JobState
+from diloco_operator.api.status import Condition, PoolStatus, UnitState, UnitStatus
+from diloco_operator.reconcile.units.states import State, state_of
+
+from diloco_cli.view_model import JobView
+
+
+class Cause(enum.StrEnum):
+    """In order of precedence."""
+
+    OVER = "Ended"
+    NOT_SEEN = "NotSeen"
+    REFUSED = "NotUsable"
+    SUSPENDED = "OnRequest"
+    BLOCKED = "ObjectsMissing"
+    SYNCER = "NoSyncer"
+    PODS = "PodsNotAdmitted"
+    GIVEN_UP = "UnitsGivenUp"
+    CRASHES = "UnitsFail"
+    HARDWARE = "NoHardware"
+    WARNED = "Warned"
+    GRANTS = "NotGranted"
+    STARTING = "Starts"
+    GROWTH = "NoHardwareToGrow"
+    NOTHING = "Nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Dominant:
+    cause: Cause
+    reason: str
+    """As in status."""
+    subject: str
+    """Condition, pool or units that it is about."""
+    evidence: str
+    """The operator's words."""
+    meaning: str
+    """Of the reason, in general."""
+    next_step: str
+    """What a person can do; "": nothing needs to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """Something that happens by itself at a known time."""
+
+    at: float
+    """Seconds since the epoch."""
+    what: str
+
+
+_STARTING = (UnitState.STARTING, UnitState.JOINING)
+
+
+def dominant(view: JobView) -> Dominant:
+    """Return the first cause that holds."""
+    for find in _PRECEDENCE:
+        if (found := find(view)) is not None:
+            return found
+    return Dominant(Cause.NOTHING, view.status.reason, "", "", "", "")
+
+
+def _over(view: JobView) -> Dominant | None:
+    if not view.over:
+        return None
+    kind = ConditionType.COMPLETE if view.complete else ConditionType.FAILED
+    condition = _condition(view, kind)
+    step = f"kubectl diloco export {_job(view)} -o model.safetensors"
+    if not view.complete:
+        step = f"remove the cause, then kubectl diloco retry {_job(view)}"
+    return _of_condition(Cause.OVER, condition, step)
+
+
+def _not_seen(view: JobView) -> Dominant | None:
+    if view.state is not None:
+        return None
+    return Dominant(Cause.NOT_SEEN, "", "", "", "", "")  # the sentence about it says what to do
+
+
+def _refused(view: JobView) -> Dominant | None:
+    condition = view.refused()
+    return _of_condition(Cause.REFUSED, condition, "correct what the message names") if condition is not None else None
+
+
+def _suspended(view: JobView) -> Dominant | None:
+    if not view.suspend and view.state is not JobState.SUSPENDED:
+        return None
+    condition = _condition(view, ConditionType.SUSPENDED)
+    return _of_condition(Cause.SUSPENDED, condition, f"kubectl diloco resume {_job(view)}")
+
+
+def _blocked(view: JobView) -> Dominant | None:
+    condition = _concerning(view, Concern.OBSTACLE)
+    return _of_condition(Cause.BLOCKED, condition, "do what the message says; the operator tries again by itself") if condition else None
+
+
+def _syncer(view: JobView) -> Dominant | None:
+    condition = _concerning(view, Concern.SYNCER)
+    return _of_condition(Cause.SYNCER, condition, f"kubectl diloco logs {view.name} syncer -n {view.namespace}") if condition else None
+
+
+def _pods(view: JobView) -> Dominant | None:
+    units = [unit for unit in view.status.units if state_of(unit) is State.PODS_REFUSED]
+    return _of_units(Cause.PODS, units, "change what the message names: the template, a quota or a policy")
+
+
+def _given_up(view: JobView) -> Dominant | None:
+    units = [unit for unit in view.status.units if unit.state is UnitState.FAILED]
+    if not units:
+        return None
+    return _of_units(Cause.GIVEN_UP, units, f"{_log(view, units[0])}; once the cause is gone, kubectl diloco retry {_job(view)}")
+
+
+def _crashes(view: JobView) -> Dominant | None:
+    units = [unit for unit in view.status.units if unit.state is UnitState.BACKING_OFF and unit.failed_attempt]
+    return _of_units(Cause.CRASHES, units, _log(view, units[0])) if units else None
+
+
+def _hardware(view: JobView) -> Dominant | None:
+    return _of_pools(Cause.HARDWARE, view, _short(view)) if view.status.learners.placed < view.status.learners.min else None
+
+
+def _grants(view: JobView) -> Dominant | None:
+    waiting = [unit for unit in view.status.units if follows(unit.reason, Follows.GRANT_AWAITED)]
+    return _of_units(Cause.GRANTS, waiting, "wait, or see why who was asked does not give it")
+
+
+def _starting(view: JobView) -> Dominant | None:
+    return _of_units(Cause.STARTING, [unit for unit in view.status.units if unit.state in _STARTING], "")
+
+
+def _warned(view: JobView) -> Dominant | None:
+    condition = _concerning(view, Concern.WARNING)
+    return _of_condition(Cause.WARNED, condition, "do what the message says") if condition is not None else None
+
+
+def _growth(view: JobView) -> Dominant | None:
+    return _of_pools(Cause.GROWTH, view, _short(view))
+
+
+_PRECEDENCE: Sequence[Callable[[JobView], Dominant | None]] = (
+    _over, _not_seen, _refused, _suspended, _blocked, _syncer, _pods, _given_up, _crashes, _hardware, _warned, _grants, _starting, _growth,
+)  # fmt: skip
+
+
+# --- from what status has ----------------------------------------------------------------------------------------------
+def _condition(view: JobView, kind: ConditionType) -> Condition | None:
+    return next((each for each in view.status.conditions if each.type == kind), None)
+
+
+def _concerning(view: JobView, concern: Concern) -> Condition | None:
+    """The first condition that is about this."""
+    return next((each for each in view.status.conditions if concern_of(each.reason) is concern), None)
+
+
+def _of_condition(cause: Cause, condition: Condition | None, step: str) -> Dominant:
+    if condition is None:
+        return Dominant(cause, "", "", "", "", step)
+    return Dominant(cause, condition.reason, condition.type, condition.message, _meaning(condition.reason), step)
+
+
+def _of_units(cause: Cause, units: Sequence[UnitStatus], step: str) -> Dominant | None:
+    """Return about those that have the reason of the first."""
+    if not units:
+        return None
+    same = [unit.name for unit in units if unit.reason == units[0].reason]
+    return Dominant(cause, units[0].reason, ", ".join(same), units[0].message, _meaning(units[0].reason), step)
+
+
+def _of_pools(cause: Cause, view: JobView, pools: Sequence[PoolStatus]) -> Dominant | None:
+    """Tell about the one that a person can do something about, or else the first. What was asked of a grantor is a cause of its own."""
+    if not pools:
+        return None
+    pool = min(pools, key=lambda each: (lack_of(each.reason) is Lack.GRANT, not each.remedies))
+    if lack_of(pool.reason) is Lack.GRANT and cause is Cause.GROWTH:
+        return None
+    step = (pool.remedies or ("",))[0]
+    return Dominant(cause, pool.reason, f"pool {pool.name}", pool.message, _meaning(pool.reason), step)
+
+
+def _short(view: JobView) -> list[PoolStatus]:
+    return [pool for pool in view.status.pools if lack_of(pool.reason).of_slices]
+
+
+_MEANINGS: Mapping[str, str] = {
+    **{
+        reason.value: reason.meaning
+        for kind in (AcceptedReason, PlacedReason, TrainingReason, DegradedReason, CompleteReason, FailedReason)
+        for reason in kind
+    },
+    **{reason.value: reason.meaning for reason in UnitReason},
+    **{reason.value: reason.meaning for reason in PoolReason},
+}
+
+
+def _meaning(reason: str) -> str:
+    return _MEANINGS.get(reason, "")
+
+
+def _job(view: JobView) -> str:
+    return f"{view.name} -n {view.namespace}"
+
+
+def _log(view: JobView, unit: UnitStatus) -> str:
+    earlier = " -p" if (unit.failed_attempt or 0) < unit.attempt else ""
+    return f"kubectl diloco logs {view.name} {unit.name}{earlier} -n {view.namespace}"
+
+
+# --- what comes by itself -----------------------------------------------------------------------------------------------
+def upcoming(view: JobView, spec: Mapping[str, Any]) -> tuple[Upcoming, ...]:
+    """Return what happens by itself at a known time, the soonest first; times that have passed are among them."""
+    found: dict[tuple[float, str], list[str]] = {}
+    for unit in view.status.units:
+        if unit.not_before is not None and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF):
+            found.setdefault((unit.not_before, "may start again"), []).append(unit.name)
+        if unit.paused_until is not None:
+            found.setdefault((unit.paused_until, "must be over with its pause"), []).append(unit.name)
+    actions = [Upcoming(at, f"{', '.join(names)} {what}") for (at, what), names in found.items()]
+    actions += [Upcoming(host.avoided_until, f"units start on {host.node} again") for host in view.status.hosts if host.avoided_until]
+    end = next(
+        (each for kind in (ConditionType.COMPLETE, ConditionType.FAILED) if (each := _condition(view, kind)) and view.holds(kind)), None
+    )
+    ttl = spec.get("ttlSecondsAfterFinished")
+    if end is not None and ttl is not None:
+        actions.append(Upcoming(end.last_transition_time + ttl, "the job is deleted"))
+    return tuple(sorted(actions, key=lambda each: (each.at, each.what)))

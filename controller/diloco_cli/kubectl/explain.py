@@ -1,0 +1,111 @@
+"""`kubectl diloco explain`: why a job does not have more, and what would help, on one page.
+
+See docs/decisions/0176-explain.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+from diloco_operator.api.job import InvalidJob, load
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
+from diloco_operator.api.reasons import lack_of
+from diloco_operator.fleet.slice_kinds import shape_of
+from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.reconcile import OperatorConfig
+
+from diloco_cli.checks.nodes import inventory_of
+from diloco_cli.cluster import Target, on_cluster, target_options
+from diloco_cli.kubectl.explanation import Explanation, PoolFacts, explanation
+from diloco_cli.kubectl.explanation_text import explanation_text
+from diloco_cli.kubectl.jobs import find_job
+from diloco_cli.kubectl.waiting_line import Place, places
+from diloco_cli.listing import list_all
+from diloco_cli.view_model import JobView
+
+_MOST_EVENTS = 2000
+"""Events that are read of one job; the API server keeps them for an hour."""
+
+
+@click.command(short_help="Explain why a job does not have more units.")
+@click.argument("job")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
+@target_options
+def explain(target: Target, job: str, output: str) -> None:
+    """Explain why JOB does not train with more units: the cause that counts most, the next step and what comes by itself; then each pool
+    with what it lacks and what would help, and each unit that does not train with its last failure.
+
+    It reads the job, its events and, where you may, the nodes and the other jobs that wait. It changes nothing.
+    """
+
+    async def work(client: RestClient, namespace: str) -> None:
+        found = await explained(client, namespace, job, time.time)
+        if output == "json":
+            click.echo(json.dumps(dataclasses.asdict(found), indent=2))
+        else:
+            width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+            click.echo(explanation_text(found, time.time(), width))
+
+    on_cluster(target, work)
+
+
+async def explained(client: Client, namespace: str, name: str, now: Callable[[], float]) -> Explanation:
+    """Return what there is to say about the job. Raises `CommandError` if there is none of this name. What the user may not read is left
+    out and named in the notes."""
+    obj = await find_job(client, namespace, name)
+    view = JobView.of(obj)
+    notes: list[str] = []
+    uid = obj["metadata"]["uid"]
+    selector = f"involvedObject.kind={KIND},involvedObject.name={name},involvedObject.uid={uid}"
+    events = await _readable(client, EVENTS, namespace, notes, "events of the namespace", selector=selector, most=_MOST_EVENTS)
+    facts: dict[str, PoolFacts] = {}
+    line: Mapping[str, Place] = {}
+    if any(lack_of(pool.reason).of_slices for pool in view.status.pools):
+        nodes = await _readable(client, NODES, "", notes, "nodes of the cluster")
+        if nodes is not None:
+            facts = pool_facts(obj, nodes, now())
+        line = await _line(client, obj, notes)
+    return explanation(view, obj["spec"], events or (), facts, line, notes)
+
+
+async def _line(client: Client, job: Obj, notes: list[str]) -> Mapping[str, Place]:
+    """Return the job's place among all that wait. {}: other namespaces or priorities cannot be read, so that it is not known."""
+    jobs = await _readable(client, DILOCO_JOBS, "", notes, "jobs of other namespaces")
+    priorities = await _readable(client, PRIORITY_CLASSES, "", notes, "priority classes") if jobs is not None else None
+    return places(job, jobs, priorities) if jobs is not None and priorities is not None else {}
+
+
+async def _readable(
+    client: Client, resource: Resource, namespace: str, notes: list[str], what: str, *, selector: str = "", most: int = 0
+) -> list[Obj] | None:
+    """Return all objects, or the first `most`; None, and a note, if the user may not list them."""
+    try:
+        return await list_all(client, resource, namespace, fields=selector, most=most)
+    except Forbidden:
+        notes.append(f"you may not list the {what}, so that what they tell is not shown")
+        return None
+
+
+def pool_facts(job: Obj, nodes: Sequence[Obj], now: float) -> dict[str, PoolFacts]:
+    """Return what the nodes say of each pool. Pools that cannot be read count as not there: the operator's own messages name them."""
+    inventory = inventory_of(nodes, OperatorConfig().disruption_signals, now)
+    try:
+        pools = load(job).spec.pools
+    except InvalidJob:
+        return {}
+    found = {}
+    for pool in pools:
+        try:
+            shape = shape_of(pool)
+        except ValueError:
+            continue  # a kind of the operator's catalogue file
+        counts = inventory.counts(shape.one)
+        found[pool.name] = PoolFacts(str(shape), counts.total, counts.hosts, counts.unusable_count, counts.unusable)
+    return found

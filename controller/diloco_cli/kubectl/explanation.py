@@ -1,0 +1,284 @@
+"""What `kubectl diloco explain` has to say about a job, from its status, its Events and the nodes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from diloco.wording import plural
+from diloco_operator.api.consequences import Follows, Told
+from diloco_operator.api.last_failure import read_last_failure
+from diloco_operator.api.names import ANNOTATION_SAID, LABEL_UNIT
+from diloco_operator.api.reasons import follows, lack_of, told_by
+from diloco_operator.api.state import JobState
+from diloco_operator.api.status import PoolStatus, UnitState, UnitStatus
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.timestamps import parse_timestamp
+
+from diloco_cli.kubectl.dominant import Dominant, Upcoming, dominant, upcoming
+from diloco_cli.kubectl.waiting_line import Place
+from diloco_cli.status_text import headline
+from diloco_cli.view_model import JobView
+
+_NAMED = 3
+"""Units that a sentence names one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """What the nodes of the cluster say of a pool's hardware."""
+
+    shape: str
+    total: int
+    """Slices, or accelerators where units share hosts."""
+    hosts: int
+    """0: `total` counts slices."""
+    unusable: int
+    why_unusable: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolExplained:
+    name: str
+    hardware: str
+    """As the spec asks for it."""
+    placed: int
+    contributing: int
+    min: int
+    max: int | None
+    """None: the spec has no such pool any more."""
+    reason: str
+    why: str
+    help: tuple[str, ...]
+    waiting_since: float | None
+    nodes: str
+    """What the nodes say now; "": they were not read."""
+    place: Place | None
+    """Among the jobs that wait for the same hardware; None: it does not wait, or other jobs could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an attempt ended."""
+
+    at: float | None
+    """Seconds since the epoch; None: not known."""
+    reason: str
+    message: str
+    attempt: int
+    """The one that failed; 0: the end was no failure, or it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitsExplained:
+    """Units that do not train, for the same reason since the same time."""
+
+    names: tuple[str, ...]
+    state: str
+    reason: str
+    message: str
+    since: float | None
+    not_before: float | None
+    slice: str
+    restarts: int
+    attempt: int
+    """The newest one; 0: none yet."""
+    last_failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class AvoidedHost:
+    node: str
+    until: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    namespace: str
+    name: str
+    state: str
+    answer: str
+    """One sentence."""
+    dominant: Dominant
+    """What most keeps it from more."""
+    upcoming: tuple[Upcoming, ...]
+    """What happens by itself at a known time, the soonest first."""
+    pools: tuple[PoolExplained, ...]
+    units: tuple[UnitsExplained, ...]
+    beginnings: tuple[tuple[str, str], ...]
+    """Of units that came back and train: (unit, which state it began with and how long that took)."""
+    hosts: tuple[AvoidedHost, ...]
+    notes: tuple[str, ...]
+    """What could not be read, and what to do about it."""
+
+
+def explanation(
+    view: JobView,
+    spec: Mapping[str, Any],
+    events: Iterable[Obj],
+    facts: Mapping[str, PoolFacts],
+    line: Mapping[str, Place],
+    notes: Sequence[str] = (),
+) -> Explanation:
+    """Explain a job from its view and its spec, as the API server has it, and from the events about it. `events`: about it. `facts` and
+    `line` (see `places`): by pool."""
+    asked = {pool["name"]: pool for pool in spec.get("pools") or ()}
+    content = _content(view)
+    pools = tuple(_pool(pool, asked.get(pool.name), facts.get(pool.name), line.get(pool.name), content) for pool in view.status.pools)
+    units = tuple(_units(view.status.units, _last_failures(view.status.units, events)))
+    came_back = (unit for unit in view.status.units if unit.state is UnitState.TRAINING and unit.restarts and unit.began_with)
+    beginnings = tuple((unit.name, unit.began_with or "") for unit in came_back)
+    hosts = tuple(AvoidedHost(host.node, host.avoided_until, host.message) for host in view.status.hosts if host.avoided_until is not None)
+    state = view.state.value if view.state is not None else ""
+    answer = _answer(view, pools, units)
+    return Explanation(
+        view.namespace, view.name, state, answer, dominant(view), upcoming(view, spec), pools, units, beginnings, hosts, tuple(notes)
+    )
+
+
+def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[UnitsExplained]) -> str:
+    if view.over:  # its message has what a page about it is read for: how it ended, and where the model is
+        reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
+        return f"{view.state}{reason}: {view.why()}"
+    if view.state is None or view.suspend or view.state is JobState.SUSPENDED:
+        return headline(view)
+    if (refused := view.refused()) is not None:
+        return f"{view.state} ({refused.reason}): {refused.message}"
+    learners = view.status.learners
+    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
+    parts = [f"{learners.contributing} of {plural(learners.desired, 'unit contributes', 'units contribute')}"]
+    short = [pool.name for pool in pools if lack_of(pool.reason).of_slices]
+    if short:
+        parts.append(f"{'pool' if len(short) == 1 else 'pools'} {_several(short)} {'waits' if len(short) == 1 else 'wait'} for slices")
+    unsaid = (
+        group for group in units if not follows(group.reason, Follows.POOL_SAYS_WHY) and not follows(group.reason, Follows.NOT_WANTED)
+    )
+    other = [name for group in unsaid for name in group.names]
+    if other:
+        parts.append(f"{'unit' if len(other) == 1 else 'units'} {_several(other)} {'does' if len(other) == 1 else 'do'} not train")
+    if len(parts) == 1 and view.state is not JobState.TRAINING:
+        return f"{view.state}{reason}: {view.why()}"
+    return f"{view.state}{reason}: {'; '.join(parts if len(parts) > 1 else [*parts, 'nothing waits for hardware'])}"
+
+
+def _several(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _content(view: JobView) -> str:
+    """Return why a pool that nothing is said of has no more."""
+    if view.over:
+        return "the job is over and needs no hardware"
+    if view.suspend or view.state is JobState.SUSPENDED:
+        return "the job is suspended and asks for no hardware"
+    return "every unit that the job asks for has its hardware"
+
+
+def _pool(status: PoolStatus, spec: Mapping[str, Any] | None, facts: PoolFacts | None, place: Place | None, content: str) -> PoolExplained:
+    """Explain a pool: `content` says why it has no more, if its status does not say."""
+    learners = (spec or {}).get("learners") or {}
+    return PoolExplained(
+        name=status.name,
+        hardware=_hardware(spec or {}),
+        placed=status.placed,
+        contributing=status.contributing,
+        min=learners.get("min", 0),
+        max=learners.get("max") if spec is not None else None,
+        reason=status.reason,
+        why=status.message if status.reason else content,
+        help=status.remedies or (),
+        waiting_since=status.waiting_since,
+        nodes=_nodes(facts) if facts is not None and lack_of(status.reason).of_slices else "",
+        place=place,
+    )
+
+
+def _hardware(pool: Mapping[str, Any]) -> str:
+    parts = [f"{pool.get('accelerator', '')} {pool.get('topology', '')}".strip()]
+    parts += [plural(pool["hosts"], "host")] if pool.get("hosts", 1) > 1 else []
+    parts += [f"{pool['acceleratorsPerHost']} on each host"] if pool.get("acceleratorsPerHost") else []
+    parts += [str(pool["capacity"])] if pool.get("capacity") else []
+    return ", ".join(parts)
+
+
+def _nodes(facts: PoolFacts) -> str:
+    if facts.hosts:
+        count = f"{plural(facts.total, 'accelerator')} on {plural(facts.hosts, 'node')}"
+    else:
+        count = f"{plural(facts.total, 'slice')} of {facts.shape}" if facts.total else f"none of {facts.shape}"
+    if not facts.unusable:
+        return f"{count}{', all of them ready' if facts.total else ''}"
+    more = f" and {facts.unusable - len(facts.why_unusable)} more" if facts.unusable > len(facts.why_unusable) else ""
+    return f"{count}, {facts.unusable} not usable: {', '.join(facts.why_unusable)}{more}"
+
+
+def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list[UnitsExplained]:
+    """Return those that do not train; what is the same of several is said once."""
+    groups: dict[tuple[Any, ...], list[UnitStatus]] = {}
+    for unit in units:
+        rests = unit.state is UnitState.TRAINING and not unit.reason
+        if rests or unit.state is UnitState.COMPLETED:
+            continue
+        alone = unit.name if unit.slice or unit.name in failures else ""
+        groups.setdefault((unit.pool, unit.state, unit.reason, unit.message, unit.not_before, alone), []).append(unit)
+    return [_group(found, failures) for found in groups.values()]
+
+
+def _group(units: Sequence[UnitStatus], failures: Mapping[str, Failure]) -> UnitsExplained:
+    first = units[0]
+    return UnitsExplained(
+        names=tuple(unit.name for unit in units),
+        state=first.state.value,
+        reason=first.reason,
+        message=first.message,
+        since=min((unit.since for unit in units if unit.since is not None), default=None),
+        not_before=first.not_before,
+        slice=first.slice,
+        restarts=first.restarts,
+        attempt=first.attempt,
+        last_failure=failures.get(first.name),
+    )
+
+
+def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[str, Failure]:
+    """Return by unit what is on its record; or what an Event tells of a later end that was no failure, such as a lost node, or of a failure
+    of which the record has no words."""
+    found = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
+    names = {unit.name for unit in units}
+    for event in events:
+        reason, marks = str(event.get("reason") or ""), event["metadata"].get("annotations") or {}
+        name, message, told = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), told_by(reason)
+        if told is Told.NO_END or name not in names or not message:
+            continue
+        at, known = _moment(event), found.get(name)
+        if at is None or (known is not None and known.at is not None and at < int(known.at)):  # Events have whole seconds
+            continue
+        if known is None or not known.reason or told is Told.OTHER_END:
+            failed = known.attempt if known is not None and told is Told.FAILURE else 0
+            found[name] = Failure(at, reason, message, failed)
+    return found
+
+
+def _recorded(unit: UnitStatus) -> Failure | None:
+    """Return the last failure in the record of the unit. A status without room for the words has only its time and attempt."""
+    attempt = unit.failed_attempt or 0
+    if not attempt and not unit.failures:
+        return None
+    at = unit.failures[-1] if unit.failures else unit.since if unit.state is UnitState.FAILED else None
+    reason, message = read_last_failure(unit.last_failure or "")
+    if not reason and unit.state in (UnitState.BACKING_OFF, UnitState.FAILED):
+        reason, message = unit.reason, unit.message
+    return Failure(at, reason, message, attempt)
+
+
+def _moment(event: Mapping[str, Any]) -> float | None:
+    text = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
+    if not isinstance(text, str):
+        return None
+    try:
+        return parse_timestamp(text)
+    except ValueError:
+        return None

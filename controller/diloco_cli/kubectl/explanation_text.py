@@ -1,0 +1,134 @@
+"""The page that `kubectl diloco explain` prints. Pure; times are seconds since the epoch."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from diloco_operator.kube.timestamps import format_timestamp
+
+from diloco_cli.kubectl.dominant import Cause
+from diloco_cli.kubectl.explanation import Explanation, PoolExplained, UnitsExplained
+from diloco_cli.view_text import duration, ordinal
+
+_LABEL = 18
+_LEAST_WIDTH = 60
+_NAMED = 5
+
+
+def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
+    """Render the explanation for a terminal of `width` columns; 0: lines are not wrapped, for a file or another program."""
+    lines = _wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
+    lines += _rows(_dominant_rows(found, now), width)
+    for pool in found.pools:
+        lines += ["", *_wrapped(_pool_head(pool), "", width)]
+        lines += _rows(_pool_rows(pool, now), width)
+    for group in found.units:
+        lines += ["", *_wrapped(_units_head(group), "", width)]
+        lines += _rows(_unit_rows(found, group, now), width)
+    if found.beginnings:
+        lines += ["", "units that came back, and what they began with"]
+        lines += _rows(found.beginnings, width)
+    if found.hosts:
+        lines += ["", "hosts on which attempts failed or were slow"]
+        lines += _rows(
+            (
+                (
+                    host.node,
+                    f"{'avoided until' if host.until > now else 'was avoided until'} {format_timestamp(host.until)}: {host.message}",
+                )
+                for host in found.hosts
+            ),
+            width,
+        )
+    if found.notes:
+        lines += ["", *(line for note in found.notes for line in _wrapped(f"Note: {note}", "", width))]
+    return "\n".join(lines)
+
+
+_ANSWERED = (Cause.OVER, Cause.NOT_SEEN, Cause.REFUSED, Cause.SUSPENDED)
+"""Causes that the sentence at the top tells."""
+_OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
+"""Causes that are no pool's and no unit's, so that nothing below has the operator's words."""
+
+
+def _dominant_rows(found: Explanation, now: float) -> Iterable[tuple[str, str]]:
+    main = found.dominant
+    if main.cause not in (Cause.NOTHING, *_ANSWERED):
+        of_job = main.cause in _OF_JOB
+        yield "cause", f"{main.reason}: {main.evidence}" if of_job else f"{main.reason} ({main.subject}): {main.meaning}"
+    if main.next_step:
+        yield "next step", main.next_step
+    following = next((each for each in found.upcoming if each.at > now), None)
+    if following is not None:
+        yield "by itself", f"in {duration(following.at - now)} {following.what}"
+
+
+def _pool_head(pool: PoolExplained) -> str:
+    of = f" of at most {pool.max}" if pool.max is not None else ", no longer in the spec"
+    least = f" (at least {pool.min})" if pool.min else ""
+    hardware = f" ({pool.hardware})" if pool.hardware else ""
+    return f"POOL {pool.name}{hardware}: {pool.placed} placed{of}{least}, {pool.contributing} contributing"
+
+
+def _pool_rows(pool: PoolExplained, now: float) -> Iterable[tuple[str, str]]:
+    if not pool.reason:
+        yield "why not more", pool.why
+        return
+    since = f" since {_since(pool.waiting_since, now)}" if pool.waiting_since is not None else ""
+    yield "why not more", f"{pool.reason}{since}: {pool.why}"
+    for index, remedy in enumerate(pool.help):
+        yield "" if index else "what would help", f"- {remedy}"
+    if pool.nodes:
+        yield "nodes now", pool.nodes
+    if pool.place is not None:
+        several = f"{ordinal(pool.place.position)} of {pool.place.of} jobs that wait for such hardware"
+        yield "in line", several if pool.place.of > 1 else "no other job waits for such hardware"
+
+
+def _units_head(group: UnitsExplained) -> str:
+    named = ", ".join(group.names[:_NAMED])
+    more = f" and {len(group.names) - _NAMED} more" if len(group.names) > _NAMED else ""
+    reason = f", {group.reason}" if group.reason else ""
+    where = f", on {group.slice}" if group.slice else ""
+    return f"{'UNIT' if len(group.names) == 1 else 'UNITS'} {named}{more}: {group.state}{reason}{where}"
+
+
+def _unit_rows(found: Explanation, group: UnitsExplained, now: float) -> Iterable[tuple[str, str]]:
+    if group.message:
+        yield "why", group.message
+    if group.since is not None:
+        yield "since", _since(group.since, now)
+    if group.not_before is not None and group.not_before > now:
+        yield "next attempt", f"not before {format_timestamp(group.not_before)}, in {duration(group.not_before - now)}"
+    if group.restarts:
+        yield "restarts", f"{group.restarts} so far"
+    if (failure := group.last_failure) is not None:
+        when = [_since(failure.at, now)] if failure.at is not None else []
+        head = ", ".join([*when, *([f"attempt {failure.attempt}"] if failure.attempt else [])])
+        yield "last failure", ": ".join(part for part in (head, failure.reason, failure.message) if part)
+        if failure.attempt:  # the pods of other ends do not stay
+            earlier = " -p" if failure.attempt < group.attempt else ""
+            yield "its log", f"kubectl diloco logs {found.name} {group.names[0]}{earlier} -n {found.namespace}"
+
+
+def _since(moment: float, now: float) -> str:
+    return f"{format_timestamp(moment)} ({duration(max(0.0, now - moment))} ago)"
+
+
+def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
+    found: list[str] = []
+    for label, text in rows:
+        found += _wrapped(text, f"  {label.ljust(_LABEL - 2)}", width)
+    return found
+
+
+def _wrapped(text: str, label: str, width: int) -> list[str]:
+    """Put `label` before the first line, and indent the others as far."""
+    whole = " ".join(text.split())
+    if not width:
+        return [f"{label}{whole}"]
+    wide = max(width, _LEAST_WIDTH)
+    return textwrap.wrap(
+        whole, wide, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,201 @@
+"""The pod of `kubectl diloco export`: it mounts a syncer's claim read-only and does nothing until a program is run in it.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco import contract
+from diloco_operator.api import names
+from diloco_operator.kube.client import ApiError, Client, NotFound, Obj
+from diloco_operator.reconcile.children.pod_security import main_container, pod_security, tmp_volumes
+from diloco_operator.timeouts import EXPORT
+
+from diloco_cli.cluster import CommandError
+
+MODULE = ("-m", "diloco.export")
+_RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
+"""Memory does not grow with the model. The limit is there for quotas that demand one."""
+_FROM_TEMPLATE = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName", "serviceAccountName", "hostUsers")
+"""Of the syncer's template: what decides whether its pod is admitted and starts."""
+_HOPELESS = ("InvalidImageName", "ImageInspectError", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
+_PULLS = ("ErrImagePull", "ImagePullBackOff")
+_GRACE = 1
+_NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What the pod is made of."""
+
+    name: str
+    namespace: str
+    claim: str
+    image: str
+    python: str = "python"
+    node: str = ""
+    """It must run there, because a running pod has mounted the claim there; "": anywhere."""
+    template: Mapping[str, Any] = field(default_factory=dict)
+    """The spec of the syncer's pod template."""
+    seconds: float = EXPORT.whole
+
+
+def manifest(request: PodRequest) -> Obj:
+    """Return the pod, under the restricted Pod Security profile as all pods of a job. Pure."""
+    syncer = syncer_container(request.template)
+    container = main_container(
+        {
+            "name": names.EXPORT_CONTAINER,
+            "image": request.image,
+            "command": [request.python, *MODULE, "--hold"],
+            "resources": _RESOURCES,
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+            "volumeMounts": [{"name": names.STATE_VOLUME, "mountPath": contract.MOUNT_STATE, "readOnly": True}],
+            **{key: syncer[key] for key in ("securityContext", "imagePullPolicy") if key in syncer},
+        }
+    )
+    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [request.node]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}}
+    # The mount is read-only and the volume is not: some drivers refuse to attach one volume in both ways to a node.
+    claim = {"name": names.STATE_VOLUME, "persistentVolumeClaim": {"claimName": request.claim}}
+    return {
+        "apiVersion": names.PODS.api_version,
+        "kind": names.PODS.kind,
+        "metadata": {
+            "name": request.name,
+            "namespace": request.namespace,
+            "labels": {names.LABEL_COMPONENT: names.COMPONENT_EXPORT},
+        },
+        "spec": {
+            **{key: request.template[key] for key in _FROM_TEMPLATE if key in request.template},
+            **({"affinity": affinity} if request.node else {}),
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": int(request.seconds),
+            "terminationGracePeriodSeconds": _GRACE,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": pod_security(request.template, own_volumes=True),
+            "containers": [container],
+            "volumes": [claim, *tmp_volumes(container)],
+        },
+    }
+
+
+@contextlib.asynccontextmanager
+async def running_pod(
+    client: Client, request: PodRequest, say: Callable[[str], None], *, start: float = EXPORT.start
+) -> AsyncIterator[str]:
+    """Yield the name of the pod, as soon as it runs. However this ends, the pod is deleted. Raises `CommandError` that says why it does not
+    run, ApiError."""
+    await _remove_ended(client, request.namespace, request.claim)
+    created = await client.create(names.PODS, manifest(request), field_manager=names.KUBECTL_PLUGIN)
+    name, uid = created["metadata"]["name"], created["metadata"]["uid"]
+    try:
+        await _until_running(client, request, name, say, min(start, request.seconds))
+        yield name
+    finally:
+        try:
+            with contextlib.suppress(NotFound):
+                await client.delete(names.PODS, request.namespace, name, grace_seconds=_GRACE, uid=uid)
+        except ApiError as error:
+            say(f"pod {name} could not be deleted: {error.message}; it ends by itself after {request.seconds:.0f} s")
+
+
+async def _remove_ended(client: Client, namespace: str, claim: str) -> None:
+    """Remove what commands left that could not delete their pods."""
+    selector = f"{names.LABEL_COMPONENT}={names.COMPONENT_EXPORT}"
+    for pod in (await client.list(names.PODS, namespace, label_selector=selector)).items:
+        if has_ended(pod) and mounts(pod, claim):
+            with contextlib.suppress(NotFound):
+                await client.delete(names.PODS, namespace, pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+
+
+def syncer_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the syncer's container of a pod, or of a template; empty: there is none."""
+    containers = spec.get("containers") or ()
+    return next((each for each in containers if each.get("name") == names.SYNCER_CONTAINER), _NOTHING)
+
+
+def has_ended(pod: Obj) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def mounts(pod: Obj, claim: str) -> bool:
+    """Return whether one of its volumes is the claim."""
+    volumes = pod["spec"].get("volumes") or ()
+    return any((volume.get("persistentVolumeClaim") or {}).get("claimName") == claim for volume in volumes)
+
+
+async def _until_running(client: Client, request: PodRequest, name: str, say: Callable[[str], None], start: float) -> None:
+    loop = asyncio.get_running_loop()
+    late, said = loop.time() + start, ""
+    while True:
+        try:
+            pod = await client.get(names.PODS, request.namespace, name)
+        except NotFound as error:
+            raise CommandError(f"pod {name} was deleted before it ran") from error
+        status = pod.get("status") or {}
+        container: Mapping[str, Any] = next(iter(status.get("containerStatuses") or ()), _NOTHING)
+        if status.get("phase") == "Running" and "running" in (container.get("state") or {}):
+            return
+        why = _waits_for(status, container)
+        if has_ended(pod):
+            raise CommandError(_ended_message(request, name, status, container))
+        reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
+        if reason in _HOPELESS or (reason in _PULLS and said):
+            raise CommandError(f"pod {name} cannot start: {why}. {_image_hint(request) if reason not in _HOPELESS[3:] else ''}".strip())
+        if loop.time() > late:
+            events = await _last_events(client, request.namespace, name)
+            raise CommandError(f"pod {name} does not run after {start:.0f} s: {why or 'no reason is known'}{events}")
+        if why and why != said:
+            say(f"waiting for pod {name}: {why}")
+            said = why
+        await asyncio.sleep(EXPORT.poll)
+
+
+def _waits_for(status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    """Return what the pod says of why it does not run yet; "": nothing."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    if waiting.get("message"):
+        return f"{waiting.get('reason')}: {waiting['message']}"
+    for condition in status.get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False" and condition.get("message"):
+            return f"no node takes it: {condition['message']}"
+    return ""
+
+
+def _ended_message(request: PodRequest, name: str, status: Mapping[str, Any], container: Mapping[str, Any]) -> str:
+    ended = (container.get("state") or {}).get("terminated") or {}
+    said = str(ended.get("message") or status.get("message") or status.get("reason") or "").strip()
+    if no_export(said):
+        return no_syncer_image(request.image)
+    return f"pod {name} ended before the export: exit {ended.get('exitCode', '?')}: {said or 'no message'}. {_image_hint(request)}"
+
+
+def no_export(said: str) -> bool:
+    """Return whether a Python says that it has no such module."""
+    return "No module named" in said and "diloco" in said
+
+
+def no_syncer_image(image: str) -> str:
+    return f"image {image} has no `python -m diloco.export`: it is no image of a syncer; give one with --image"
+
+
+def _image_hint(request: PodRequest) -> str:
+    return f"The image is {request.image}; --image chooses another"
+
+
+async def _last_events(client: Client, namespace: str, name: str) -> str:
+    """Return what the cluster reported about the pod, such as a volume that cannot be attached; "": nothing, or the user may not read
+    it."""
+    with contextlib.suppress(ApiError):
+        found = await client.list(names.EVENTS, namespace, field_selector=f"involvedObject.name={name}")
+        told = [str(event.get("message") or "") for event in found.items if event.get("type") == "Warning"]
+        return f"; last event: {told[-1]}" if told else ""
+    return ""

@@ -1,0 +1,96 @@
+"""Find jobs and units by name, and follow a job's status until a condition holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+
+from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.api.status import UnitStatus
+from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Unavailable
+
+from diloco_cli.cluster import CommandError, no_such_resource
+from diloco_cli.view_model import JobView
+
+_WATCH_SECONDS = 300.0
+_RETRY_SECONDS = 1.0
+_SHOWN = 10
+"""How many names a message lists."""
+
+
+async def find_job(client: Client, namespace: str, name: str) -> Obj:
+    """Raise `CommandError` that names the jobs that exist."""
+    try:
+        return await client.get(DILOCO_JOBS, namespace, name)
+    except NotFound as error:
+        found = [obj["metadata"]["name"] for obj in await list_jobs(client, namespace)]
+        there = f"there are: {_listed(found)}" if found else "there are none in it; choose another namespace with -n"
+        raise CommandError(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {there}') from error
+
+
+async def list_jobs(client: Client, namespace: str) -> list[Obj]:
+    """Return the jobs of a namespace, "": of all, sorted by namespace and name. Raises `CommandError` if the CRD is not installed."""
+    try:
+        items = (await client.list(DILOCO_JOBS, namespace)).items
+    except NotFound as error:
+        raise no_such_resource() from error
+    return sorted(items, key=lambda obj: (obj["metadata"]["namespace"], obj["metadata"]["name"]))
+
+
+def unit_of(view: JobView, name: str) -> UnitStatus:
+    """Raise `CommandError` that names the job's units."""
+    for unit in view.status.units:
+        if unit.name == name:
+            return unit
+    units = [unit.name for unit in view.status.units]
+    there = f"its units are: {_listed(units)}" if units else "it has none yet"
+    raise CommandError(f'job "{view.name}" has no unit "{name}"; {there}')
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[JobView]:
+    """Yield the job now, and again after every change. It survives restarts of the API server. Raises `CommandError` when the job is
+    deleted."""
+    obj = await find_job(client, namespace, name)
+    yield JobView.of(obj)
+    uid, version = obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
+    deleted = CommandError(f'job "{name}" was deleted')
+    while True:
+        events = client.watch(
+            DILOCO_JOBS, namespace, resource_version=version, field_selector=f"metadata.name={name}", timeout_seconds=_WATCH_SECONDS
+        )
+        try:
+            async with contextlib.aclosing(events) as changes:  # type: ignore[type-var]
+                async for event in changes:
+                    version = event.object["metadata"]["resourceVersion"]
+                    if event.type is EventType.DELETED:
+                        raise deleted
+                    if event.type is not EventType.BOOKMARK:
+                        yield JobView.of(event.object)
+        except (Gone, Unavailable):
+            await asyncio.sleep(_RETRY_SECONDS)
+            try:
+                obj = await client.get(DILOCO_JOBS, namespace, name)
+            except NotFound as error:
+                raise deleted from error
+            except Unavailable:
+                continue  # the next watch fails in the same way and waits again
+            if obj["metadata"]["uid"] != uid:
+                raise deleted from None
+            version = obj["metadata"]["resourceVersion"]
+            yield JobView.of(obj)
+
+
+async def wait_until(client: Client, namespace: str, name: str, holds: Callable[[JobView], bool], *, seconds: float) -> JobView | None:
+    """Return the job as soon as `holds` is true for it; None if it is not within the time. `holds` may raise to give up."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds), contextlib.aclosing(follow(client, namespace, name)) as views:  # type: ignore[type-var]
+            async for view in views:
+                if holds(view):
+                    return view
+    return None

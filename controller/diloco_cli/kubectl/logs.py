@@ -1,0 +1,161 @@
+"""`kubectl diloco logs`: the logs of the pods of a unit, or of the syncer.
+
+See docs/decisions/0141-ended-pods.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, syncer_pod_name
+from diloco_operator.api.status import UnitStatus
+from diloco_operator.kube.client import ApiError, BadRequest, LogRequest, NotFound
+from diloco_operator.kube.rest.line_splitter import LineSplitter
+
+from diloco_cli.cluster import CommandError
+from diloco_cli.kubectl.drain import describe
+from diloco_cli.kubectl.unit_pods import UnitPod
+from diloco_cli.status_text import headline
+from diloco_cli.view_model import JobView
+
+SYNCER = "syncer"
+"""Given in place of a unit's name, it means the syncer."""
+
+_INTERNAL_ERROR = 500
+
+type Write = Callable[[bytes], None]
+
+
+class PodLogs(Protocol):
+    def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One container whose log is printed."""
+
+    pod: str
+    container: str
+    prefix: str = ""
+    """Printed before every line if there are several hosts."""
+    previous: bool = False
+    """Of the container's run before its last restart in the same pod."""
+    instead: str = ""
+    """What to do if there is no log yet."""
+    no_pod: str = "see `kubectl diloco status`"
+    """What to say if there is no pod."""
+
+
+class UnitLogs(NamedTuple):
+    """Whose log is printed for a unit."""
+
+    sources: Sequence[Source]
+    note: str = ""
+    """What the reader must know of them; "": nothing."""
+
+
+def syncer_source(view: JobView, container: str, *, previous: bool = False) -> Source:
+    """Return the syncer restarts in its pod: `previous` is its run before the last restart there."""
+    name = syncer_pod_name(view.name)
+    instead = f". {_PREVIOUS_RUN}" if previous else ""
+    return Source(name, container or SYNCER_CONTAINER, previous=previous, instead=instead, no_pod=_why_no_syncer(view))
+
+
+_PREVIOUS_RUN = (
+    "-p prints the syncer's run before its last restart in the same pod; a pod that was replaced took its log along. Leave out -p to print "
+    "the present run"
+)
+_COLLECTED = "It took its log along: older logs are where your cluster collects logs"
+
+
+def _why_no_syncer(view: JobView) -> str:
+    """Return why the job has no pod of a syncer, and what to do."""
+    if view.is_suspended or view.suspend:
+        return f"the job is suspended, so its pod was deleted. {_COLLECTED}. `kubectl diloco resume {view.name}` starts a new one"
+    if view.over:
+        return f"the job has ended, and its pod was deleted. {_COLLECTED}"
+    return f"the operator creates one when the job can run: {headline(view).rstrip('.')}. A pod that was replaced took its log along"
+
+
+def unit_logs(
+    unit: str, record: UnitStatus | None, pods: Sequence[UnitPod], *, host: int | None, previous: bool, container: str
+) -> UnitLogs:
+    """Choose the logs of the newest attempt that has pods (`previous`: of those before the unit's newest), one source for each host.
+    `record`: the unit in status; None: it is not there. Raises `CommandError` that says what exists, and why not more."""
+    attempts = sorted({pod.attempt for pod in pods})
+    if not attempts:
+        raise CommandError(_why_no_pods(unit, record))
+    newest = max(attempts[-1], record.attempt if record is not None else 0)
+    earlier = [attempt for attempt in attempts if attempt < newest]
+    if previous and not earlier:
+        raise CommandError(_why_no_earlier(unit, record, newest))
+    attempt = earlier[-1] if previous else attempts[-1]
+    chosen = [pod for pod in pods if pod.attempt == attempt and host in (None, pod.host)]
+    if not chosen:
+        hosts = sorted(pod.host for pod in pods if pod.attempt == attempt)
+        raise CommandError(f"unit {unit} has no host {host} in attempt {attempt}; it has {', '.join(map(str, hosts))}")
+    instead = f"; -p prints that of attempt {earlier[-1]}" if earlier and not previous and attempt == newest else ""
+    several = len(chosen) > 1
+    sources = [
+        Source(pod.name, container or LEARNER_CONTAINER, f"[host {pod.host}] " if several else "", instead=instead) for pod in chosen
+    ]
+    note = f"attempt {newest} of {unit} has no pods; this is the log of attempt {attempt}" if not previous and attempt < newest else ""
+    return UnitLogs(sources, note)
+
+
+_ELSEWHERE = "Only pods that ended by themselves stay; other logs are where your cluster collects logs"
+
+
+def _why_no_pods(unit: str, record: UnitStatus | None) -> str:
+    if record is None or record.attempt == 0:
+        return f"unit {unit} has never run, so it has no log" + (f": {describe(record)}" if record is not None else "")
+    return f"unit {unit} has no pods now: attempt {record.attempt} was its last, and it is {describe(record)}. {_ELSEWHERE}"
+
+
+def _why_no_earlier(unit: str, record: UnitStatus | None, newest: int) -> str:
+    failed = (record.failed_attempt or 0) if record is not None else 0
+    only = f"unit {unit} has only the pods of attempt {newest}"
+    if newest == 1:
+        return f"{only}, its first; leave out -p to print their log"
+    if failed == newest:
+        return f"{only}, which failed; leave out -p to print their log"
+    if failed:
+        return f"{only}: attempt {failed} failed, but none of its pods is there any more. {_ELSEWHERE}"
+    return f"{only}: none before has failed. {_ELSEWHERE}"
+
+
+async def show_logs(client: PodLogs, namespace: str, sources: Sequence[Source], write: Write, *, follow: bool, tail: int | None) -> None:
+    """Write all logs: one after the other, or with `follow` at the same time, line by line."""
+    if follow:
+        await asyncio.gather(*(_show(client, namespace, source, write, follow=True, tail=tail) for source in sources))
+        return
+    for source in sources:
+        await _show(client, namespace, source, write, follow=False, tail=tail)
+
+
+async def _show(client: PodLogs, namespace: str, source: Source, write: Write, *, follow: bool, tail: int | None) -> None:
+    lines = LineSplitter()
+    prefix = source.prefix.encode()
+    try:
+        async for piece in client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail)):
+            if not prefix:
+                write(piece)
+                continue
+            for line in lines.feed(piece):
+                write(prefix + line + b"\n")
+    except NotFound as error:
+        if error.message.startswith("nodes "):
+            raise CommandError(f"the node of pod {source.pod} is gone, and the log with it: {error.message}") from error
+        raise CommandError(f"there is no pod {source.pod} now; {source.no_pod}") from error
+    except BadRequest as error:
+        raise CommandError(f"pod {source.pod} has no {'such ' if source.previous else ''}log: {error.message}{source.instead}") from error
+    except ApiError as error:
+        if error.code != _INTERNAL_ERROR:
+            raise
+        # The API server asks the node's kubelet, and answers this if the kubelet does not.
+        raise CommandError(f"the node of pod {source.pod} does not give its log: {error.message}") from error
+    if lines.rest:
+        write(prefix + lines.rest + b"\n")

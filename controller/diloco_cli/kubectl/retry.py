@@ -1,0 +1,99 @@
+"""`kubectl diloco retry`: raise spec.retry of a failed job, or of one that gave units up, and wait for the effect.
+
+See docs/decisions/0143-retry-and-more-steps.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.durations import format_duration
+from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
+from diloco_operator.api.status import UnitState
+from diloco_operator.kube.client import Client, Conflict, Obj, PatchType
+
+from diloco_cli.cluster import CommandError
+from diloco_cli.kubectl.jobs import find_job, wait_until
+from diloco_cli.kubectl.suspension import foreign_manager_note, reference, wait_training
+from diloco_cli.view_model import JobView
+
+type Emit = Callable[[str], None]
+
+
+class Retry(NamedTuple):
+    """A retry that was asked for."""
+
+    number: int
+    units: tuple[str, ...]
+    """Those that were given up in a job that goes on; () of a failed job."""
+
+
+_TRIES = 10
+"""Of the write, while others change the job: its status is written every few seconds."""
+
+
+async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Retry:
+    """Raise spec.retry by one, unless a retry is due already, and emit a line. Raises `CommandError` for a job of which nothing has
+    failed."""
+    for _ in range(_TRIES):
+        obj = await find_job(client, namespace, name)
+        asked, acted = int(obj["spec"].get("retry") or 0), int((obj.get("status") or {}).get("retry") or 0)
+        view = JobView.of(obj)
+        what, units = _what_starts(view, asked > acted), () if view.over else _given_up(view)
+        if asked > acted:
+            emit(f"{reference(name)}: retry {asked} is asked for already: {what}")
+            return Retry(asked, units)
+        try:
+            # With the version of the job that was looked at: of two that retry at the same time, one finds the retry of the other.
+            body: Obj = {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "spec": {"retry": acted + 1}}
+            await client.patch(DILOCO_JOBS, namespace, name, body, type=PatchType.MERGE, field_manager=KUBECTL_PLUGIN)
+        except Conflict:
+            continue
+        emit(f"{reference(name)}: retry {acted + 1}: {what}")
+        if note := foreign_manager_note(obj):
+            emit(note)
+        return Retry(acted + 1, units)
+    raise CommandError(f'job "{name}" is being changed all the time; run the command again')
+
+
+def _what_starts(view: JobView, due: bool) -> str:
+    """Return what a retry of this job does. Raises `CommandError` if there is nothing to retry. `due`: a retry is asked for already."""
+    if view.complete:
+        progress = view.status.progress
+        ended_by_budget = progress.token_budget is not None and progress.tokens >= progress.token_budget
+        more = f"tokens above {progress.tokens}" if ended_by_budget else f"steps above {progress.steps}"
+        raise CommandError(f'job "{view.name}" is complete; to train on, raise spec.training.{more}')
+    if view.holds(ConditionType.FAILED):
+        step = view.status.model.step if view.status.model is not None else None
+        where = "from the beginning" if step is None and not view.status.progress.step else "from its last snapshot"
+        return f"the job starts again {where}" + (f", of outer step {step}" if step is not None else "")
+    if lost := _given_up(view):
+        return f"{', '.join(lost)} {'starts' if len(lost) == 1 else 'start'} again"
+    if due:
+        return "the operator has not acted on it yet"
+    raise CommandError(f'job "{view.name}" has not failed, and none of its units was given up: there is nothing to retry')
+
+
+def _given_up(view: JobView) -> tuple[str, ...]:
+    return tuple(unit.name for unit in view.status.units if unit.state is UnitState.FAILED)
+
+
+async def wait_retried(client: Client, namespace: str, name: str, emit: Emit, retry: Retry, *, seconds: float) -> None:
+    """Wait until the operator has acted on this retry, the units train, and with them the job."""
+
+    def units_train(view: JobView) -> bool:
+        if (view.status.retry or 0) < retry.number:
+            return False
+        found = {unit.name: unit for unit in view.status.units if unit.name in retry.units}
+        if lost := next((unit for unit in found.values() if unit.state is UnitState.FAILED), None):
+            raise CommandError(f'unit {lost.name} of job "{name}" failed again: {lost.message}')
+        return view.over or all(unit.state in (UnitState.TRAINING, UnitState.COMPLETED) for unit in found.values())
+
+    if await wait_until(client, namespace, name, units_train, seconds=seconds) is None:
+        view = JobView.of(await find_job(client, namespace, name))
+        waits = "; ".join(f"{unit.name} is {unit.state}: {unit.message}" for unit in view.status.units if unit.name in retry.units)
+        why = waits if (view.status.retry or 0) >= retry.number else view.missing_condition()
+        raise CommandError(f'job "{name}" has not started again after {format_duration(seconds)}: {why}')
+    await wait_training(client, namespace, name, emit, seconds=seconds)

@@ -1,0 +1,330 @@
+"""Manifests from files. All problems of all files are collected first, each with its place and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+from diloco_local.memory import schema as kube_schema
+from diloco_operator.api.crd import Schema, job_schema
+from diloco_operator.api.job import InvalidJob, load
+from diloco_operator.api.kinds import kind_problems
+from diloco_operator.api.names import API_VERSION, KIND
+from diloco_operator.kube.client import Obj
+from diloco_operator.reconcile.observe.template import template_problems
+
+STDIN = "-"
+_METADATA = [
+    *("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "generateName", "uid", "resourceVersion"),
+    *("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object of a file."""
+
+    obj: Obj
+    file: str
+    document: int
+    """Number of the YAML document in the file, from 1."""
+    lines: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    """Line of every field path, from 1."""
+
+    @property
+    def name(self) -> str:
+        metadata = self.obj.get("metadata")
+        return str(metadata.get("name") or "") if isinstance(metadata, dict) else ""
+
+    def line(self, path: str) -> int:
+        """Return the line of a field, or of the nearest enclosing field in the file; 0 if not known."""
+        while path and path not in self.lines:
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+        return self.lines.get(path, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One error, human-readable."""
+
+    file: str
+    message: str
+    document: int = 0
+    """0: the file as a whole."""
+    line: int = 0
+    """0: not known."""
+    name: str = ""
+    """Of the object, if it has one."""
+    field: str = ""
+    """Path as Kubernetes writes it; "": the object as a whole."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        document = f" document {self.document}" if self.document else ""
+        name = f" ({self.name})" if self.name else ""
+        return f"{place}:{document}{name}{':' if document or name else ''} {f'{self.field}: ' if self.field else ''}{self.message}"
+
+
+class ManifestError(Exception):
+    """All problems of the input."""
+
+    def __init__(self, problems: Sequence[Problem], manifests: Sequence[Manifest] = ()) -> None:
+        self.problems = tuple(problems)
+        self.manifests = list(manifests)
+        """The objects that could be read, so that their fields can be checked too."""
+        super().__init__("\n".join(map(str, problems)))
+
+
+def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)) -> list[Manifest]:
+    """Return every object in the files, in order; `-` is standard input, a `kind: List` counts as its items.
+
+    Raises `ManifestError` with all problems at once: unreadable files, malformed YAML, empty files, objects of other kinds than
+    `kinds`, objects without a name, the same object twice. Fields are not checked here, see `validate_jobs`.
+    """
+    problems: list[Problem] = []
+    manifests: list[Manifest] = []
+    for path in paths:
+        manifests += _read(str(path), problems)
+    good = [manifest for manifest in manifests if not _reject(manifest, kinds, problems)]
+    seen: dict[tuple[str, str, str], Manifest] = {}
+    for manifest in good:
+        namespace = str(manifest.obj["metadata"].get("namespace") or "default")
+        first = seen.setdefault((manifest.obj["kind"], namespace, manifest.name), manifest)
+        if first is not manifest:
+            where = f"{first.file}, document {first.document}"
+            problems.append(_problem(manifest, "metadata.name", f"the same name is used in {where}; names must be unique, choose another"))
+    if problems:
+        raise ManifestError(problems, good)
+    return good
+
+
+def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return the jobs with the defaults of the CRD filled in. Raises `ManifestError` with every wrong field of every job.
+
+    Strict, as `kubectl apply` is: a field that the CRD does not have is an error; the message suggests the nearest name.
+    """
+    schema = _schema()
+    problems: list[Problem] = []
+    jobs = []
+    for manifest in manifests:
+        found = [_problem(manifest, path, message) for path, message in _unknown_fields(schema, manifest.obj)]
+        obj = kube_schema.apply_defaults(schema, manifest.obj)
+        found += [_problem(manifest, cause.field, cause.message) for cause in kube_schema.validate(schema, obj)]
+        if not found:
+            try:
+                spec = load(obj).spec
+                kinds = (cause for index, pool in enumerate(spec.pools) for cause in kind_problems(pool, f"spec.pools[{index}]"))
+                found = [_problem(manifest, cause.field, cause.message) for cause in (*kinds, *template_problems(spec))]
+            except InvalidJob as error:
+                found = [_problem(manifest, cause.field, cause.message) for cause in error.causes]
+        problems += found
+        jobs.append(replace(manifest, obj=obj))
+    if problems:
+        raise ManifestError(problems)
+    return jobs
+
+
+@functools.cache
+def _schema() -> Schema:
+    return job_schema()
+
+
+def _problem(manifest: Manifest, path: str, message: str) -> Problem:
+    return Problem(manifest.file, message, manifest.document, manifest.line(path), manifest.name, path)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+class _Loader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: times stay strings, keys are strings, no key occurs twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"a key must be a string; put {getattr(key, 'value', 'it')!r} in quotes", key.start_mark
+                )
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} occurs twice; remove one", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _read(path: str, problems: list[Problem]) -> list[Manifest]:
+    """Return the objects of one file. Its errors are added to `problems`."""
+    try:
+        data = sys.stdin.buffer.read() if path == STDIN else Path(path).read_bytes()
+        text = data.decode("utf-8")
+    except FileNotFoundError:
+        problems.append(Problem(path, "does not exist; check the path"))
+        return []
+    except IsADirectoryError:
+        problems.append(Problem(path, "is a directory; name the files in it"))
+        return []
+    except OSError as error:
+        problems.append(Problem(path, f"cannot be read: {error.strerror or error}"))
+        return []
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problems.append(Problem(path, f"is not UTF-8 text (byte {error.start}); save it as UTF-8", line=line))
+        return []
+    before = len(problems)
+    manifests = list(_documents(path, text, problems))
+    if not manifests and len(problems) == before:
+        problems.append(Problem(path, f"contains no object; it needs a {KIND} of {API_VERSION}"))
+    return manifests
+
+
+def _documents(path: str, text: str, problems: list[Problem]) -> Iterator[Manifest]:
+    loader = _Loader(text)
+    document = 0
+    try:
+        while loader.check_node():
+            document += 1
+            node = loader.get_node()
+            assert node is not None
+            lines: dict[str, int] = {}
+            _lines(node, "", lines)
+            content = loader.construct_document(node)
+            if content is None:
+                continue
+            # Checks that it is JSON: no cycles through anchors, no NaN, no bytes or sets.
+            json.dumps(content, allow_nan=False)
+            yield from _objects(content, path, document, lines, problems)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        message = " ".join(part for part in (error.context, error.problem) if part)
+        problems.append(Problem(path, f"is not valid YAML: {message}", document or 1, mark.line + 1 if mark else 0))
+    except yaml.YAMLError as error:
+        problems.append(Problem(path, f"is not valid YAML: {error}", document or 1))
+    except (ValueError, TypeError) as error:
+        problems.append(Problem(path, f"contains a value that JSON does not have: {error}", document))
+    except RecursionError:
+        problems.append(Problem(path, "is nested too deeply or contains itself through an anchor", document or 1))
+    finally:
+        loader.dispose()
+
+
+def _objects(content: Any, path: str, document: int, lines: dict[str, int], problems: list[Problem]) -> Iterator[Manifest]:
+    if not isinstance(content, dict):
+        problems.append(
+            Problem(path, f"must be an object with apiVersion, kind, metadata and spec, not a {_noun(content)}", document, lines[""])
+        )
+        return
+    if content.get("kind") != "List":
+        yield Manifest(content, path, document, lines)
+        return
+    items = content.get("items")
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        problems.append(Problem(path, "must be a list of objects", document, lines.get("items", 0), field="items"))
+        return
+    for index, item in enumerate(items):
+        prefix = f"items[{index}]"
+        own = {place.removeprefix(prefix).removeprefix("."): line for place, line in lines.items() if _under(place, prefix)}
+        yield Manifest(item, path, document, own)
+
+
+def _under(place: str, prefix: str) -> bool:
+    return place == prefix or place.startswith(f"{prefix}.")
+
+
+def _noun(value: Any) -> str:
+    return {list: "list", str: "string", bool: "boolean", int: "number", float: "number"}.get(type(value), type(value).__name__)
+
+
+def _lines(node: yaml.Node, path: str, lines: dict[str, int]) -> None:
+    """Find the line of every field under `node`. A field that an alias repeats keeps the line of its anchor."""
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                place = f"{path}.{key.value}".lstrip(".")
+                if place not in lines:
+                    lines[place] = key.start_mark.line + 1
+                    _lines(value, place, lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _lines(value, f"{path}[{index}]", lines)
+
+
+# --- what it must be --------------------------------------------------------------------------------------------------
+def _reject(manifest: Manifest, kinds: Collection[str], problems: list[Problem]) -> bool:
+    """Add to `problems` what is wrong with kind, version and name of the object. True: something is."""
+    before = len(problems)
+    obj = manifest.obj
+    kind = obj.get("kind")
+    if kind not in kinds:
+        wanted = " or ".join(kinds)
+        near = difflib.get_close_matches(str(kind), list(kinds), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        problems.append(_problem(manifest, "kind", f"must be {wanted}, {'not ' + repr(kind) if kind else 'it is missing'}{hint}"))
+    elif kind == KIND and obj.get("apiVersion") != API_VERSION:
+        version = obj.get("apiVersion")
+        problems.append(
+            _problem(manifest, "apiVersion", f"must be {API_VERSION}, {'not ' + repr(version) if version else 'it is missing'}")
+        )
+    metadata = obj.get("metadata")
+    if not isinstance(metadata, dict):
+        problems.append(_problem(manifest, "metadata", "must be an object with a name"))
+    elif not isinstance(metadata.get("name"), str) or not metadata["name"]:
+        problems.append(_problem(manifest, "metadata.name", "is required: a name of lower-case letters, digits and -"))
+    return len(problems) > before
+
+
+def _unknown_fields(schema: Schema, obj: Obj) -> Iterator[tuple[str, str]]:
+    metadata = obj.get("metadata", {})
+    for name in metadata:
+        if name not in _METADATA:
+            yield f"metadata.{name}", _unknown(name, _METADATA)
+    for kind in ("labels", "annotations"):
+        values = metadata.get(kind) or {}
+        if not isinstance(values, dict):
+            yield f"metadata.{kind}", "must be an object of strings"
+            continue
+        for name, value in values.items():
+            if not isinstance(value, str):
+                yield f"metadata.{kind}.{name}", f"must be a string; put {value!r} in quotes"
+    for name, value in obj.items():
+        if name == "metadata":
+            continue
+        if name not in schema["properties"]:
+            yield name, _unknown(name, schema["properties"])
+        else:
+            yield from _unknown_in(schema["properties"][name], value, name)
+
+
+def _unknown_in(schema: Schema, value: Any, path: str) -> Iterator[tuple[str, str]]:
+    properties = schema.get("properties", {})
+    if isinstance(value, dict) and "additionalProperties" not in schema:
+        for name, child in value.items():
+            place = f"{path}.{name}"
+            if name in properties:
+                yield from _unknown_in(properties[name], child, place)
+            elif not schema.get("x-kubernetes-preserve-unknown-fields"):
+                yield place, _unknown(name, properties)
+    elif isinstance(value, list) and "items" in schema:
+        for index, child in enumerate(value):
+            yield from _unknown_in(schema["items"], child, f"{path}[{index}]")
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    lowered = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), list(lowered), 1, cutoff=0.6)
+    hint = f"did you mean {lowered[near[0]]}?" if near else f"the fields here are {', '.join(known)}" if known else "it has no fields"
+    return f"unknown field; {hint}"

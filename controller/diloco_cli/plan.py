@@ -1,0 +1,153 @@
+"""`diloco plan`, and `kubectl diloco plan`: what would run where, and why, before anything is applied.
+
+See docs/decisions/0214-preview.md.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NoReturn
+
+import click
+from diloco_local.preview.changes import Asked, BadChange, changes_of
+from diloco_local.preview.cluster import PreviewFailed
+from diloco_local.preview.contents import Contents, NodesNotReadable, of_cluster, of_fleet
+from diloco_local.preview.difference import difference, unfit
+from diloco_local.preview.preview import Preview, preview
+from diloco_operator.kube.client import ApiError, NotFound, Obj
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
+
+from diloco_cli.cluster import CommandError, Target, no_such_resource, on_cluster, target_options
+from diloco_cli.fleet_file import BadFleet, load_fleet
+from diloco_cli.manifests import Manifest
+from diloco_cli.plan_text import Page, plan_text
+from diloco_cli.validate import EXIT_BAD_INPUT, check
+
+EXIT_UNFIT = 1
+
+
+@click.command(short_help="Show what would run where, before anything is applied.")
+@click.argument("files", nargs=-1, metavar="[FILE]...")
+@catalogue_option
+@click.option(
+    "--fleet", metavar="FILE", help="Plan on these nodes: a file with Kubernetes Node manifests. Default: the nodes of a cluster."
+)
+@click.option("--without", multiple=True, metavar="POOL", help="And if this node pool, pool of a job or accelerator is gone. Repeatable.")
+@click.option(
+    "--add", multiple=True, metavar="POOL=COUNTxTOPOLOGY", help="And with so many more slices, or hosts (POOL=COUNT). Repeatable."
+)
+@click.option("--drain", multiple=True, metavar="NODE", help="And if this node is drained. Repeatable.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
+@target_options
+def plan(
+    target: Target, files: tuple[str, ...], catalogue: Path | None, fleet: str | None, without: tuple[str, ...], add: tuple[str, ...],
+    drain: tuple[str, ...], output: str,
+) -> None:  # fmt: skip
+    """Show what would run where, and why, if the jobs in FILE were applied: on the nodes of --fleet, or in a cluster beside the jobs that
+    run there. Without FILE: what happens next in the cluster, and what stops it. Then the same after --without, --add and --drain.
+
+    It runs the operator itself on virtual time, on a copy: nothing is written. Programs are assumed to start. A plan brings no nodes and no
+    quota that are not there yet.
+
+    \b
+    Exit status:
+      0  every minimum fits, and every job trains
+      1  a minimum does not fit, or a job does not train for another reason
+      2  bad input, or there can be no plan
+    """
+    try:
+        install_catalogue(catalogue)
+    except CatalogueError as error:
+        _refuse([str(error)])
+    _check_usage(target, files, fleet)
+    manifests, problems = check(files)
+    if problems:
+        _refuse([str(problem) for problem in problems])
+    logging.getLogger().addHandler(logging.NullHandler())  # the log of an operator is no output of a plan; defects are told
+    now = time.time()
+    contents, namespace = _contents(target, fleet, now)
+    jobs = [_in_namespace(manifest, namespace) for manifest in manifests]
+    asked = Asked(without, add, drain)
+    try:
+        changes = changes_of(asked, contents.nodes, [*contents.jobs, *jobs])
+        found = preview(contents, jobs, changes, now)
+    except (BadChange, PreviewFailed) as error:
+        _refuse([str(error)])
+    except ApiError as error:
+        _refuse([f"the API server would refuse a job: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
+    keys = {(job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs}
+    keys = keys or {job.key for job in found.planned if fleet or not target.namespace or job.namespace == namespace}
+    page = Page(keys, asked.words, contents.notes, fleet or "")
+    before = found.now if found.changed is None else (*found.now, *found.planned)
+    lacking = unfit(before, found.planned if found.changed is None else found.changed, keys)
+    if output == "json":
+        click.echo(json.dumps(_as_json(found, page, not lacking), indent=2))
+    else:
+        click.echo(plan_text(found, page, lacking, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
+    raise SystemExit(EXIT_UNFIT if lacking else 0)
+
+
+def _check_usage(target: Target, files: Sequence[str], fleet: str | None) -> None:
+    if fleet and (target.context or target.kubeconfig):
+        raise click.UsageError("give --fleet, or --context and --kubeconfig, not both: a plan has the nodes of one place")
+    if fleet and not files:
+        raise click.UsageError("give a FILE with jobs: --fleet has nodes alone")
+
+
+def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, str]:
+    """Return the contents and the namespace of jobs that name none."""
+    if fleet:
+        try:
+            return of_fleet(load_fleet(fleet), now), target.namespace or "default"
+        except BadFleet as error:
+            _refuse(error.sentences)
+    found: list[tuple[Contents, str]] = []
+
+    async def work(client: RestClient, namespace: str) -> None:
+        try:
+            found.append((await of_cluster(client, namespace), namespace))
+        except NotFound as error:
+            raise no_such_resource() from error
+
+    try:
+        on_cluster(target, work)
+    except NodesNotReadable as error:
+        _refuse([str(error)])
+    except CommandError as error:
+        _refuse([f"{error.message}; to plan without a cluster, give its nodes with --fleet FILE"])
+    return found[0]
+
+
+def _in_namespace(manifest: Manifest, namespace: str) -> Obj:
+    metadata = {"namespace": namespace, **manifest.obj["metadata"]}
+    return {key: value for key, value in manifest.obj.items() if key != "status"} | {"metadata": metadata}
+
+
+def _as_json(found: Preview, page: Page, fits: bool) -> dict[str, object]:
+    changed = found.changed
+    return {
+        "fits": fits,
+        "settled": found.settled,
+        "notes": list(page.notes),
+        "now": [asdict(job) for job in found.now if job.key in page.keys],
+        "planned": [asdict(job) for job in found.planned],
+        "next": asdict(difference(found.now, found.planned)),
+        "changes": list(page.changes),
+        "changed": None if changed is None else [asdict(job) for job in changed],
+        "sparesCost": None if found.spares_cost is None else asdict(found.spares_cost),
+        "difference": None if changed is None else asdict(difference(found.planned, changed)),
+    }
+
+
+def _refuse(sentences: Sequence[str]) -> NoReturn:
+    for text in sentences:
+        click.echo(text, err=True)
+    raise SystemExit(EXIT_BAD_INPUT)

@@ -1,0 +1,223 @@
+"""The page that `diloco plan` prints. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from diloco.wording import plural
+from diloco_local.preview.difference import Difference, Move, UnitMove, difference
+from diloco_local.preview.outlook import JobOutlook, UnitOutlook, Verdict, WaitingUnit
+from diloco_local.preview.preview import Preview
+from diloco_local.preview.speeds import Basis
+from diloco_operator.api.consequences import Lack
+from diloco_operator.api.reasons import PoolReason, lack_of
+
+from diloco_cli.status_text import table
+from diloco_cli.view_text import count, ordinal
+
+_LEAST_WIDTH = 60
+_NAMED = 4
+_VERDICTS = {
+    Verdict.FITS: "fits",
+    Verdict.WAITS: "its minimum does not fit",
+    Verdict.STALLED: "has hardware, and does not train",
+    Verdict.IDLE: "asks for nothing",
+    Verdict.REFUSED: "refused",
+}
+_PASSED: Mapping[str, str] = {
+    PoolReason.AT_MAXIMUM: "full",
+    PoolReason.NO_FREE_SLICE: "no free slice",
+    PoolReason.NO_MATCHING_NODES: "no such nodes",
+    PoolReason.SWITCHED_OFF: "switched off",
+    PoolReason.WAITING_FOR_NODES: "nodes were asked for",
+    PoolReason.WAITING_FOR_QUOTA: "no quota yet",
+    PoolReason.JOB_AT_MAXIMUM: "not needed",
+    "": "not needed",
+}
+"""Why a unit is not in a pool that its job prefers, shortly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What the page is about."""
+
+    keys: Collection[tuple[str, str]]
+    """Namespace and name of the jobs that it tells of in any case; of others it tells what changes."""
+    changes: tuple[str, ...]
+    """The options that change the fleet."""
+    notes: tuple[str, ...]
+    fleet: str
+    """The file; "": a cluster."""
+
+
+def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: int = 0) -> str:
+    """Render a preview; `lacking`: jobs whose minimum does not fit in the end. `width`: columns of the terminal; 0: lines are not
+    wrapped."""
+    cost = found.spares_cost
+    lines = _stage(found.now, found.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
+    if found.changed is not None:
+        lines += ["", *_wrapped(f"AFTER {', '.join(page.changes)}", "", width), "", *_stage(found.planned, found.changed, (), width)]
+        lines += _cost_of_spares(cost.changed if cost else None, width)
+    lines += _footnotes([*found.planned, *(found.changed or ())], width)
+    if not found.settled:
+        lines += ["", *_wrapped("Note: units still came and went after a virtual hour; this is how it was then.", "", width)]
+    lines += [""] if page.notes else []
+    for note in page.notes:
+        lines += _wrapped(f"Note: {note}", "", width)
+    if lacking:
+        named = ", ".join(f"{job.namespace}/{job.name}" for job in lacking[:_NAMED])
+        more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
+        lines += ["", *_wrapped(f"Without what {'it needs' if len(lacking) == 1 else 'they need'}: {named}{more}", "", width)]
+    return "\n".join(lines)
+
+
+def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Collection[tuple[str, str]], width: int) -> list[str]:
+    """Return the jobs of `keys`, and all that change."""
+    change = difference(before, after)
+    changed = {(each.namespace, each.job) for each in change.jobs} | {(each.namespace, each.job) for each in change.moves}
+    old = {job.key: job for job in before}
+    changed |= {job.key for job in after if job.key in old and _spares_of(job) != _spares_of(old[job.key])}
+    shown = [job for job in after if job.key in keys or job.key in changed]
+    blocks = [_job(job, old.get(job.key), change, width) for job in shown]
+    if left := len(after) - len(shown):
+        other = "other " if shown else ""
+        blocks.append([plural(left, f"{other}job stays as it is", f"{other}jobs stay as they are")])
+    blocks = blocks or [["no jobs: nothing would run"]]
+    return [line for index, block in enumerate(blocks) for line in (*([""] if index else ()), *block)]
+
+
+def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: int) -> list[str]:
+    lines = _wrapped(_headline(job, before), "", width)
+    moves = {move.unit: move for move in change.moves if (move.namespace, move.job) == job.key}
+    told = before is not None and bool(moves)
+    if job.message:
+        lines += _wrapped(job.message, "  ", width)
+    rows = [_row(unit, job, moves.get(unit.name), told=told) for unit in job.units]
+    ended = [_ended(move) for move in moves.values() if move.move is Move.ENDS] if told else []
+    if rows or ended:
+        speed = "TOKENS/S" if job.tokens_per_second is not None else "SPEED"
+        header = ("UNIT", "RUNS ON", *(("BEFORE",) if told else ()), speed, "SHARE", "WHY")
+        lines += [f"  {line}" for line in table(header, [*rows, *ended])]
+    lines += _spares(job, width)
+    lines += _waiting(job, width)
+    return lines
+
+
+def _spares_of(job: JobOutlook) -> list[int]:
+    """Return how many slices each pool keeps free."""
+    return [pool.spares.kept for pool in job.pools]
+
+
+def _spares(job: JobOutlook, width: int) -> Iterator[str]:
+    """Yield `pool v6e keeps 1 of 2 spares free: v6e-b`."""
+    for pool in job.pools:
+        spares = pool.spares
+        if spares.asked and job.verdict not in (Verdict.IDLE, Verdict.REFUSED):
+            less = f"{spares.kept} of " if spares.kept < spares.asked else ""
+            which = f": {', '.join(spares.slices)}" if spares.slices else ""
+            yield from _wrapped(f"pool {pool.name} keeps {less}{plural(spares.asked, 'spare')} free{which}", "  ", width)
+
+
+def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
+    """Return which units run only if nothing is kept free; None: nothing is."""
+    if units is None:
+        return []
+    more = f" and {len(units) - _NAMED} more" if len(units) > _NAMED else ""
+    named = f": {', '.join(units[:_NAMED])}{more}" if units else ""
+    return ["", *_wrapped(f"Without spares {plural(len(units), 'more unit')} would run{named}", "", width)]
+
+
+def _headline(job: JobOutlook, before: JobOutlook | None) -> str:
+    """Return `bytes-lm in namespace default: fits, 4 units (at least 2, at most 4), 1.2k tokens/s; before 3 units, 900 tokens/s`."""
+    text = f"{job.name} in namespace {job.namespace}: {_VERDICTS[job.verdict]}"
+    if job.verdict in (Verdict.IDLE, Verdict.REFUSED):
+        return text
+    text += f", {plural(job.placed, 'unit')} (at least {job.min}, at most {job.max}){_total(job)}"
+    if before is not None and (before.placed, _total(before)) != (job.placed, _total(job)):
+        text += f"; before {plural(before.placed, 'unit')}{_total(before)}"
+    return text
+
+
+def _total(job: JobOutlook) -> str:
+    if not job.units:
+        return ""
+    if job.tokens_per_second is not None:
+        return f", {_about(job.units)}{count(job.tokens_per_second)} tokens/s"
+    return f", speed {job.relative:.2f}" if job.relative is not None else ""
+
+
+def _about(units: Iterable[UnitOutlook]) -> str:
+    return "about " if any(unit.speed.basis is not Basis.MEASURED for unit in units) else ""
+
+
+def _row(unit: UnitOutlook, job: JobOutlook, move: UnitMove | None, *, told: bool) -> tuple[str, ...]:
+    was = (move.before if move is not None else unit.slice,) if told else ()
+    share = f"{unit.share:.0%}" if unit.share is not None else "-"
+    return (unit.name, unit.slice, *(each or "-" for each in was), _speed(unit, job), share, _why(unit, move))
+
+
+def _speed(unit: UnitOutlook, job: JobOutlook) -> str:
+    speed = unit.speed
+    if job.tokens_per_second is not None and speed.tokens_per_second is not None:
+        return f"{'' if speed.basis is Basis.MEASURED else '~'}{count(speed.tokens_per_second)}"
+    return f"{speed.relative:.2f}" if speed.relative is not None else "-"
+
+
+def _why(unit: UnitOutlook, move: UnitMove | None) -> str:
+    """Return `2nd choice; v5p: no free slice`."""
+    reasons: dict[str, list[str]] = {}
+    for each in unit.passed:
+        reasons.setdefault(each.reason, []).append(each.pool)
+    passed = "".join(f"; {', '.join(pools)}: {_PASSED.get(reason, reason)}" for reason, pools in reasons.items())
+    starts = {Move.STARTS: "starts; ", Move.MOVES: "moves; "}.get(move.move, "") if move is not None and move.before else ""
+    return f"{starts}{ordinal(unit.choice)} choice{passed}"
+
+
+def _ended(move: UnitMove) -> tuple[str, ...]:
+    taken = f"; {move.taken_by} gets its slice" if move.taken_by else ""
+    return (move.unit, "-", move.before, "-", "-", f"ends: {move.reason or 'no longer wanted'}{taken}")
+
+
+def _footnotes(jobs: Sequence[JobOutlook], width: int) -> list[str]:
+    """Return what speeds are that were not measured."""
+    units = [(job, unit.speed.basis) for job in jobs for unit in job.units]
+    found = []
+    if any(basis is Basis.ESTIMATED for job, basis in units if job.tokens_per_second is not None):
+        found.append("~ estimated from what the job's units reach on other hardware, by the peaks of the catalogue")
+    if any(job.tokens_per_second is None for job, _ in units):
+        found.append("Speeds are peaks of the catalogue, a unit of the job's fastest pool being 1: nothing is measured yet.")
+    if any(lack_of(pool.reason) is Lack.GRANT for job in jobs for pool in job.pools):
+        found.append("A plan grants no nodes and no quota: what waits for them may start once they come.")
+    return [line for text in found for line in ("", *_wrapped(text, "", width))]
+
+
+def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
+    """Yield what waits, by pool, and what would help."""
+    by_pool: dict[str, list[WaitingUnit]] = {}
+    for unit in job.waiting:
+        by_pool.setdefault(unit.pool, []).append(unit)
+    for pool in job.pools:
+        units = by_pool.get(pool.name, [])
+        if not units and not pool.waits:
+            continue
+        names = [unit.name for unit in units]
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        what = f"{', '.join(names[:_NAMED])}{more}" if names else f"pool {pool.name}"
+        short = " (below the minimum of the pool)" if pool.name in job.short else ""
+        reason = pool.reason if pool.waits else "; ".join(dict.fromkeys(unit.reason for unit in units))
+        message = pool.message if pool.waits else "; ".join(dict.fromkeys(unit.message for unit in units if unit.message))
+        yield from _wrapped(f"{what} {'wait' if len(names) > 1 else 'waits'}{short}: {reason}: {message}", "  ", width)
+        for remedy in pool.remedies if pool.waits else ():
+            yield from _wrapped(remedy, "    - ", width)
+
+
+def _wrapped(text: str, label: str, width: int) -> list[str]:
+    whole = " ".join(text.split())
+    if not width:
+        return [f"{label}{whole}"]
+    wide = max(width, _LEAST_WIDTH)
+    return textwrap.wrap(
+        whole, wide, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False, break_on_hyphens=False
+    )

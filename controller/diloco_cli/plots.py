@@ -1,0 +1,252 @@
+"""Plots of figures: lines, marks and bars over axes, side by side in one SVG. The same figures give the same bytes. Pure.
+
+See docs/decisions/0216-plots.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from xml.etree.ElementTree import Element
+
+from diloco_cli.diloco.report_charts import STYLE, UNIT_COLOURS
+from diloco_cli.diloco.svg import Scale, element, polyline, ticks
+
+COLOURS: Final = UNIT_COLOURS
+"""Those of Okabe and Ito: people who do not tell red from green can tell them apart."""
+_WIDTH, _HEIGHT = 760.0, 420.0
+_LEFT, _RIGHT, _BOTTOM = 60.0, 16.0, 52.0
+_LEGEND_ROW = 20.0
+_PER_CHARACTER = 6.3
+"""Width of text of 11 pixels, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Of values."""
+
+    name: str
+    low: float
+    high: float
+    logarithmic: bool = False
+    labels: Sequence[tuple[float, str]] | None = None
+    """Where there is a label, and which; None: at round values."""
+
+    def scale(self, start: float, end: float) -> Callable[[float], float]:
+        """From values to pixels."""
+        if not self.logarithmic:
+            return Scale(self.low, self.high, start, end)
+        log = Scale(math.log10(self.low), math.log10(self.high), start, end)
+        return lambda value: log(math.log10(value))
+
+    def marks(self) -> Sequence[tuple[float, str]]:
+        """Its labels."""
+        if self.labels is not None:
+            return self.labels
+        if self.logarithmic:
+            powers = range(math.ceil(math.log10(self.low)), math.floor(math.log10(self.high)) + 1)
+            return [(10.0**power, f"{10.0**power:g}") for power in powers]
+        return [(value, f"{value:g}") for value in ticks(self.low, self.high, 6)]
+
+
+class Series(Protocol):
+    """Something on a plot that has an entry in the legend, if it has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+    def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
+        """Its elements."""
+        ...
+
+    def sample(self, x: float, y: float) -> Iterator[Element]:
+        """What stands for it in the legend, 22 pixels wide, from x on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Pixels of a plot's inside."""
+
+    left: float
+    right: float
+    top: float
+    bottom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points, with marks where these are few."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: str
+    dashes: str = ""
+    """As in `stroke-dasharray`; "": none."""
+    marks: bool = False
+
+    def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
+        yield self._line([(x(a), y(b)) for a, b in self.points])
+        for a, b in self.points if self.marks else ():
+            yield _mark(x(a), y(b), self.colour, hollow=False)
+
+    def sample(self, x: float, y: float) -> Iterator[Element]:
+        yield self._line([(x, y), (x + 22, y)])
+        if self.marks:
+            yield _mark(x + 11, y, self.colour, hollow=False)
+
+    def _line(self, pixels: Sequence[tuple[float, float]]) -> Element:
+        dashes = {"stroke_dasharray": self.dashes} if self.dashes else {}
+        return polyline(pixels, class_="thin", stroke=self.colour, **dashes)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Points without a line: what was published."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: str
+    hollow: bool = False
+
+    def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
+        for a, b in self.points:
+            yield _mark(x(a), y(b), self.colour, hollow=self.hollow)
+
+    def sample(self, x: float, y: float) -> Iterator[Element]:
+        yield _mark(x + 11, y, self.colour, hollow=self.hollow)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A straight line across the plot, at one value of an axis."""
+
+    name: str
+    at: float
+    colour: str
+    vertical: bool = False
+
+    def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
+        if self.vertical:
+            yield self._line(x(self.at), x(self.at), area.top, area.bottom)
+        else:
+            yield self._line(area.left, area.right, y(self.at), y(self.at))
+
+    def sample(self, x: float, y: float) -> Iterator[Element]:
+        yield self._line(x, x + 22, y, y)
+
+    def _line(self, x1: float, x2: float, y1: float, y2: float) -> Element:
+        return element("line", x1=x1, x2=x2, y1=y1, y2=y2, stroke=self.colour, stroke_width=1.5, stroke_dasharray="2 3")
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """A bar for each value of x, from the axis up. `shift`: of its middle, and `width`, both in values of x."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    colour: str
+    shift: float = 0.0
+    width: float = 0.8
+
+    def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
+        for a, b in self.points:
+            left, right = x(a + self.shift - self.width / 2), x(a + self.shift + self.width / 2)
+            yield element("rect", x=left, y=y(b), width=right - left, height=area.bottom - y(b), fill=self.colour)
+
+    def sample(self, x: float, y: float) -> Iterator[Element]:
+        yield element("rect", x=x + 5, y=y - 5, width=11, height=11, rx=2, fill=self.colour)
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One plot."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series] = field(default_factory=tuple)
+
+
+def picture(*plots: Plot) -> Element:
+    """One SVG with the plots side by side, and one legend above them: series with the same name are drawn alike."""
+    named: dict[str, Series] = {}
+    for plot in plots:
+        for series in plot.series:
+            if series.name:
+                named.setdefault(series.name, series)
+    rows = _legend_rows(list(named.values()))
+    top = 46.0 + _LEGEND_ROW * len(rows)
+    svg = element(
+        "svg",
+        element("style", STYLE),
+        element("rect", x=0, y=0, width=_WIDTH, height=_HEIGHT, class_="paper"),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {_WIDTH:.0f} {_HEIGHT:.0f}",
+        width=f"{_WIDTH:.0f}",
+        height=f"{_HEIGHT:.0f}",
+        role="img",
+        class_="chart",
+        aria_label="; ".join(plot.title for plot in plots),
+    )
+    for number, row in enumerate(rows):
+        svg.extend(_legend(row, 46.0 + _LEGEND_ROW * number))
+    each = _WIDTH / len(plots)
+    for number, plot in enumerate(plots):
+        area = Area(each * number + _LEFT, each * (number + 1) - _RIGHT, top, _HEIGHT - _BOTTOM)
+        svg.append(element("text", plot.title, x=each * number + 14, y=24, class_="title"))
+        svg.extend(_axes(plot, area))
+        x, y = plot.x.scale(area.left, area.right), plot.y.scale(area.bottom, area.top)
+        for series in plot.series:
+            svg.extend(series.draw(x, y, area))
+    return svg
+
+
+def _axes(plot: Plot, area: Area) -> Iterator[Element]:
+    x, y = plot.x.scale(area.left, area.right), plot.y.scale(area.bottom, area.top)
+    for value, text in plot.y.marks():
+        yield element("line", x1=area.left, x2=area.right, y1=y(value), y2=y(value), class_="grid")
+        yield element("text", text, x=area.left - 8, y=y(value) + 4, text_anchor="end", class_="soft")
+    for value, text in plot.x.marks():
+        if plot.x.labels is None:
+            yield element("line", x1=x(value), x2=x(value), y1=area.top, y2=area.bottom, class_="grid")
+        yield element("text", text, x=x(value), y=area.bottom + 16, text_anchor="middle", class_="soft")
+    yield element("line", x1=area.left, x2=area.right, y1=area.bottom, y2=area.bottom, class_="axis")
+    middle = (area.left + area.right) / 2
+    yield element("text", plot.x.name, x=middle, y=area.bottom + 38, text_anchor="middle", class_="soft")
+    height = (area.top + area.bottom) / 2
+    where = f"translate({area.left - 42:.1f} {height:.1f}) rotate(-90)"
+    yield element("text", plot.y.name, transform=where, text_anchor="middle", class_="soft")
+
+
+def _legend_rows(series: Sequence[Series]) -> list[list[Series]]:
+    rows: list[list[Series]] = []
+    used = _WIDTH
+    for each in series:
+        width = _entry_width(each)
+        if used + width > _WIDTH - _RIGHT:
+            rows.append([])
+            used = _LEFT
+        rows[-1].append(each)
+        used += width
+    return rows
+
+
+def _entry_width(series: Series) -> float:
+    return 28 + _PER_CHARACTER * len(series.name) + 18
+
+
+def _legend(row: Sequence[Series], y: float) -> Iterator[Element]:
+    x = _LEFT
+    for series in row:
+        yield from series.sample(x, y)
+        yield element("text", series.name, x=x + 28, y=y + 4, class_="soft")
+        x += _entry_width(series)
+
+
+def _mark(x: float, y: float, colour: str, *, hollow: bool) -> Element:
+    if hollow:
+        return element("rect", x=x - 4, y=y - 4, width=8, height=8, fill="none", stroke=colour, stroke_width=1.5)
+    return element("circle", cx=x, cy=y, r=3.5, fill=colour)

@@ -1,0 +1,66 @@
+"""`diloco replay`: take the merges of a tape again, and compare.
+
+See docs/decisions/0249-reading-a-tape.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from diloco.tape.places import find_tape
+from diloco.tape.records import TapeError
+from diloco.tape.replay import Replay, Taken
+from diloco.wording import plural
+
+from diloco_cli.cluster import CommandError
+from diloco_cli.status_text import table
+
+HEADER = ("STEP", "FRAGMENT", "FROM", "UNITS", "COSINE", "CHECKSUM", "")
+EXIT_DIFFERS = 3
+"""The merges give other bytes than they gave."""
+
+
+@click.command(short_help="Take the merges of a tape again, bit for bit.")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option(
+    "--from", "snapshot", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="SNAPSHOT",
+    help="Folder of the snapshot to begin with. Default: the oldest one that the tape goes on from.",
+)  # fmt: skip
+@click.option(
+    "--orders", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="Take them so many times: as they stand on the tape, and then in other orders of the fragments.",
+)  # fmt: skip
+def replay(path: Path, snapshot: Path | None, orders: int) -> None:
+    """Take the merges of the tape in PATH again, from a snapshot, and compare the parameters after each with what the syncer had. PATH is
+    the state directory of `diloco up`, the folder of a syncer's volume, or its tape.
+
+    Exit status 3 if a merge gives other bytes. The values of a merge are on the tape until a snapshot holds it.
+    """
+    try:
+        job = Replay(find_tape(path), snapshot)
+        taken = list(job.take())
+        digest = job.digest
+        differing = {one.commit.t for one in taken if one.found != one.recorded}
+        for seed in range(1, orders):
+            differing |= {one.commit.t for one in job.take(seed) if one.found != one.recorded}
+            if job.digest != digest:
+                raise CommandError(f"order {seed} ends with other parameters than the order of the tape: {job.digest}, not {digest}")
+    except TapeError as error:
+        raise CommandError(str(error)) from error
+    for line in table(HEADER, map(_row, taken)):
+        click.echo(line)
+    click.echo()
+    in_orders = f", in {plural(orders, 'order')}" if orders > 1 else ""
+    click.echo(f"{plural(len(taken), 'merge')} after {job.snapshot.name}{in_orders}: parameters and momenta {digest}")
+    if differing:
+        click.echo(f"other bytes than on the tape at outer steps {', '.join(map(str, sorted(differing)))}", err=True)
+        raise click.exceptions.Exit(EXIT_DIFFERS)
+    click.echo("all as the syncer had them")
+
+
+def _row(one: Taken) -> tuple[str, ...]:
+    commit = one.commit
+    cosine = "-" if commit.cosine is None else f"{commit.cosine:.3f}"
+    same = "" if one.found == one.recorded else f"differs: {one.recorded}"
+    return str(commit.t), str(commit.fragment), str(commit.base), ", ".join(commit.given), cosine, one.found, same

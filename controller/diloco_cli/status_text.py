@@ -1,0 +1,154 @@
+"""Output of `kubectl diloco status` and `units`: human-readable text, or JSON. Pure; times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from diloco.wording import loss_text, plural
+from diloco_operator.api.spec import Retain
+from diloco_operator.api.state import JobState
+from diloco_operator.api.status import Condition, HostStatus, ModelStatus, PoolStatus, UnitState, UnitStatus
+from diloco_operator.reconcile.status.remedies import with_remedies
+
+from diloco_cli.curve import Paper, curve_lines
+from diloco_cli.view_model import JobView, result, seconds_left
+from diloco_cli.view_text import count, duration, goodput_text, shortly, weight
+
+_GAP = "   "
+_NOT_SEEN = (
+    "The operator has not seen this job yet. Check that it runs (kubectl get pods -A -l app.kubernetes.io/name=diloco-operator) and that "
+    "it watches namespace {}: watchNamespaces of its Helm release lists the namespaces, by default only the release's own."
+)
+
+
+def as_json(view: JobView) -> dict[str, Any]:
+    """Return the job as JSON, with names and figures as in the API."""
+    status = view.status
+    return {
+        **result([view])[0],
+        "suspend": view.suspend,
+        "learners": status.learners.model_dump(mode="json", by_alias=True),
+        "pools": [pool.model_dump(mode="json", by_alias=True) for pool in status.pools],
+        "hosts": [host.model_dump(mode="json", by_alias=True) for host in status.hosts],
+    }
+
+
+def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
+    """Return the whole report of a job: headline, figures, loss curve (on `paper`, if there is one), conditions, units and pools."""
+    status = view.status
+    lines = [f"{view.name} in namespace {view.namespace}", f"  {headline(view)}"]
+    if not status.conditions:
+        return "\n".join(lines)
+    lines += [f"  {text}" for text in _figures(view, now)]
+    curve = curve_lines(status.progress, paper.narrower(2)) if paper is not None else []
+    lines += ["", *(f"  {line}" for line in curve)] if curve else []
+    lines += ["", *table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), (_condition(each, now) for each in status.conditions))]
+    lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
+    lines += ["", *table(("POOL", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), map(_pool, status.pools))]
+    if status.hosts:
+        lines += ["", *table(("HOST", "FAILURES", "LAST", "AVOIDED FOR", "LAST FAILURE"), (_host(host, now) for host in status.hosts))]
+    return "\n".join(lines)
+
+
+def _placed(pool: PoolStatus) -> str:
+    """Return its units with hardware, and the slices that are kept beside them."""
+    return f"{pool.placed} + {plural(pool.spares, 'spare')}" if pool.spares else str(pool.placed)
+
+
+def headline(view: JobView) -> str:
+    """Return the state of the job in one sentence."""
+    if view.state is None:
+        return _NOT_SEEN.format(view.namespace)
+    if view.suspend and not view.over and view.state is not JobState.SUSPENDED:
+        return f"{view.state}, to be suspended: the operator has not seen spec.suspend yet"
+    reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
+    return f"{view.state}{reason}: {shortly(view.why())}"
+
+
+def _figures(view: JobView, now: float) -> Iterable[str]:
+    status = view.status
+    learners, progress = status.learners, status.progress
+    if progress.steps:
+        figures = [f"step {progress.step} of {progress.steps} ({progress.step / progress.steps:.0%})"]
+        figures += [f"loss {loss_text(progress.loss)}"] if progress.loss is not None else []
+        figures += [f"held-out loss {loss_text(progress.held_out_loss, 5)}"] if progress.held_out_loss is not None else []
+        figures += [f"cosine {progress.cosine:.2f}"] if progress.cosine is not None else []
+        budget = f" of {count(progress.token_budget)}" if progress.token_budget is not None else ""
+        figures += [f"{count(progress.tokens)}{budget} tokens"]
+        if not view.over and not view.is_suspended:
+            figures += [f"{count(progress.tokens_per_second)} tokens/s"]
+        left = seconds_left(view, now)
+        figures += [f"about {duration(left)} left"] if left is not None and not view.suspend else []
+        yield ", ".join(figures)
+    if status.model is not None and not view.over:
+        yield _snapshot(status.model)
+    elif status.model is not None:  # its message says where the model is
+        what = "the model" if view.complete else "the parameters of the last snapshot"
+        yield f"{what} as one file: kubectl diloco export {view.name} -n {view.namespace} -o model.safetensors"
+    if status.goodput is not None and status.goodput.unit_seconds.total:
+        yield goodput_text(status.goodput)
+    if not learners.max:  # the operator has not begun to look after the job
+        return
+    yield (
+        f"{plural(learners.contributing, 'learner contributes', 'learners contribute')}, {learners.placed} placed, "
+        f"{learners.desired} desired (min {learners.min}, max {learners.max})"
+    )
+
+
+def _snapshot(model: ModelStatus) -> str:
+    fate = "deleted with the job" if model.retain is Retain.DELETE else "kept when the job is deleted"
+    path = f", {model.path}" if model.path else ""
+    copy = f", copied to {model.uri}" if model.uri else ""
+    return f"newest snapshot: outer step {model.step}, in claim {model.claim}{path} ({model.format}){copy}; the claim is {fate}"
+
+
+def _condition(condition: Condition, now: float) -> tuple[str, ...]:
+    since = duration(max(0.0, now - condition.last_transition_time))
+    return condition.type, condition.status.value, condition.reason, since, condition.message
+
+
+def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
+    """Return a table; `wide` adds totals of each unit."""
+    more = ("TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED IN") if wide else ()
+    header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE", *more, "WHY")
+    return table(header, (_unit(unit, now, wide=wide) for unit in units))
+
+
+def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
+    training = unit.state is UnitState.TRAINING
+    figures = (count(unit.tokens_per_second) if training else "-", weight(unit), str(unit.staleness) if training else "-")
+    more: tuple[str, ...] = ()
+    if wide:
+        refused = ",".join(f"{reason}={times}" for reason, times in sorted(unit.refused.items()) if times)
+        recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
+        tokens = f"{unit.tokens} (own data)" if unit.own_data else str(unit.tokens)
+        more = (tokens, str(unit.steps), str(unit.steps_per_sync or "-"), refused or "-", recovered)
+    since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
+    row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
+    return (*row, *figures, *more, _reason_and_message(unit.reason, unit.message))
+
+
+def _pool(pool: PoolStatus) -> tuple[str, ...]:
+    rate = "-" if pool.tokens_per_second is None else count(pool.tokens_per_second)
+    value = f"{1.0 if pool.value is None else pool.value:.2f}"
+    why = _reason_and_message(pool.reason, with_remedies(pool.message, pool.remedies or ()))
+    return pool.name, str(pool.contributing), _placed(pool), rate, value, why
+
+
+def _host(host: HostStatus, now: float) -> tuple[str, ...]:
+    last = max((failure.at for failure in host.failures), default=now)
+    until = host.avoided_until
+    avoided = duration(until - now) if until is not None and until > now else "-"
+    return host.node, str(len(host.failures)), duration(max(0.0, now - last)), avoided, host.message
+
+
+def _reason_and_message(reason: str, message: str) -> str:
+    return ": ".join(part for part in (reason, message) if part)
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return aligned columns, as in kubectl, nothing truncated."""
+    cells = [[" ".join(cell.split()) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

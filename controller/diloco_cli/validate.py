@@ -1,0 +1,68 @@
+"""`diloco validate`: shows all errors of all files at once."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from diloco.wording import plural
+from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
+
+from diloco_cli.manifests import Manifest, ManifestError, Problem, load_manifests, validate_jobs
+
+EXIT_BAD_INPUT = 2
+
+
+@click.command(short_help="Check DiLoCoJobs without a cluster.")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@catalogue_option
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
+def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> None:
+    """Check DiLoCoJobs as an API server with the CRD does. Shows every error with its file, line, document and field.
+
+    FILE is a YAML file with one or more jobs; - is standard input.
+
+    \b
+    Exit status:
+      0  all jobs are valid
+      2  there are errors
+    """
+    try:
+        install_catalogue(catalogue)
+    except CatalogueError as error:
+        click.echo(str(error), err=True)
+        raise SystemExit(EXIT_BAD_INPUT) from error
+    jobs, problems = check(files)
+    if output == "json":
+        valid = [{"file": job.file, "document": job.document, "name": job.name} for job in jobs]
+        click.echo(json.dumps({"valid": not problems, "jobs": valid, "problems": [asdict(problem) for problem in problems]}, indent=2))
+    else:
+        for problem in problems:
+            click.echo(str(problem), err=True)
+        if problems:
+            click.echo(f"{plural(len(problems), 'problem')} found", err=True)
+        else:
+            for job in jobs:
+                click.echo(f"{job.file}: document {job.document} ({job.name}): valid")
+    if problems:
+        raise SystemExit(EXIT_BAD_INPUT)
+
+
+def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
+    """Return jobs and problems of the files. A file that cannot be read does not hide the problems of the others."""
+    manifests: list[Manifest] = []
+    problems: list[Problem] = []
+    try:
+        manifests = load_manifests(files)
+    except ManifestError as error:
+        problems += error.problems
+        manifests = error.manifests
+    try:
+        manifests = validate_jobs(manifests)
+    except ManifestError as error:
+        problems += error.problems
+    order = {file: index for index, file in enumerate(files)}
+    problems.sort(key=lambda problem: (order[problem.file], problem.document, problem.line))
+    return manifests, problems

@@ -1,0 +1,128 @@
+"""The embedded control plane: the same operator on an in-memory API server, with the other parts of a cluster that it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from diloco.contract import SYNCER_PORT
+from diloco_operator.api.crd import build_crd
+from diloco_operator.api.names import CUSTOM_RESOURCES
+from diloco_operator.kube.client import Client, Obj
+from diloco_operator.operator import Operator
+from diloco_operator.reconcile import OperatorConfig
+from diloco_operator.report import Report
+from diloco_operator.telemetry import JobKey, SyncerWatcher
+from diloco_operator.timeouts import TelemetryTimeouts
+
+from diloco_local.addresses import Addresses, Network
+from diloco_local.background_tasks import BackgroundTasks
+from diloco_local.claim_binder import ClaimBinder
+from diloco_local.faults import Fault, FaultInjector, Fired
+from diloco_local.kubelet import Kubelet
+from diloco_local.kubelet_context import KubeletContext
+from diloco_local.memory import MemoryApi
+from diloco_local.nodes import NodeLifecycle
+from diloco_local.processes import Priority, Supervisor
+from diloco_local.scheduler import Scheduler
+from diloco_local.short_paths import ShortPaths
+from diloco_local.state_dir import StateDir
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTiming:
+    """Seconds. The defaults are those of a cluster."""
+
+    eviction: float = 300.0
+    """From a node's failure to the eviction of its pods."""
+    heartbeat: float = 300.0
+    volume_sync: float = 10.0
+    """How often pods get changes of the ConfigMaps and Secrets that they mount."""
+    streams: TelemetryTimeouts = field(default_factory=lambda: TelemetryTimeouts(interval=1.0, notify_interval=1.0))
+
+
+class LocalControlPlane:
+    """An async context manager. Leaving it kills every process; volumes and logs stay in the state directory.
+
+    Create jobs through `client`. `failed` becomes the exception of the first background task that fails. The caller must leave the
+    control plane then.
+    """
+
+    def __init__(
+        self, state_dir: Path, nodes: Sequence[Obj], *, operator_config: OperatorConfig | None = None, faults: Sequence[Fault] = (),
+        on_fault: Callable[[Fired], None] = lambda _: None, environment: Mapping[str, str] | None = None,
+        working_directory: Path | None = None, timing: LocalTiming | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        priority: Priority = Priority.LOW, on_report: Callable[[JobKey, Report], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Make a control plane with these nodes; `on_report` gets every report of a syncer."""
+        self.state_dir = StateDir(state_dir)
+        self._node_manifests = nodes
+        self._config = operator_config or OperatorConfig(progress_interval=1.0)
+        self._faults = faults
+        self._on_fault = on_fault
+        self._environment = environment or {}
+        self._working_directory = working_directory or Path.cwd()
+        self._timing = timing or LocalTiming()
+        self._sleep = sleep
+        self._priority = priority
+        self._on_report = on_report
+        self._stack = contextlib.AsyncExitStack()
+        self.client: Client
+        self.kubelet: Kubelet
+        self.nodes: NodeLifecycle
+        self.injector: FaultInjector
+        self.supervisor: Supervisor
+        self.failed: asyncio.Future[None]
+
+    async def __aenter__(self) -> Self:
+        """Raise StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, BadNode."""
+        async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(self.state_dir)
+            network = Network.reserve(random.Random())  # noqa: S311 - not a secret
+            stack.callback(network.close)
+            short_paths = ShortPaths()
+            stack.callback(short_paths.close)
+            tasks = BackgroundTasks()
+            self.failed = tasks.failed
+            self.supervisor = await stack.enter_async_context(Supervisor(self._priority))
+            network.check_port(SYNCER_PORT, "the syncer of every job")
+            self.client = client = MemoryApi()
+            context = KubeletContext(
+                client, self.supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
+                chosen_environment=self._environment, short_paths=short_paths, sleep=self._sleep, volume_sync=self._timing.volume_sync,
+            )  # fmt: skip
+            self.kubelet = Kubelet(context)
+            self.nodes = NodeLifecycle(
+                client, self.kubelet, context, self._node_manifests,
+                eviction_seconds=self._timing.eviction, heartbeat_seconds=self._timing.heartbeat,
+            )  # fmt: skip
+            self.injector = FaultInjector(client, self.kubelet, self._faults, self._on_fault)
+            stack.push_async_callback(tasks.stop)
+            await self._prepare()
+            tasks.run("scheduler", Scheduler(client).run)
+            tasks.run("claims", ClaimBinder(client, self.state_dir.path).run)
+            tasks.run("kubelet", self.kubelet.run)
+            tasks.run("nodes", self.nodes.run)
+            tasks.run("operator", self._operator().run)
+            tasks.run("faults", self.injector.run, may_end=True)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._stack.aclose()
+
+    def _operator(self) -> Operator:
+        rng = random.random
+        telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._on_report)
+        return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, rng=rng)
+
+    async def _prepare(self) -> None:
+        await self.client.create(CUSTOM_RESOURCES, build_crd())
+        await self.nodes.register()

@@ -1,0 +1,107 @@
+"""Runs the export in a pod of `kubectl diloco export`, as a kubelet runs the program of `kubectl exec`, over a WebSocket.
+
+The server answers every process that reaches this machine's loopback addresses, so it runs this one program only, on the volume of a pod
+that was made for it, with options that write nothing.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+
+from aiohttp import WSMsgType, web
+from diloco import contract
+from diloco_operator.kube.rest.pod_exec import PROTOCOL, Channel
+
+from diloco_local.environment import Command
+
+_BLOCK = 1 << 16
+_OPTIONS = ("--step", "--dtype")
+
+type Programs = Callable[[str, str, str, Sequence[str]], Command | None]
+"""(namespace, pod, container, words) to what it is on this machine; None: no such pod of an export runs."""
+
+
+class ExecEndpoint:
+    """Answers `GET /exec/<namespace>/<pod>/<container>?command=…`."""
+
+    def __init__(self, programs: Programs) -> None:
+        self._programs = programs
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        namespace, pod, container = (request.match_info[part] for part in ("namespace", "pod", "container"))
+        return await self.run(request, namespace, pod, container)
+
+    async def run(self, request: web.BaseRequest, namespace: str, pod: str, container: str) -> web.StreamResponse:
+        """Return the answer to a request for this container."""
+        words = request.query.getall("command", [])
+        if not _is_export(words):
+            return web.Response(status=403, text="simulated nodes run no programs in pods, except those of `kubectl diloco export`\n")
+        program = self._programs(namespace, pod, container, words)
+        if program is None:
+            return web.Response(status=404, text=f"no container {container} of an export runs in pod {namespace}/{pod}\n")
+        socket = web.WebSocketResponse(protocols=(PROTOCOL,))
+        if not socket.can_prepare(request).ok:
+            return web.Response(status=400, text=f"simulated nodes run programs over a WebSocket with {PROTOCOL} only\n")
+        await socket.prepare(request)
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *program.argv, env=dict(program.env), cwd=program.cwd, stdin=pipe, stdout=pipe, stderr=pipe
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        answering = asyncio.create_task(_answers(socket, process))
+        try:
+            with contextlib.suppress(ConnectionError):  # the client has gone
+                await asyncio.gather(
+                    _forward(process.stdout, socket, Channel.STDOUT), _forward(process.stderr, socket, Channel.STDERR), process.wait()
+                )
+                await socket.send_bytes(bytes([Channel.END]) + _status(process.returncode or 0))
+                await socket.close()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            answering.cancel()
+            await asyncio.gather(answering, return_exceptions=True)
+        return socket
+
+
+def _is_export(words: Sequence[str]) -> bool:
+    """Recognize `PYTHON -m diloco.export /var/lib/diloco`, and options that only choose what is read."""
+    options = words[4:]
+    return (
+        list(words[:4]) == ["python", "-m", "diloco.export", contract.MOUNT_STATE]
+        and len(options) % 2 == 0
+        and all(option in _OPTIONS for option in options[::2])
+    )
+
+
+async def _forward(stream: asyncio.StreamReader, socket: web.WebSocketResponse, channel: Channel) -> None:
+    while piece := await stream.read(_BLOCK):
+        await socket.send_bytes(bytes([channel]) + piece)
+
+
+async def _answers(socket: web.WebSocketResponse, process: asyncio.subprocess.Process) -> None:
+    """Copy from the client to the program's stdin; when the client goes, the program ends."""
+    assert process.stdin is not None
+    with contextlib.suppress(ConnectionError):
+        async for message in socket:
+            if message.type is WSMsgType.BINARY and message.data[:1] == bytes([Channel.STDIN]):
+                process.stdin.write(message.data[1:])
+                await process.stdin.drain()
+    if process.returncode is None:
+        process.kill()
+
+
+def _status(code: int) -> bytes:
+    """Report the end of a program as a kubelet does."""
+    if code == 0:
+        return json.dumps({"metadata": {}, "status": "Success"}).encode()
+    cause = {"reason": "ExitCode", "message": str(code)}
+    message = f"command terminated with non-zero exit code: exit status {code}"
+    return json.dumps({"status": "Failure", "reason": "NonZeroExitCode", "message": message, "details": {"causes": [cause]}}).encode()

@@ -1,0 +1,334 @@
+"""`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/contract tests it.
+
+See docs/decisions/0021-in-memory-api-server.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from diloco_operator.kube.client import (
+    BadRequest,
+    EventType,
+    Gone,
+    Obj,
+    ObjList,
+    PatchType,
+    Resource,
+    Unavailable,
+    WatchEvent,
+)
+
+from diloco_local.memory import scale as scales
+from diloco_local.memory.copy_json import copy_json, copy_json_without_nulls
+from diloco_local.memory.crds import DEFINITIONS, kinds_of
+from diloco_local.memory.filters import selection
+from diloco_local.memory.kinds import Kind
+from diloco_local.memory.merge import merge_patch
+from diloco_local.memory.server import Server
+from diloco_local.memory.watch import watch_table
+
+type Hook = Callable[[str, Resource, str, str], None]
+"""`hook(verb, resource, namespace, name)`; verb is get, list, watch, create, update, patch, delete, bind or evict. May raise."""
+
+WRITE_VERBS = frozenset(("create", "update", "patch", "delete", "bind", "evict"))
+_PODS = Resource("", "v1", "Pod", "pods")
+_MAX_CONTINUED = 256
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class MemoryApi:
+    """An API server in memory. Implements `kube.client.Client`; lives in one event loop.
+
+    Objects handed out are the caller's own, except for metadata.managedFields[].fieldsV1, which must not be edited.
+
+    `clock` gives the time of every timestamp, timezone-aware. Time-outs and bookmarks of watches use the event loop's clock.
+    `random` makes uids and generated names; with a seed they repeat. `window`: the number of changes of each kind at which watches can
+    begin. `before` and `after` are called around every request, also around reads. An error from `before` rejects the request. An error
+    from `after` loses the answer of a request that took effect (not called for watch). `writes` counts the writes that took effect.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], datetime] = _now,
+        random: random_module.Random | None = None,
+        window: int = 100_000,
+        bookmark_seconds: float = 60.0,
+        before: Hook | None = None,
+        after: Hook | None = None,
+    ) -> None:
+        self.before = before
+        self.after = after
+        self.writes = 0
+        # Uids must be unique, not secret.
+        self._server = Server(clock=clock, random=random or random_module.Random(), window=window)  # noqa: S311
+        self._bookmark_seconds = bookmark_seconds
+        self._continued: OrderedDict[str, tuple[str, list[Obj]]] = OrderedDict()
+        self._interruptions = 0
+
+    # --- reads --------------------------------------------------------------------------------------------------------
+    async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
+        self._enter("get", resource, namespace, name)
+        kind = self._server.kind(resource, subresource)
+        obj = self._server.existing(kind, namespace, name)
+        answer: Obj = scales.scale_of(kind, obj) if subresource == "scale" else _handed_out(obj)
+        self._leave("get", resource, namespace, name)
+        return answer
+
+    async def list(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+        limit: int = 0,
+        continue_token: str = "",
+    ) -> ObjList:
+        self._enter("list", resource, namespace, "")
+        kind = self._server.kind(resource)
+        if continue_token:
+            found = self._continued.get(continue_token)
+            if found is None:
+                raise Gone(410, "Expired", "The provided continue parameter is too old to display a consistent list result. List again.")
+            version, objs = found
+        else:
+            matches = selection(kind, label_selector, field_selector)
+            objs = [obj for obj in self._server.table(kind).all(namespace) if matches(obj)]
+            version = str(self._server.store.version)
+        token = ""
+        if limit and len(objs) > limit:
+            token = f"{version}.{self._server.random.getrandbits(64):x}"
+            self._continued[token] = (version, objs[limit:])
+            if len(self._continued) > _MAX_CONTINUED:
+                self._continued.popitem(last=False)
+            objs = objs[:limit]
+        self._leave("list", resource, namespace, "")
+        return ObjList([_handed_out(obj) for obj in objs], version, token)
+
+    async def watch(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+        timeout_seconds: float,
+        allow_bookmarks: bool = True,
+    ) -> AsyncIterator[WatchEvent]:
+        self._enter("watch", resource, namespace, "")
+        store, kind = self._server.store, self._server.kind(resource)
+        try:
+            version = int(resource_version or 0)
+        except ValueError:
+            raise BadRequest(400, "BadRequest", f"invalid resource version {resource_version!r}") from None
+        begun = self._interruptions
+
+        def bookmark(at: int) -> WatchEvent:
+            meta = {"resourceVersion": str(at)}
+            return WatchEvent(EventType.BOOKMARK, {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
+
+        async for event in watch_table(
+            store,
+            self._server.table(kind),
+            namespace,
+            selection(kind, label_selector, field_selector),
+            version=version,
+            timeout_seconds=timeout_seconds,
+            bookmark=bookmark if allow_bookmarks else None,
+            bookmark_seconds=self._bookmark_seconds,
+            copied=_handed_out,
+            broken=lambda: Unavailable(503, "ServiceUnavailable", "connection lost") if self._interruptions > begun else None,
+        ):
+            yield event
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+    async def create(
+        self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
+    ) -> Obj:
+        mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
+        kind = await self._begin("create", resource, namespace, name)
+        stored = self._server.create(kind, mine, field_manager, dry_run=dry_run)
+        answer = _metadata_of(stored) if metadata_only else _handed_out(stored)
+        if dry_run:
+            self._leave("create", resource, namespace, name)
+            return answer
+        return self._answer("create", resource, namespace, stored["metadata"]["name"], answer)
+
+    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
+        mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
+        kind = await self._begin("update", resource, namespace, name, subresource)
+        old = self._server.existing(kind, namespace, name)
+        if subresource == "scale":
+            answer = self._server.set_scale(kind, old, mine, field_manager)
+        else:
+            answer = _handed_out(self._server.replace(kind, mine, old, subresource, field_manager))
+        return self._answer("update", resource, namespace, name, answer)
+
+    async def patch(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Obj,
+        *,
+        type: PatchType,
+        subresource: str = "",
+        field_manager: str = "",
+        force: bool = False,
+        metadata_only: bool = False,
+    ) -> Obj:
+        mine = _received(patch, nulls=type is PatchType.MERGE or self._server.keeps_nulls(resource))
+        kind = await self._begin("patch", resource, namespace, name, subresource)
+        if type is PatchType.APPLY:
+            stored = self._server.apply(kind, namespace, name, mine, subresource, field_manager, force=force)
+            return self._answer("patch", resource, namespace, name, _metadata_of(stored) if metadata_only else _handed_out(stored))
+        old = self._server.existing(kind, namespace, name)
+        if subresource == "scale":
+            answer = self._server.set_scale(kind, old, merge_patch(scales.scale_of(kind, old), mine), field_manager)
+        else:
+            new = merge_patch(old, mine)
+            if not isinstance(new.get("metadata"), dict):
+                raise BadRequest(400, "BadRequest", "metadata must be a map")
+            answer = _handed_out(self._server.update(kind, new, old, subresource, field_manager))
+        return self._answer("patch", resource, namespace, name, _metadata_of(answer) if metadata_only else answer)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: str = "Background",
+    ) -> None:
+        kind = await self._begin("delete", resource, namespace, name)
+        obj = self._server.existing(kind, namespace, name)
+        self._server.delete(kind, obj, grace=grace_seconds, uid=uid, resource_version=resource_version, propagation=propagation)
+        self._answer("delete", resource, namespace, name, {})
+
+    async def bind(self, namespace: str, name: str, node: str) -> None:
+        kind = await self._begin("bind", _PODS, namespace, name)
+        self._server.bind(kind, self._server.existing(kind, namespace, name), node)
+        self._answer("bind", _PODS, namespace, name, {})
+
+    async def evict(self, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "") -> None:
+        """Evict a pod: there are no PodDisruptionBudgets here, so none can block an eviction."""
+        kind = await self._begin("evict", _PODS, namespace, name)
+        self._server.evict(kind, self._server.existing(kind, namespace, name), grace=grace_seconds, uid=uid)
+        self._answer("evict", _PODS, namespace, name, {})
+
+    # --- for tests and the embedded default ---------------------------------------------------------------------------
+    def compact(self) -> None:
+        """Compact all history, as etcd does after a while: older versions and continue tokens are `Gone`."""
+        self._server.store.compact()
+        self._continued.clear()
+
+    def interrupt_watches(self) -> None:
+        """End every open watch, as a restart of the server does: each raises `Unavailable`."""
+        self._interruptions += 1
+        self._server.store.wake()
+
+    def dump(self) -> dict[str, Any]:
+        """Return the whole state as JSON."""
+        store = self._server.store
+        objects = [copy_json(obj) for table in store.tables.values() for obj in table.all()]
+        return {"resourceVersion": store.version, "addresses": self._server.addresses, "objects": objects}
+
+    @classmethod
+    def restore(
+        cls,
+        state: Mapping[str, Any],
+        *,
+        clock: Callable[[], datetime] = _now,
+        random: random_module.Random | None = None,
+        before: Hook | None = None,
+        after: Hook | None = None,
+    ) -> MemoryApi:
+        """Return a server that continues from a `dump()`. Its history is compacted: watches list again."""
+        api = cls(clock=clock, random=random, before=before, after=after)
+        server, store = api._server, api._server.store
+        namespaces = store.tables["", "namespaces"]
+        for obj in [*namespaces.all()]:
+            store.remove(namespaces, obj)
+        objects: list[Obj] = [copy_json(obj) for obj in state["objects"]]
+        for obj in sorted(objects, key=lambda each: each["kind"] != DEFINITIONS.resource.kind):
+            kind = server.kind_of(obj)
+            if kind is DEFINITIONS:
+                for made in kinds_of(obj):
+                    server.register(made)
+            # A new CRD may know fields that the object was stored without: API servers fill in defaults when they read from etcd.
+            store.load(server.table(kind), kind.structural.completed(obj) if kind.structural else obj)
+        store.version = int(state["resourceVersion"])
+        server.addresses = int(state["addresses"])
+        api.compact()
+        return api
+
+    # --- around every request -----------------------------------------------------------------------------------------
+    async def _begin(self, verb: str, resource: Resource, namespace: str, name: str, subresource: str = "") -> Kind:
+        """Let other tasks run before a write, as they do while a request travels. The write itself is one atomic step."""
+        await asyncio.sleep(0)
+        self._enter(verb, resource, namespace, name)
+        return self._server.kind(resource, subresource)
+
+    def _answer(self, verb: str, resource: Resource, namespace: str, name: str, answer: Obj) -> Obj:
+        self.writes += 1
+        self._leave(verb, resource, namespace, name)
+        return answer
+
+    def _enter(self, verb: str, resource: Resource, namespace: str, name: str) -> None:
+        if self.before:
+            self.before(verb, resource, namespace, name)
+
+    def _leave(self, verb: str, resource: Resource, namespace: str, name: str) -> None:
+        if self.after:
+            self.after(verb, resource, namespace, name)
+
+
+def _received(obj: Obj, *, nulls: bool) -> Obj:
+    """Return the server's own copy of what a client sent."""
+    try:
+        mine: Obj = copy_json(obj) if nulls else copy_json_without_nulls(obj)
+    except TypeError as error:
+        raise BadRequest(400, "BadRequest", f"the object is not JSON: {error}") from error
+    if not isinstance(mine, dict) or not isinstance(mine.get("metadata") or {}, dict):
+        raise BadRequest(400, "BadRequest", "the object and its metadata must be maps")
+    return mine
+
+
+def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
+    """Return a whole object, its namespace and its name."""
+    mine = _received(obj, nulls=nulls)
+    meta = mine["metadata"] = copy_json_without_nulls(mine.get("metadata") or {})
+    return mine, meta.get("namespace", ""), meta.get("name", "")
+
+
+def _metadata_of(obj: Obj) -> Obj:
+    """Return what a server answers to a request for metadata only."""
+    return _handed_out({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj["metadata"]})
+
+
+def _handed_out(obj: Obj) -> Obj:
+    """Return a copy of a stored object for the caller. fieldsV1 is shared, since no caller edits it: its copy would double the cost of
+    answers."""
+    meta = obj["metadata"]
+    managed = meta.get("managedFields")
+    if not managed:
+        whole: Obj = copy_json(obj)
+        return whole
+    out: Obj = {key: copy_json(value) for key, value in obj.items() if key != "metadata"}
+    out["metadata"] = {key: copy_json(value) for key, value in meta.items() if key != "managedFields"}
+    out["metadata"]["managedFields"] = [dict(entry) for entry in managed]
+    return out

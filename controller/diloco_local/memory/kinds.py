@@ -1,0 +1,75 @@
+"""What the server knows of a kind: its properties, and the functions that fill in defaults and validate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from diloco_operator.kube.client import Cause, Obj, Resource
+
+from diloco_local.memory.meta import SUBDOMAIN
+from diloco_local.memory.schema import Structural
+from diloco_local.memory.structural import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Paths of the numbers of the scale subresource."""
+
+    spec_replicas: tuple[str, ...]
+    status_replicas: tuple[str, ...]
+    selector: tuple[str, ...] = ()
+
+
+def _nothing(obj: Obj) -> None:
+    """Set no defaults."""
+
+
+def _always_valid(obj: Obj, old: Obj | None) -> list[Cause]:
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    resource: Resource
+    node: Node
+    """How fields merge and how ownership works; `Node(preserve=True, root=True)`: lists are atomic."""
+    structural: Structural | None = None
+    """For a custom resource: fills in defaults, prunes and validates."""
+    status: bool = False
+    """Whether status is a subresource."""
+    keeps_status_on_create: bool = False
+    generation: bool = False
+    graceful: bool = False
+    """Deletion waits for a kubelet (pods)."""
+    unconditional_update: bool = True
+    """False: an update must carry resourceVersion."""
+    name_rule: str = SUBDOMAIN
+    scale: Scale | None = None
+    selectable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Field selector -> path, besides metadata.name and metadata.namespace."""
+    default: Callable[[Obj], None] = _nothing
+    """Fills defaults into the object, in place."""
+    initialize: Callable[[Obj], None] = _nothing
+    """Sets the status of a new object, in place."""
+    validate: Callable[[Obj, Obj | None], list[Cause]] = _always_valid
+    """Errors of a new object, or of an update of the old one."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.resource.group, self.resource.plural
+
+    @property
+    def title(self) -> str:
+        """The resource's name in messages: `pods`, `dilocojobs.diloco.dev`."""
+        return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
+
+
+def at_path(obj: Obj, path: tuple[str, ...]) -> object:
+    """Return the value at a path; None: there is none."""
+    value: object = obj
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value

@@ -1,0 +1,203 @@
+"""Defaulting, pruning and validation of objects by a CRD's structural schema, as an API server does it. Pure.
+
+`Structural` is the compiled form. The module's functions compile a schema on first use and remember the last few. A schema must not change
+after its first use.
+
+See docs/decisions/0020-cel-evaluation.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from diloco_operator.kube.client import Cause, Obj
+
+from diloco_local.memory.copy_json import copy_json
+from diloco_local.memory.structural import IMPLICIT, MISSING, Node, compile_schema
+from diloco_local.memory.validation import Validator
+
+UNCHECKED = Cause(
+    "<nil>",
+    "Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation",
+)
+# Anchored: the value in a message may contain anything.
+_BLOCKING = re.compile(
+    r"\A(Required|Unsupported) value|must have at most \d+ (characters|items|properties)\Z|must be of type [a-z ]+(, not [a-z]+)?\Z"
+)
+_REMEMBERED = 32
+_compiled: dict[int, tuple[Mapping[str, Any], Structural]] = {}
+
+
+class Structural:
+    """A compiled openAPIV3Schema. `problems`: errors of the schema itself. Use it only if there are none."""
+
+    def __init__(self, schema: Mapping[str, Any], *, path: str = "openAPIV3Schema") -> None:
+        self.root, self.problems = compile_schema(schema, path=path)
+        if not self.problems:
+            self._check_defaults(self.root, path)
+
+    def apply_defaults(self, obj: Obj) -> Obj:
+        """Return a copy with defaults, and without nulls where the schema allows none."""
+        filled: Obj = copy_json(obj)
+        _fill(self.root, filled)
+        return filled
+
+    def completed(self, obj: Obj, old: Obj | None = None) -> Obj:
+        """Return the object pruned and with defaults. Parts that are identical with those of `old` are complete already and shared with
+        `obj`."""
+        out: Obj = {}
+        removed: list[str] = []
+        for name, value in obj.items():
+            child = self.root.child(name)
+            if name in IMPLICIT or (old is not None and value is old.get(name, MISSING)) or (child is None and self.root.preserve):
+                out[name] = value
+            elif child is not None and not (value is None and child.types and not child.nullable):
+                out[name] = copy_json(value)
+                _prune(child, out[name], name, removed)
+                _fill(child, out[name])
+        for name, child in self.root.properties.items():
+            if name not in out and child.default is not MISSING:
+                out[name] = copy_json(child.default)
+                _fill(child, out[name])
+        return out
+
+    def prune(self, obj: Obj) -> tuple[Obj, list[str]]:
+        """Return a copy without the fields that the schema does not know, and their paths."""
+        kept: Obj = copy_json(obj)
+        removed: list[str] = []
+        _prune(self.root, kept, "", removed)
+        return kept, removed
+
+    def validate(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
+        """Return every error at once: schema and CEL rules. `old` switches on transition rules and ratcheting.
+
+        Ratcheting, as in Kubernetes: parts that an update leaves unchanged are not rejected for rules that they broke already. A rule is
+        not evaluated if the structure below its node is wrong.
+        """
+        return Validator().run(self.root, obj, MISSING if old is None else old)
+
+    def violations(self, obj: Obj, old: Obj | None = None) -> list[Cause]:
+        """Return the errors that an API server answers for an object. Unlike `validate` this evaluates either every rule or, after certain
+        errors in the structure, none, and then says so."""
+        validator = Validator(skip_broken=False)
+        causes = validator.run(self.root, obj, MISSING if old is None else old)
+        structural = [cause for index, cause in enumerate(causes) if index not in validator.from_rules]
+        return [*structural, UNCHECKED] if any(map(_blocks_rules, structural)) else causes
+
+    def forbidden_nulls(self, obj: Obj) -> list[Cause]:
+        """Return every null where the schema allows none. Server-side apply can make them; all other writes drop them."""
+        found: list[Cause] = []
+        _find_nulls(self.root, obj, "", found)
+        return found
+
+    def _check_defaults(self, node: Node, path: str) -> None:
+        if node.default is not MISSING:
+            value = copy_json(node.default)
+            _fill(node, value)
+            removed: list[str] = []
+            _prune(node, value, f"{path}.default", removed)
+            self.problems += [Cause(name, "Invalid value: not in the schema") for name in removed]
+            self.problems += Validator().run(node, value, MISSING, path=f"{path}.default")
+        for name, child in node.properties.items():
+            self._check_defaults(child, f"{path}.properties[{name}]")
+        if node.additional:
+            self._check_defaults(node.additional, f"{path}.additionalProperties")
+        if node.items:
+            self._check_defaults(node.items, f"{path}.items")
+
+
+def structural(schema: Mapping[str, Any]) -> Structural:
+    """Return the compiled form of a schema. Raises ValueError if the schema is wrong."""
+    known = _compiled.get(id(schema))
+    if known and known[0] is schema:
+        return known[1]
+    compiled = Structural(schema)
+    if compiled.problems:
+        raise ValueError("; ".join(f"{cause.field}: {cause.message}" for cause in compiled.problems))
+    while len(_compiled) >= _REMEMBERED:
+        _compiled.pop(next(iter(_compiled)))
+    _compiled[id(schema)] = (schema, compiled)  # the reference keeps the schema's id from being reused
+    return compiled
+
+
+def apply_defaults(schema: Mapping[str, Any], obj: Obj) -> Obj:
+    """Return a copy of `obj` with the defaults of `schema` (openAPIV3Schema), like an API server's."""
+    return structural(schema).apply_defaults(obj)
+
+
+def prune(schema: Mapping[str, Any], obj: Obj) -> tuple[Obj, list[str]]:
+    """Return a copy of `obj` without fields unknown to `schema`, and their paths, `spec.pools[0].colour`."""
+    return structural(schema).prune(obj)
+
+
+def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> list[Cause]:
+    """Return every error of `obj` at once, CEL rules included; empty: valid. `old`: the object before, for an update.
+
+    Paths are as Kubernetes writes them: `spec.pools[0].topology`. Expects defaults filled in: `apply_defaults` first.
+    """
+    return structural(schema).validate(obj, old)
+
+
+def _blocks_rules(cause: Cause) -> bool:
+    """Say whether Kubernetes evaluates no rule: a field is missing, too long, of the wrong type, or not in its enum."""
+    return _BLOCKING.search(cause.message) is not None
+
+
+def _find_nulls(node: Node, value: Any, path: str, found: list[Cause]) -> None:
+    if value is None:
+        if node.types and not node.nullable:
+            expected = " or ".join(sorted(node.types))
+            found.append(Cause(path, f'Invalid value: "null": {path} in body must be of type {expected}: "null"'))
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            child = node.child(name)
+            if child is not None and not (node.root and name in IMPLICIT):
+                _find_nulls(child, each, f"{path}.{name}" if path else name, found)
+    elif isinstance(value, list) and node.items:
+        for index, each in enumerate(value):
+            _find_nulls(node.items, each, f"{path}[{index}]", found)
+
+
+def _fill(node: Node, value: Any) -> None:
+    if isinstance(value, dict):
+        for name, child in node.properties.items():
+            present = value.get(name, MISSING)
+            if present is None and not child.nullable and child.types:
+                del value[name]
+                present = MISSING
+            if present is MISSING:
+                if child.default is MISSING:
+                    continue
+                present = value[name] = copy_json(child.default)
+            if isinstance(present, (dict, list)):
+                _fill(child, present)
+        if node.additional:
+            for name, each in value.items():
+                if name not in node.properties and isinstance(each, (dict, list)):
+                    _fill(node.additional, each)
+    elif isinstance(value, list) and node.items:
+        for each in value:
+            if isinstance(each, (dict, list)):
+                _fill(node.items, each)
+
+
+def _prune(node: Node, value: Any, path: str, removed: list[str]) -> None:
+    if isinstance(value, dict):
+        for name in list(value):
+            if (node.root or node.embedded) and name in IMPLICIT:
+                continue
+            child = node.child(name)
+            at = f"{path}.{name}" if path else name
+            if child is not None:
+                if isinstance(value[name], (dict, list)):
+                    _prune(child, value[name], at, removed)
+            elif not node.preserve:
+                del value[name]
+                removed.append(at)
+    elif isinstance(value, list) and node.items:
+        for index, each in enumerate(value):
+            if isinstance(each, (dict, list)):
+                _prune(node.items, each, f"{path}[{index}]", removed)

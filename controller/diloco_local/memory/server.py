@@ -1,0 +1,362 @@
+"""From a request to the store: the meaning of a write for a kind. Synchronous; each method is one atomic step.
+
+Stored objects are shared with history and watchers and never changed in place. Methods return stored objects.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import uuid
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from diloco_operator.kube.client import (
+    AlreadyExists,
+    BadRequest,
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Obj,
+    Resource,
+    Unavailable,
+)
+
+from diloco_local.memory import scale as scales
+from diloco_local.memory.builtin import NAMESPACES, builtin_kinds
+from diloco_local.memory.collector import Collector, stamp
+from diloco_local.memory.copy_json import copy_json, copy_json_without_nulls
+from diloco_local.memory.crds import DEFINITIONS, established, kinds_of
+from diloco_local.memory.errors import conflict, invalid, modified, not_found
+from diloco_local.memory.kinds import Kind
+from diloco_local.memory.meta import metadata_causes
+from diloco_local.memory.ownership import after_create, after_update, apply
+from diloco_local.memory.schema import UNCHECKED
+from diloco_local.memory.store import Store, Table
+from diloco_local.memory.values import show
+
+_SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_SYSTEM_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace", "name")
+_IMMUTABLE_METADATA = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_DEFAULT_MANAGER = "unknown"
+
+type Managed = list[dict[str, Any]]
+
+
+class Server:
+    def __init__(self, *, clock: Callable[[], datetime], random: random_module.Random, window: int) -> None:
+        self.store = Store(window)
+        self.random = random
+        self._clock = clock
+        self.addresses = 0
+        """Number of cluster IPs in use."""
+        self._served: dict[tuple[str, str, str], Kind] = {}
+        self._kinds: dict[tuple[str, str], Kind] = {}
+        self._collector = Collector(self.store, clock, self._kinds, self._unregister)
+        for kind in (*builtin_kinds(self._next_address), DEFINITIONS):
+            self.register(kind)
+        for name in _SYSTEM_NAMESPACES:
+            self.create(self.kind(NAMESPACES), {"metadata": {"name": name}}, "")
+
+    # --- kinds --------------------------------------------------------------------------------------------------------
+    def register(self, kind: Kind) -> None:
+        resource = kind.resource
+        self._served[resource.group, resource.version, resource.plural] = kind
+        self._kinds[kind.key] = kind
+        self.store.table(*kind.key)
+
+    def _unregister(self, crd: Obj) -> None:
+        key = (crd["spec"]["group"], crd["spec"]["names"]["plural"])
+        self._kinds.pop(key, None)
+        for served in [each for each in self._served if (each[0], each[2]) == key]:
+            del self._served[served]
+
+    def kind(self, resource: Resource, subresource: str = "") -> Kind:
+        kind = self._served.get((resource.group, resource.version, resource.plural))
+        offered = kind is not None and (
+            not subresource or (subresource == "status" and kind.status) or (subresource == "scale" and kind.scale is not None)
+        )
+        if kind is None or not offered:
+            what = f"{resource.plural}/{subresource}" if subresource else resource.plural
+            raise NotFound(404, "NotFound", f"the server could not find the requested resource ({what} in {resource.api_version})")
+        return kind
+
+    def keeps_nulls(self, resource: Resource) -> bool:
+        """Return whether nulls are kept: in a custom resource the schema gives them a meaning, in a built-in kind they have none."""
+        kind = self._served.get((resource.group, resource.version, resource.plural))
+        return kind is not None and kind.structural is not None
+
+    def kind_of(self, obj: Obj) -> Kind:
+        for kind in self._served.values():
+            if kind.resource.kind == obj["kind"] and kind.resource.api_version == obj["apiVersion"]:
+                return kind
+        raise NotFound(404, "NotFound", f"no kind {obj['kind']} in {obj['apiVersion']}")
+
+    def table(self, kind: Kind) -> Table:
+        return self.store.tables[kind.key]
+
+    def existing(self, kind: Kind, namespace: str, name: str) -> Obj:
+        obj = self.table(kind).get(namespace if kind.resource.namespaced else "", name)
+        if obj is None:
+            raise not_found(kind, name)
+        return obj
+
+    # --- writes -------------------------------------------------------------------------------------------------------
+    def create(self, kind: Kind, obj: Obj, manager: str, managed: Managed | None = None, *, dry_run: bool = False) -> Obj:
+        """Create `obj`, which belongs to the server from now on. `managed`: the managedFields that an apply has computed. `dry_run`:
+        nothing is stored, and what the server gives to a new object, such as an address, is not given."""
+        meta = obj["metadata"]
+        _check_type(kind, obj)
+        self._check_namespace(kind, meta)
+        if meta.pop("resourceVersion", ""):
+            raise Unavailable(500, "InternalServerError", "resourceVersion should not be set on objects to be created")
+        if not meta.get("name"):
+            if not meta.get("generateName"):
+                raise invalid(kind, "", [Cause("metadata.name", "Required value: name or generateName is required")])
+            meta["name"] = self._generated(self.table(kind), meta.get("namespace", ""), meta["generateName"])
+        for name in ("selfLink", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
+            meta.pop(name, None)
+        time = stamp(self._clock())
+        meta["uid"] = str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+        meta["creationTimestamp"] = time
+        if kind.generation:
+            meta["generation"] = 1
+        if kind.status and not kind.keeps_status_on_create:
+            obj.pop("status", None)
+        obj = self._checked(kind, {**obj, "apiVersion": kind.resource.api_version, "kind": kind.resource.kind}, None)
+        if self.table(kind).get(meta.get("namespace", ""), meta["name"]) is not None:
+            raise AlreadyExists(409, "AlreadyExists", f'{kind.title} "{meta["name"]}" already exists')
+        meta["managedFields"] = after_create(obj, kind.node, manager or _DEFAULT_MANAGER, time) if managed is None else managed
+        if dry_run:
+            return obj
+        kind.initialize(obj)
+        return self._put(kind, established(obj, time) if kind is DEFINITIONS else obj, None)
+
+    def update(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str, managed: Managed | None = None) -> Obj:
+        """Replace `old` by `new`, as far as the (sub)resource may change it. No write if nothing changes."""
+        _check_type(kind, new)
+        _check_immutable_metadata(kind, new["metadata"], old["metadata"], subresource)
+        self._check_preconditions(kind, new["metadata"], old["metadata"])
+        new = _merge_writable(kind, new, old, subresource)
+        meta, old_meta = new["metadata"], old["metadata"]
+        added = set(meta.get("finalizers", ())) - set(old_meta.get("finalizers", ()))
+        if "deletionTimestamp" in old_meta and added:
+            forbidden = f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {sorted(added)}"
+            raise invalid(kind, meta["name"], [Cause("metadata.finalizers", forbidden)])
+        new = self._checked(kind, new, old)
+        if new == old and (managed is None or managed == old_meta["managedFields"]):
+            return old
+        if kind.generation and _spec_changed(kind, new, old):
+            meta["generation"] = old_meta["generation"] + 1
+        if managed is None:
+            managed = after_update(old, new, kind.node, manager or _DEFAULT_MANAGER, subresource, stamp(self._clock()))
+        meta["managedFields"] = managed
+        return self._put(kind, new, old)
+
+    def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str) -> Obj:
+        """Return an update with a whole object. Some kinds require a resourceVersion."""
+        meta = new["metadata"]
+        if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
+            raise self._uid_conflict(kind, meta["uid"], old["metadata"])
+        if not kind.unconditional_update and not meta.get("resourceVersion"):
+            raise invalid(kind, meta["name"], [Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")])
+        return self.update(kind, new, old, subresource, manager)
+
+    def apply(self, kind: Kind, namespace: str, name: str, config: Obj, subresource: str, manager: str, *, force: bool) -> Obj:
+        if not manager:
+            raise Invalid(
+                422,
+                "Invalid",
+                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
+                [Cause("fieldManager", "Required value: is required for apply patch")],
+            )
+        if subresource not in ("", "status"):
+            raise BadRequest(400, "BadRequest", f"apply to subresource {subresource!r} is not supported")
+        _check_type(kind, config)
+        meta = {"name": name, **({"namespace": namespace} if namespace else {}), **(config.get("metadata") or {})}
+        if meta["name"] != name or meta.get("namespace", "") != namespace:
+            raise BadRequest(400, "BadRequest", f"the name or namespace of the object does not match the request's: {namespace}/{name}")
+        if meta.pop("managedFields", None):
+            raise BadRequest(400, "BadRequest", "metadata.managedFields must be nil")
+        if kind.structural and (unknown := kind.structural.prune(config)[1]):
+            raise BadRequest(400, "BadRequest", f"failed to create typed patch object: .{unknown[0]}: field not declared in schema")
+        live = self.table(kind).get(namespace, name)
+        if live is None:
+            if subresource:
+                raise not_found(kind, name)
+            if meta.get("uid"):
+                missing = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
+                raise conflict(kind, name, missing)
+        else:
+            _check_immutable_metadata(kind, meta, live["metadata"], subresource)
+            self._check_preconditions(kind, meta, live["metadata"])
+        wanted = _appliable(kind, config, meta, subresource)
+        time, title = stamp(self._clock()), f'{kind.title} "{name}"'
+        result, managed = apply(live, wanted, kind.node, manager, subresource, time, force=force, name=title)
+        if live is None:
+            return self.create(kind, result, manager, managed)
+        if kind.structural is None:
+            result = copy_json_without_nulls(result)
+        elif nulls := kind.structural.forbidden_nulls(result):
+            raise invalid(kind, name, [*nulls, UNCHECKED])
+        return self.update(kind, result, live, subresource, manager, managed)
+
+    def set_scale(self, kind: Kind, old: Obj, scale: Obj, manager: str) -> Obj:
+        """Return the new Scale."""
+        return scales.scale_of(kind, self.update(kind, scales.scaled(kind, old, scale), old, "", manager))
+
+    def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str, resource_version: str, propagation: str) -> None:
+        if propagation not in ("Background", "Foreground", "Orphan"):
+            raise BadRequest(400, "BadRequest", f"propagation {propagation!r}: supported values: Background, Foreground, Orphan")
+        if grace is not None and grace < 0:
+            raise BadRequest(400, "BadRequest", f"the grace period must not be negative: {grace}")
+        meta = obj["metadata"]
+        for what, wanted, found in (("UID", uid, meta["uid"]), ("ResourceVersion", resource_version, meta["resourceVersion"])):
+            if wanted and wanted != found:
+                failed = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found})"
+                raise conflict(kind, meta["name"], f"Precondition failed: {failed}")
+        if kind.resource == NAMESPACES and meta["name"] in _SYSTEM_NAMESPACES:
+            raise Forbidden(403, "Forbidden", f'namespaces "{meta["name"]}" is forbidden: this namespace may not be deleted')
+        self._collector.delete(self.table(kind), obj, grace=grace, propagation=propagation)
+
+    def bind(self, kind: Kind, old: Obj, node: str) -> Obj:
+        name, spec = old["metadata"]["name"], old["spec"]
+        if "deletionTimestamp" in old["metadata"]:
+            raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host")
+        if spec.get("nodeName"):
+            raise conflict(kind, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
+        if spec.get("schedulingGates"):
+            raise conflict(kind, name, f"pod {name} has non-empty .spec.schedulingGates")
+        meta = {**old["metadata"], "generation": old["metadata"]["generation"] + 1}
+        status = self._with_condition(old, "PodScheduled")
+        return self.store.put(self.table(kind), {**old, "metadata": meta, "spec": {**spec, "nodeName": node}, "status": status})
+
+    def evict(self, kind: Kind, old: Obj, *, grace: int | None, uid: str) -> None:
+        if uid and uid != old["metadata"]["uid"]:
+            raise self._uid_conflict(kind, uid, old["metadata"])
+        status = self._with_condition(old, "DisruptionTarget", "EvictionByEvictionAPI", "Eviction API: evicting")
+        marked = self.store.put(self.table(kind), {**old, "metadata": dict(old["metadata"]), "status": status})
+        self._collector.delete(self.table(kind), marked, grace=grace, propagation="Background")
+
+    # --- parts of them ------------------------------------------------------------------------------------------------
+    def _put(self, kind: Kind, obj: Obj, old: Obj | None) -> Obj:
+        stored = self.store.put(self.table(kind), obj)
+        if kind is DEFINITIONS:
+            for made in kinds_of(stored):
+                self.register(made)
+        self._collector.written(self.table(kind), stored, old)
+        return stored
+
+    def _checked(self, kind: Kind, obj: Obj, old: Obj | None) -> Obj:
+        """Return the object, pruned and with defaults. Raises `Invalid` with all its errors."""
+        name = obj["metadata"]["name"]
+        try:
+            causes = metadata_causes(obj, kind.name_rule)
+            if kind.structural:
+                obj = kind.structural.completed(obj, old)
+                causes += scales.replica_causes(kind, obj)
+                causes += kind.structural.violations(obj, old)
+            else:
+                if old is not None and obj.get("spec") is not old.get("spec"):
+                    obj = {**copy_json({key: value for key, value in obj.items() if key != "metadata"}), "metadata": obj["metadata"]}
+                kind.default(obj)
+                causes += kind.validate(obj, old)
+        except (AttributeError, KeyError, TypeError) as error:
+            # A real server decodes metadata and built-in kinds into typed structures first. Here the checks find wrong types.
+            raise BadRequest(400, "BadRequest", f"{kind.resource.kind} {name!r} cannot be decoded: {error}") from error
+        if causes:
+            raise invalid(kind, name, causes)
+        return obj
+
+    def _check_namespace(self, kind: Kind, meta: Obj) -> None:
+        namespace = meta.get("namespace", "")
+        if not kind.resource.namespaced:
+            if namespace:
+                raise BadRequest(400, "BadRequest", f"{kind.title} are not namespaced, metadata.namespace must not be set")
+            return
+        if not namespace:
+            raise BadRequest(400, "BadRequest", "an empty namespace may not be set during creation")
+        found = self.store.tables["", "namespaces"].get("", namespace)
+        if found is None:
+            raise NotFound(404, "NotFound", f'namespaces "{namespace}" not found')
+        if "deletionTimestamp" in found["metadata"]:
+            why = f"unable to create new content in namespace {namespace} because it is being terminated"
+            raise Forbidden(403, "Forbidden", f'{kind.title} "{meta.get("name", "")}" is forbidden: {why}')
+
+    def _check_preconditions(self, kind: Kind, meta: Obj, live: Obj) -> None:
+        if meta.get("resourceVersion") and meta["resourceVersion"] != live["resourceVersion"]:
+            raise modified(kind, live["name"])
+
+    def _uid_conflict(self, kind: Kind, wanted: str, live: Obj) -> Conflict:
+        failed = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {live['uid']}"
+        return conflict(kind, live["name"], failed)
+
+    def _generated(self, table: Table, namespace: str, base: str) -> str:
+        while True:
+            name = base[:58] + "".join(self.random.choices(_SUFFIX_LETTERS, k=5))
+            if table.get(namespace, name) is None:
+                return name
+
+    def _with_condition(self, pod: Obj, type: str, reason: str = "", message: str = "") -> Obj:
+        """Return the pod's status with this condition set to True."""
+        status = pod.get("status", {})
+        said = {name: text for name, text in (("reason", reason), ("message", message)) if text}
+        others = [each for each in status.get("conditions", ()) if each["type"] != type]
+        return {**status, "conditions": [*others, {"type": type, "status": "True", "lastTransitionTime": stamp(self._clock()), **said}]}
+
+    def _next_address(self) -> str:
+        self.addresses += 1
+        return f"10.96.{self.addresses >> 8 & 255}.{self.addresses & 255}"
+
+
+def _check_type(kind: Kind, obj: Obj) -> None:
+    resource = kind.resource
+    found = (obj.get("apiVersion") or resource.api_version, obj.get("kind") or resource.kind)
+    if found != (resource.api_version, resource.kind):
+        raise BadRequest(
+            400, "BadRequest", f"the object is {found[1]} of {found[0]}, the request is for {resource.kind} of {resource.api_version}"
+        )
+
+
+def _check_immutable_metadata(kind: Kind, meta: Obj, live: Obj, subresource: str) -> None:
+    """Check fields that a write may omit but not change. For the status of a custom object the metadata is ignored, even the uid."""
+    if subresource and kind.structural is not None:
+        return
+    changed = [name for name in _IMMUTABLE_METADATA if meta.get(name) not in (None, "", live.get(name))]
+    if changed:
+        causes = [Cause(f"metadata.{name}", f"Invalid value: {show(meta[name])}: field is immutable") for name in changed]
+        raise invalid(kind, live["name"], causes)
+
+
+def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
+    """Return `new` where the request may write, `old` everywhere else. The metadata is a new dict."""
+    old_meta = old["metadata"]
+    if subresource == "status":
+        rest = {key: value for key, value in old.items() if key != "status"}
+        return {**rest, **({"status": new["status"]} if "status" in new else {}), "metadata": dict(old_meta)}
+    meta = {key: value for key, value in new["metadata"].items() if key not in _SYSTEM_FIELDS and key != "selfLink"}
+    meta |= {key: old_meta[key] for key in _SYSTEM_FIELDS if key in old_meta}
+    meta["managedFields"] = old_meta.get("managedFields", [])
+    meta["resourceVersion"] = old_meta["resourceVersion"]
+    if kind.status:
+        new = {key: value for key, value in new.items() if key != "status"}
+        if "status" in old:
+            new["status"] = old["status"]
+    return {**new, "apiVersion": old["apiVersion"], "kind": old["kind"], "metadata": meta}
+
+
+def _appliable(kind: Kind, config: Obj, meta: Obj, subresource: str) -> Obj:
+    """Return the part of an applied configuration that its manager can own through this (sub)resource."""
+    head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
+    if subresource == "status":
+        return {**head, "metadata": {"name": meta["name"]}, **({"status": config["status"]} if "status" in config else {})}
+    rest = {key: value for key, value in config.items() if key not in head and not (kind.status and key == "status")}
+    return {**head, **rest, "metadata": {key: value for key, value in meta.items() if key not in ("uid", "resourceVersion")}}
+
+
+def _spec_changed(kind: Kind, new: Obj, old: Obj) -> bool:
+    apart = {"metadata", "status"} if kind.status else {"metadata"}
+    return any(new.get(key) != old.get(key) for key in (new.keys() | old.keys()) - apart)

@@ -1,0 +1,97 @@
+"""Watching a table: changes after a version, filtered by selectors, with bookmarks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from diloco_operator.kube.client import ApiError, EventType, Obj, WatchEvent
+
+from diloco_local.memory.store import Change, Store, Table
+
+type Filter = Callable[[Obj], bool]
+
+
+def seen_through(change: Change, matches: Filter) -> tuple[EventType, Obj] | None:
+    """Return a change for a watcher with selectors: an object that begins to match is ADDED, one that stops is DELETED (with its last
+    match)."""
+    before = change.old is not None and matches(change.old)
+    if change.type is EventType.DELETED:
+        return (EventType.DELETED, change.obj) if before else None
+    now = matches(change.obj)
+    if now:
+        return (EventType.MODIFIED if before else EventType.ADDED), change.obj
+    if before and change.old is not None:
+        version = change.obj["metadata"]["resourceVersion"]
+        return EventType.DELETED, {**change.old, "metadata": {**change.old["metadata"], "resourceVersion": version}}
+    return None
+
+
+async def watch_table(
+    store: Store,
+    table: Table,
+    namespace: str,
+    matches: Filter,
+    *,
+    version: int,
+    timeout_seconds: float,
+    bookmark: Callable[[int], WatchEvent] | None,
+    bookmark_seconds: float,
+    copied: Callable[[Obj], Obj],
+    broken: Callable[[], ApiError | None],
+) -> AsyncIterator[WatchEvent]:
+    """Yield the changes after `version`; 0: existing objects come as ADDED first. `copied` makes the watcher's copy.
+
+    `broken()` is called at every wake-up and may return an error that ends the watch.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
+    next_bookmark = loop.time() + bookmark_seconds
+    if version:
+        position = table.position_after(version)
+    else:
+        position = table.end
+        for obj in list(table.all(namespace)):
+            if matches(obj):
+                yield WatchEvent(EventType.ADDED, copied(obj))
+    while True:
+        while position < table.end:
+            change = table.change_at(position)
+            position += 1
+            if change.version <= version:  # the watch began at a future version: skip everything before it
+                continue
+            if namespace and change.obj["metadata"].get("namespace", "") != namespace:
+                continue
+            if seen := seen_through(change, matches):
+                yield WatchEvent(seen[0], copied(seen[1]))
+        if error := broken():
+            raise error
+        now = loop.time()
+        if now >= deadline:
+            if bookmark and store.version > version:
+                yield bookmark(store.version)
+            return
+        if bookmark and now >= next_bookmark:
+            next_bookmark = now + bookmark_seconds
+            if store.version > version:  # a bookmark for the initial version says nothing new
+                yield bookmark(store.version)
+            continue
+        await _changed(table, min(deadline, next_bookmark) - now, loop)
+
+
+async def _changed(table: Table, seconds: float, loop: asyncio.AbstractEventLoop) -> None:
+    """Wait until the table changes, for `seconds` at most."""
+    waiter: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, _finish, waiter)
+    table.waiters.append(waiter)
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+        if waiter in table.waiters:
+            table.waiters.remove(waiter)
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,174 @@
+"""A cluster on virtual time: an API server in memory, a scheduler, kubelets that start everything, and the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from diloco_operator.api import names
+from diloco_operator.kube.cache import CachedObject
+from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.operator import Operator, RunConfig
+from diloco_operator.reconcile import OperatorConfig
+
+from diloco_local.memory import MemoryApi
+from diloco_local.preview.changes import Changes
+from diloco_local.preview.contents import Contents, as_dump, ready
+from diloco_local.preview.kubelets import BY_JOB, Kubelets
+from diloco_local.preview.reports import JobKey, Reports
+from diloco_local.preview.speeds import known_of
+from diloco_local.scheduler import Scheduler
+
+_QUIET = 120.0
+"""Virtual seconds without a change after which nothing more will happen by itself soon: twice as long as a unit keeps a slice for certain
+(`OperatorConfig.minimum_hold`), and longer than all pauses between attempts to place."""
+_LONGEST = 3600.0
+"""Virtual seconds after which a preview of units that come and go ends."""
+_SEEN = 1.0
+"""Virtual seconds in which everybody has seen a change."""
+_SEED = 0
+
+
+class PreviewFailed(Exception):
+    """The operator met a defect."""
+
+
+class VirtualCluster:
+    """An async context manager, for a `VirtualLoop`. `begin`: the time that it begins at, seconds since the epoch."""
+
+    def __init__(self, contents: Contents, begin: float, config: OperatorConfig | None = None) -> None:
+        self._begin = begin
+        self.api = MemoryApi.restore(as_dump(contents, begin), clock=self._clock, random=random.Random(_SEED))  # noqa: S311 - no secret
+        self._last_change = 0.0
+        self._kubelets = Kubelets(self.api, self.now, self._on_pod)
+        self._reports = Reports(self._pods_of, self.now)
+        for job in contents.jobs:
+            self._reports.know((job["metadata"]["namespace"], job["metadata"]["name"]), known_of(job))
+        self._jobs: Reflector[Any] = Reflector(self.api, names.DILOCO_JOBS, lambda obj, _: _essence(obj), rng=lambda: 0.0)
+        self._jobs.on_change(self._on_job)
+        self._operator = Operator(
+            self.api, config=config or OperatorConfig(), telemetry=self._reports, now=self.now, rng=lambda: 0.5, run=RunConfig(stop_grace=0)
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        runs = (self._kubelets.run(), self._jobs.run(), Scheduler(self.api, now=self._clock).run(), self._operator.run())
+        self._tasks = [asyncio.create_task(each) for each in runs]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def now(self) -> float:
+        """Return the virtual wall clock, seconds since the epoch."""
+        return self._begin + asyncio.get_running_loop().time()
+
+    async def settle(self) -> bool:
+        """Let everything happen that follows by itself. False: units still came and went at the end. Raises `PreviewFailed`."""
+        loop = asyncio.get_running_loop()
+        begun = self._last_change = loop.time()
+        while (left := self._last_change + _QUIET - loop.time()) > 0 and loop.time() < begun + _LONGEST:
+            ended, _ = await asyncio.wait(self._tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+            if self._operator.counters.defects:
+                raise PreviewFailed("the operator met a defect while it planned; please report it, with the files")
+        return left <= 0
+
+    async def jobs(self) -> list[Obj]:
+        """Return the jobs as they are now, by namespace and name."""
+        return (await self.api.list(names.DILOCO_JOBS)).items
+
+    def spares(self, key: JobKey) -> dict[str, list[str]]:
+        """Return pool -> the names of the slices that are kept free for it."""
+        return self._operator.spares(key)
+
+    async def apply(self, job: Obj) -> None:
+        """Apply a job as `kubectl apply` does. Raises `ApiError` for a change that is not allowed."""
+        meta = job["metadata"]
+        with contextlib.suppress(NotFound):
+            while True:
+                there = await self.api.get(names.DILOCO_JOBS, meta["namespace"], meta["name"])
+                try:
+                    await self.api.update(names.DILOCO_JOBS, {**there, "spec": job["spec"]})
+                except Conflict:
+                    continue
+                return
+        try:
+            await self.api.get(names.NAMESPACES, "", meta["namespace"])
+        except NotFound:
+            await self.api.create(names.NAMESPACES, {"metadata": {"name": meta["namespace"]}})
+        await self.api.create(names.DILOCO_JOBS, job)
+
+    async def change(self, changes: Changes) -> None:
+        """Change the fleet all at once: no unit moves to a node that goes as well."""
+        for name in (*changes.removed, *changes.drained):
+            await self.api.patch(names.NODES, "", name, {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
+        await asyncio.sleep(_SEEN)
+        await self._add(changes.added)
+        await asyncio.sleep(_SEEN)
+        await self._remove(changes.removed)
+        await self._evict(changes.drained)
+
+    async def _add(self, nodes: Sequence[Obj]) -> None:
+        for node in nodes:
+            await self.api.create(names.NODES, node)
+            status = {"status": ready(node, self.now())["status"]}
+            await self.api.patch(names.NODES, "", node["metadata"]["name"], status, type=PatchType.MERGE, subresource="status")
+
+    async def _remove(self, gone: Sequence[str]) -> None:
+        """Remove nodes, and with them their pods."""
+        for name in gone:
+            await self.api.delete(names.NODES, "", name)
+        for pod in await self._pods_on(gone):
+            target = {
+                "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": "PodGC: node no longer exists",
+                "lastTransitionTime": format_timestamp(self.now()),
+            }  # fmt: skip
+            where = (pod["metadata"]["namespace"], pod["metadata"]["name"])
+            status = {"phase": "Failed", "conditions": [*(pod.get("status", {}).get("conditions") or ()), target]}
+            with contextlib.suppress(NotFound, Conflict):
+                await self.api.patch(names.PODS, *where, {"status": status}, type=PatchType.MERGE, subresource="status")
+                await self.api.delete(names.PODS, *where, grace_seconds=0, uid=pod["metadata"]["uid"])
+
+    async def _evict(self, drained: Sequence[str]) -> None:
+        """Evict the pods of jobs as `kubectl drain` does."""
+        for pod in await self._pods_on(drained):
+            if names.LABEL_JOB in (pod["metadata"].get("labels") or {}):
+                with contextlib.suppress(NotFound, Conflict):
+                    await self.api.evict(pod["metadata"]["namespace"], pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+
+    async def _pods_on(self, nodes: Sequence[str]) -> list[Obj]:
+        return [pod for pod in (await self.api.list(names.PODS)).items if pod["spec"].get("nodeName") in nodes]
+
+    def _clock(self) -> datetime:
+        return datetime.fromtimestamp(self.now(), tz=UTC)
+
+    def _pods_of(self, key: JobKey) -> list[Obj]:
+        return [held.value for held in self._kubelets.pods.cache.by_index(BY_JOB, key)]
+
+    def _on_pod(self, key: JobKey) -> None:
+        self._last_change = asyncio.get_running_loop().time()
+        self._reports.changed(key)
+
+    def _on_job(self, old: CachedObject[Any] | None, new: CachedObject[Any] | None) -> None:
+        if (old and old.value) != (new and new.value):
+            self._last_change = asyncio.get_running_loop().time()
+
+
+def _essence(job: Obj) -> tuple[Any, ...]:
+    """Return what of a job shows that something happens to it: no figures, and no times."""
+    status = job.get("status") or {}
+    units = [
+        (unit["name"], unit.get("slice"), unit["state"], unit.get("reason"), unit.get("attempt")) for unit in status.get("units") or ()
+    ]
+    pools = [(pool["name"], pool.get("placed"), pool.get("spares"), pool.get("reason")) for pool in status.get("pools") or ()]
+    return job["metadata"].get("generation"), status.get("state"), status.get("reason"), units, pools

@@ -1,0 +1,229 @@
+"""What jobs have and lack, from their status: which unit runs where and why there, and which minimum does not fit. Pure."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.consequences import Follows
+from diloco_operator.api.job import load
+from diloco_operator.api.names import MANAGER
+from diloco_operator.api.reasons import follows, lack_of
+from diloco_operator.api.spec import Spec
+from diloco_operator.api.status import ConditionStatus, PoolStatus, Status, UnitState, UnitStatus
+from diloco_operator.kube.client import Obj
+
+from diloco_local.preview.speeds import Basis, Measured, Speed, shares_of, speeds_of
+
+_RUNNING = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING})
+type SparesByPool = Mapping[str, Sequence[str]]
+"""Pool -> the names of the slices that are kept free for it, if they are known."""
+_UNKNOWN = Speed(Basis.PEAK, None, None)
+
+
+class Verdict(enum.StrEnum):
+    """Whether a job has what it must have."""
+
+    FITS = "Fits"
+    """Every minimum of it has hardware, and it trains."""
+    WAITS = "Waits"
+    """A minimum of it has none."""
+    STALLED = "DoesNotTrain"
+    """Every minimum has hardware, and it does not train nevertheless; the message says why."""
+    IDLE = "Idle"
+    """It asks for nothing: it is suspended, over, or another controller's."""
+    REFUSED = "Refused"
+    """The operator does not accept it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassedPool:
+    """A pool that the job prefers to the one that a unit got."""
+
+    pool: str
+    reason: str
+    """Why it has no more units, as in status.pools[].reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOutlook:
+    """A unit that has hardware."""
+
+    name: str
+    pool: str
+    slice: str
+    choice: int
+    """The place of its pool in the job's order of preference, from 1."""
+    passed: tuple[PassedPool, ...]
+    """The pools before it."""
+    speed: Speed
+    share: float | None
+    """Of the job's tokens, 0 to 1; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingUnit:
+    """A unit that the job asks for and that has no hardware."""
+
+    name: str
+    pool: str
+    state: str
+    reason: str
+    message: str
+    not_before: float | None
+    """When the operator tries again, seconds since the epoch; None: as soon as there is hardware."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparesOutlook:
+    """Slices that a pool keeps free beside its units."""
+
+    asked: int = 0
+    kept: int = 0
+    slices: tuple[str, ...] = ()
+    """Those that it keeps, by the names of status.units[].slice; of a cluster as it is now they are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOutlook:
+    """A pool of a job."""
+
+    name: str
+    hardware: str
+    min: int
+    max: int
+    placed: int
+    waits: bool
+    """It would have more units if there were more hardware."""
+    reason: str
+    message: str
+    remedies: tuple[str, ...]
+    spares: SparesOutlook
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutlook:
+    """One job."""
+
+    namespace: str
+    name: str
+    verdict: Verdict
+    state: str
+    reason: str
+    message: str
+    """Why it is idle, refused or stalled; "": nothing is to be said."""
+    placed: int
+    min: int
+    max: int
+    short: tuple[str, ...]
+    """Pools whose own minimum has no hardware."""
+    tokens_per_second: float | None
+    """Of all units that have hardware; None: not known of all."""
+    relative: float | None
+    """The same in units of the job's fastest pool, by the peak of the catalogue."""
+    units: tuple[UnitOutlook, ...]
+    waiting: tuple[WaitingUnit, ...]
+    pools: tuple[PoolOutlook, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
+    """Return `measured`, `spares`: of this job. Raises `InvalidJob`."""
+    spec, status = load(job).spec, Status.model_validate(job.get("status") or {})
+    running = [unit for unit in status.units if unit.slice and unit.state in _RUNNING]
+    pools = _pools(spec, status, running, spares)
+    speeds = speeds_of(job, measured)
+    units = _units(running, pools, speeds)
+    waiting = [_waiting(unit) for unit in status.units if _waits(unit)]
+    short = tuple(pool.name for pool in pools if pool.placed < pool.min)
+    verdict, message = _verdict(job, spec, status, len(units), short)
+    return JobOutlook(
+        namespace=job["metadata"].get("namespace", "default"),
+        name=job["metadata"]["name"],
+        verdict=verdict,
+        state=status.state.value if status.state is not None else "",
+        reason=status.reason,
+        message=message,
+        placed=len(units),
+        min=spec.learners.min,
+        max=spec.learners.max,
+        short=short,
+        tokens_per_second=_sum([unit.speed.tokens_per_second for unit in units]),
+        relative=_sum([unit.speed.relative for unit in units]),
+        units=units,
+        waiting=tuple(waiting),
+        pools=pools,
+    )
+
+
+def _sum(values: Sequence[float | None]) -> float | None:
+    """Sum up; None if one is not known."""
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
+
+
+def _pools(spec: Spec, status: Status, running: Iterable[UnitStatus], spares: SparesByPool) -> tuple[PoolOutlook, ...]:
+    said = {pool.name: pool for pool in status.pools}
+    names = [unit.pool for unit in running]
+    found = []
+    for pool in spec.pools:
+        told = said.get(pool.name, PoolStatus(name=pool.name))
+        hardware = " ".join(part for part in (pool.accelerator, pool.topology or "") if part)
+        found.append(
+            PoolOutlook(
+                pool.name, hardware, pool.learners.min, pool.learners.max, names.count(pool.name), lack_of(told.reason).of_slices,
+                told.reason, told.message, told.remedies or (),
+                SparesOutlook(pool.spares, told.spares or 0, tuple(spares.get(pool.name, ()))),
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _units(running: Iterable[UnitStatus], pools: Sequence[PoolOutlook], speeds: Mapping[str, Speed]) -> tuple[UnitOutlook, ...]:
+    order = {pool.name: index for index, pool in enumerate(pools)}
+    chosen = [unit for unit in running if unit.pool in order]
+    shares = shares_of([speeds.get(unit.pool, _UNKNOWN) for unit in chosen])
+    return tuple(
+        UnitOutlook(
+            unit.name,
+            unit.pool,
+            unit.slice,
+            order[unit.pool] + 1,
+            tuple(PassedPool(pool.name, pool.reason) for pool in pools[: order[unit.pool]]),
+            speeds.get(unit.pool, _UNKNOWN),
+            share,
+        )
+        for unit, share in zip(chosen, shares, strict=True)
+    )
+
+
+def _waits(unit: UnitStatus) -> bool:
+    has = unit.slice and unit.state in _RUNNING
+    return not has and not follows(unit.reason, Follows.NOT_WANTED) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING)
+
+
+def _waiting(unit: UnitStatus) -> WaitingUnit:
+    return WaitingUnit(unit.name, unit.pool, unit.state.value, unit.reason, unit.message, unit.not_before)
+
+
+def _verdict(job: Obj, spec: Spec, status: Status, placed: int, short: Sequence[str]) -> tuple[Verdict, str]:
+    """Return the verdict and what is to be said of it."""
+    if spec.managed_by != MANAGER:
+        return Verdict.IDLE, f"spec.managedBy is {spec.managed_by}: this operator leaves it alone"
+    if any(each.type in TERMINAL and each.status is ConditionStatus.TRUE for each in status.conditions):
+        return Verdict.IDLE, "it is over, and asks for no hardware"
+    if spec.suspend:
+        return Verdict.IDLE, "spec.suspend is set: it asks for no hardware"
+    for condition in status.conditions:
+        if condition.type == ConditionType.ACCEPTED and condition.status is ConditionStatus.FALSE:
+            return Verdict.REFUSED, condition.message
+    if placed < spec.learners.min or short:
+        return Verdict.WAITS, ""
+    if any(each.type == ConditionType.TRAINING and each.status is ConditionStatus.TRUE for each in status.conditions):
+        return Verdict.FITS, ""
+    return Verdict.STALLED, next((each.message for each in status.conditions if each.reason == status.reason), "")

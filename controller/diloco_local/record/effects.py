@@ -1,0 +1,216 @@
+"""What a fault did to a job: each figure follows from the record, and a claim that does not hold is not made. Pure.
+
+See docs/decisions/0217-record-of-a-run.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from diloco_operator.api.names import COMPONENT_SYNCER
+from diloco_operator.api.phases import Phase
+
+from diloco_local.record.history import Fault, JobHistory, UnitHistory
+
+_END_ROUNDING = 1.0
+"""Seconds. Kubernetes tells when a container ended without fractions, so a recovery begins up to so much before the kill."""
+_FEWEST_STEPS = 3
+"""Steps of a unit from which their median is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The longest step of any of several units in some time, over the usual one of its unit. Where the syncer itself was lost, none heard
+    of each step: then it is the mean of those between two reports."""
+
+    unit: str
+    seconds: float
+    usual: float
+    """Median of all its steps at other times."""
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.usual
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    fault: Fault
+    back: float | None
+    """Seconds from the fault until the unit trained again, or the syncer merged again; None: it did not."""
+    rolled_back_to: int | None
+    """Of a syncer: the outer step from which it went on; None: of a unit, or from where it was."""
+    longest: Longest | None
+    """Of the other units meanwhile; None: none of them trained."""
+    before: Longest | None
+    """The same of as much time before the fault."""
+    merges: Mapping[int, int]
+    """How many merges meanwhile had contributions of so many units."""
+    units: int
+    """Of the job at that time."""
+
+    def sentence(self) -> str:
+        """Write it for people."""
+        fault = self.fault
+        said = [f"{fault.unit} {said_of(fault.signal)} at step {fault.step}, {self._return()}"]
+        meanwhile = [*self._others(), *self._merges()]
+        if meanwhile:
+            said.append(f"meanwhile {', '.join(meanwhile)}")
+        return "; ".join(said)
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for programs."""
+        return {
+            "unit": self.fault.unit,
+            "signal": self.fault.signal,
+            "step": self.fault.step,
+            "backSeconds": _rounded(self.back),
+            "rolledBackTo": self.rolled_back_to,
+            "longestStepRatio": _rounded(self.longest.ratio if self.longest else None),
+            "longestStepRatioBefore": _rounded(self.before.ratio if self.before else None),
+            "merges": {str(units): count for units, count in sorted(self.merges.items())},
+            "units": self.units,
+        }
+
+    def _return(self) -> str:
+        if self.fault.unit == COMPONENT_SYNCER:
+            if self.back is None:
+                return "and no merge came after it"
+            since = f" from step {self.rolled_back_to}" if self.rolled_back_to is not None else ""
+            return f"merging again{since} after {self.back:.1f} s"
+        return f"back after {self.back:.1f} s" if self.back is not None else "and not back before the end"
+
+    def _others(self) -> Iterator[str]:
+        if self.longest is not None:
+            before = f" ({self.before.ratio:.2f}x in as long before)" if self.before is not None else ""
+            what = "the units' steps took up to" if self.fault.unit == COMPONENT_SYNCER else "the others' longest step was"
+            yield f"{what} {self.longest.ratio:.2f}x their median{before}"
+
+    def _merges(self) -> Iterator[str]:
+        if self.fault.unit == COMPONENT_SYNCER:
+            return
+        counts = sorted(self.merges.items(), key=lambda item: (-item[1], -item[0]))
+        for number, (units, count) in enumerate(counts):
+            what = ("1 merge" if count == 1 else f"{count} merges") if number == 0 else str(count)
+            yield f"{what} had {units} of {self.units}" + (" units" if number == 0 else "")
+
+
+_DONE = {"KILL": "killed", "TERM": "told to drain", "STOP": "stopped", "CONT": "continued"}
+
+
+def said_of(signal: str) -> str:
+    """Name what the signal does to a unit, as a participle."""
+    return _DONE.get(signal, f"sent SIG{signal}")
+
+
+def effects_of(job: JobHistory) -> list[Effect]:
+    """Find what each fault of the job did, in their order."""
+    return [_effect(job, fault) for fault in job.faults]
+
+
+def _effect(job: JobHistory, fault: Fault) -> Effect:
+    rolled_back_to: int | None = None
+    if fault.unit == COMPONENT_SYNCER:
+        back, rolled_back_to = _merging_again(job, fault)
+    else:
+        back = _training_again(job, fault)
+    end = job.end if back is None else fault.at + back
+    affected = _Time(fault.at, end)
+    merges = [merge for merge in job.merges if fault.at < merge.at <= end]
+    return Effect(
+        fault=fault,
+        back=back,
+        rolled_back_to=rolled_back_to,
+        longest=_longest(job, fault, affected, affected),
+        before=_longest(job, fault, _Time(max(0.0, 2 * fault.at - end), fault.at), affected),
+        merges=Counter(len(merge.units) for merge in merges),
+        units=sum(unit.phase_at(fault.at) not in (None, Phase.FAILED, Phase.OVER) for unit in job.units.values()),
+    )
+
+
+def _training_again(job: JobHistory, fault: Fault) -> float | None:
+    """Return seconds until the unit trained again. After SIGKILL that is what the job's status says, from the loss, which is noticed at
+    once. A unit that had not trained before has no such figure, and one that was not lost only took a long step."""
+    unit = job.units.get(fault.unit)
+    if unit is None:
+        return None
+    recovery = next((each for each in unit.recoveries if each.at > fault.at), None)
+    if recovery is not None:
+        since = recovery.at - fault.at
+        is_of_the_fault = fault.signal == "KILL" and recovery.seconds <= since + _END_ROUNDING  # it may have been lost already, or not yet
+        return recovery.seconds if is_of_the_fault else since
+    if (begun := next((at for at in unit.first_steps if at > fault.at), None)) is not None:
+        merges = (merge.at - fault.at for merge in job.merges if merge.at > begun and fault.unit in merge.units)
+        return next(merges, None)
+    return next((gap.end - fault.at for gap in unit.gaps if gap.end > fault.at), None) if fault.signal != "KILL" else None
+
+
+def _merging_again(job: JobHistory, fault: Fault) -> tuple[float | None, int | None]:
+    """Return seconds until the next process of the syncer merged, and the outer step that it went on from if that was an earlier one."""
+    before = [merge for merge in job.merges if merge.at <= fault.at]
+    after = [merge for merge in job.merges if merge.at > fault.at]
+    if not after:
+        return None, None
+    reached = max((merge.t for merge in before), default=0)
+    first = after[0]
+    return first.at - fault.at, first.t - 1 if first.t <= reached else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    start: float
+    end: float
+
+
+def _longest(job: JobHistory, fault: Fault, when: _Time, affected: _Time) -> Longest | None:
+    """Return the longest step of the other units in that time, beside the usual step of its unit at other times than the affected one."""
+    units = [unit for unit in job.units.values() if unit.name != fault.unit]
+    unheard = fault.unit == COMPONENT_SYNCER
+    last_merge = max((merge.at for merge in job.merges), default=0.0)
+    found = []
+    for unit in units:
+        usual = [gap.seconds for gap in unit.gaps if gap.steps == 1 and (gap.end <= affected.start or gap.start >= affected.end)]
+        # A step that the fault fell into is one of the affected time, and not of the time before.
+        until = math.inf if when == affected else when.end
+        within = [gap for gap in unit.gaps if gap.end > when.start and gap.start < when.end and gap.end <= until]
+        meanwhile = [gap.seconds / gap.steps if unheard else gap.seconds for gap in within]
+        meanwhile += _unended_step(unit, when, last_merge) if when == affected else ()
+        if len(usual) >= _FEWEST_STEPS and meanwhile:
+            found.append(Longest(unit.name, max(meanwhile), median(usual)))
+    return max(found, key=lambda longest: longest.ratio, default=None)
+
+
+def _unended_step(unit: UnitHistory, when: _Time, last_merge: float) -> Iterator[float]:
+    """Yield how long a unit that stands still to the end of the record, though the job trains, has done so."""
+    if not unit.gaps:
+        return
+    last, until = max(unit.gaps[-1].end, unit.first_steps[-1]), min(when.end, last_merge)
+    if when.start < until and last < until and unit.phase_at(until) in (Phase.TRAINING, Phase.WAITING):
+        yield until - last
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)
+
+
+def tokens_sentence(job: JobHistory) -> str:
+    """Return whether the job's tokens are what its committed samples hold. Two counts: the syncer adds up what units say of their tokens,
+    and keeps the set of sequence numbers that are committed; how many tokens a sample has, every step on record says."""
+    size = job.sample_size
+    if size.own_data or not size.samples:
+        return (
+            "tokens not checked: programs feed themselves, so no samples are counted"
+            if size.own_data
+            else "tokens not checked: no step is on record"
+        )
+    if size.uneven:
+        return "tokens not checked: samples hold different numbers of tokens"
+    if job.tokens * size.samples == job.samples * size.tokens:
+        return f"tokens exact: {job.tokens:,} are {job.samples:,} samples of {size.tokens / size.samples:g}, each once"
+    held = job.samples * size.tokens / size.samples
+    return f"tokens NOT exact: {job.tokens:,} are counted, and {job.samples:,} samples of {size.tokens / size.samples:g} hold {held:,.0f}"

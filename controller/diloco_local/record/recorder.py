@@ -1,0 +1,181 @@
+"""Writes down what happens in a run: it turns statuses, reports of syncers and faults into lines.
+
+What the syncers say is on the monotonic clock, which they share with this process: they run on the same machine. So times are exact,
+however late a report comes.
+
+See docs/decisions/0217-record-of-a-run.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from diloco_operator.api.phases import Phase
+from diloco_operator.api.status import Status
+from diloco_operator.reconcile.units.states import phase_of
+from diloco_operator.report import LocalStep, Report
+
+from diloco_local.record.lines import (
+    FaultFired,
+    Figures,
+    JobSeen,
+    Line,
+    Merged,
+    Missing,
+    PhaseBegan,
+    Recovered,
+    RunBegan,
+    RunEnded,
+    StepTaken,
+    UnitFigures,
+    UnitLeft,
+)
+
+type JobKey = tuple[str, str]
+"""(namespace, name)."""
+
+
+@dataclass(slots=True)
+class _Syncer:
+    """What is known of one process of a job's syncer."""
+
+    incarnation: str | None = None
+    """None: nothing was heard of it."""
+    last: int = 0
+    """The number of the newest entry on record."""
+
+
+@dataclass(slots=True)
+class _Job:
+    said: tuple[str, int, float | None] | None = None
+    units: dict[str, PhaseBegan] = field(default_factory=dict)
+    """What was written of each unit last."""
+    trained: set[str] = field(default_factory=set)
+    syncer: _Syncer = field(default_factory=_Syncer)
+    recovered: dict[str, float] = field(default_factory=dict)
+    figures: Figures | None = None
+
+
+class Recorder:
+    """One run's. `write` takes lines; `wall` is in seconds since the epoch, and read once: lines keep their distances if it is set."""
+
+    def __init__(self, write: Callable[..., None], wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        self._write = write
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
+        self._jobs: dict[JobKey, _Job] = {}
+
+    def began(self, command: str) -> None:
+        """Record that the command has begun."""
+        self._write(RunBegan(at=self._now(), command=command))
+
+    def ended(self, ending: str) -> None:
+        """Record that the command ends."""
+        self._write(RunEnded(at=self._now(), ending=ending))
+
+    def status(self, key: JobKey, state: str, status: Status) -> None:
+        """Record that the job has this status now. What has not changed is not written."""
+        job = self._jobs.setdefault(key, _Job())
+        self._write(*self._changes(job, _name(key), state, status, self._now()))
+
+    def fault(self, key: JobKey, unit: str, signal: str, step: int, at: float) -> None:
+        """Record that a signal was sent at that time."""
+        self._write(FaultFired(at=at, job=_name(key), unit=unit, signal=signal, step=step))
+
+    def report(self, key: JobKey, report: Report) -> None:
+        """Record what the job's syncer has reported."""
+        job = self._jobs.setdefault(key, _Job())
+        if job.syncer.incarnation != report.incarnation:
+            job.syncer = _Syncer(report.incarnation)
+        self._write(*self._happened(job.syncer, _name(key), report), *self._figures(job, _name(key), report))
+
+    def _now(self) -> float:
+        return self._offset + self._monotonic()
+
+    def _at(self, clock: float) -> float:
+        """Return seconds since the epoch, and none that is to come, whatever a syncer says."""
+        return min(max(0.0, self._offset + clock), self._now())
+
+    @staticmethod
+    def _changes(job: _Job, name: str, state: str, status: Status, at: float) -> Iterator[Line]:
+        said = (state, status.progress.steps, status.progress.held_out_loss)
+        if said != job.said:
+            job.said = said
+            yield JobSeen(at=at, job=name, state=said[0], steps=said[1], held_out_loss=said[2])
+        for unit in status.units:
+            began = PhaseBegan(
+                at=at,
+                job=name,
+                unit=unit.name,
+                phase=phase_of(unit, trained=unit.name in job.trained),
+                state=unit.state,
+                attempt=unit.attempt,
+                slice=unit.slice,
+                reason=unit.reason,
+            )
+            old = job.units.get(unit.name)
+            if old is None or began.model_copy(update={"at": old.at}) != old:
+                job.units[unit.name] = began
+                yield began
+            if began.phase is Phase.TRAINING:
+                job.trained.add(unit.name)
+            if unit.recover_seconds is not None and unit.recover_seconds != job.recovered.get(unit.name):
+                job.recovered[unit.name] = unit.recover_seconds
+                yield Recovered(at=at, job=name, unit=unit.name, attempt=unit.attempt, seconds=unit.recover_seconds)
+        for left in sorted(job.units.keys() - {unit.name for unit in status.units}):
+            del job.units[left]
+            yield UnitLeft(at=at, job=name, unit=left)
+
+    def _happened(self, syncer: _Syncer, name: str, report: Report) -> Iterator[Line]:
+        for entry in report.entries:
+            if entry.number <= syncer.last:  # another stream of the same process begins with what it still knows
+                continue
+            at = self._at(entry.at)
+            if entry.number > syncer.last + 1:
+                yield Missing(at=at, job=name, entries=entry.number - syncer.last - 1)
+            syncer.last = entry.number
+            what = entry.what
+            if isinstance(what, LocalStep):
+                yield StepTaken(
+                    at=at,
+                    job=name,
+                    unit=what.unit,
+                    attempt=what.attempt,
+                    step=what.step,
+                    seconds=_rounded(what.seconds),
+                    loss=_rounded(what.loss),
+                    samples=what.samples,
+                    tokens=what.tokens,
+                )
+            else:
+                yield Merged(at=at, job=name, t=what.t, fragment=what.fragment, units=what.units, loss=_rounded(what.loss))
+
+    def _figures(self, job: _Job, name: str, report: Report) -> Iterator[Line]:
+        at = self._at(report.clock)
+        units = {
+            unit.unit: UnitFigures(tokens=unit.tokens, received_bytes=unit.received_bytes, sent_bytes=unit.sent_bytes)
+            for unit in report.units.values()
+        }
+        figures = Figures(
+            at=at,
+            job=name,
+            syncer=report.incarnation,
+            t=report.t,
+            tokens=report.tokens,
+            samples=report.samples,
+            loss=_rounded(report.loss),
+            units=units,
+        )
+        if job.figures is None or figures.model_copy(update={"at": job.figures.at}) != job.figures:
+            job.figures = figures
+            yield figures
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return seven digits: more are the noise of a measurement, and lines of a file that is bounded."""
+    return None if value is None else float(f"{value:.7g}")
+
+
+def _name(key: JobKey) -> str:
+    return "/".join(key)

@@ -1,0 +1,80 @@
+"""The state directory: one control plane uses it at a time, and leaves volumes and logs for the next."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from diloco_local.compilation_cache import trim_caches
+
+
+def claim_folder(state_dir: Path, namespace: str, claim: str) -> Path:
+    """Return the folder of a volume claim: the next control plane finds what the syncer of the last one has written."""
+    return state_dir / "volumes" / namespace / claim
+
+
+class StateDirBusy(RuntimeError):
+    """Another control plane uses this directory."""
+
+
+class StateDirUnusable(RuntimeError):
+    """The directory cannot be created or written."""
+
+
+class StateDir:
+    """Layout: `volumes/` (claims; they stay after the command), `logs/`, `compiled/` (what JAX compiled; it may be deleted), `pods/` (of
+    this run only), `identity`, `lock`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self._lock = -1
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def operator_log(self) -> Path:
+        return self.logs / "operator.log"
+
+    def identity(self) -> str:
+        """Return a unique name of this directory, the same in every run. By it a command recognises what it made in a cluster."""
+        file = self.path / "identity"
+        if not file.exists():
+            file.write_text(secrets.token_hex(6))
+        return file.read_text()
+
+    def __enter__(self) -> Self:
+        """Lock the folder. Raises StateDirBusy, StateDirUnusable."""
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StateDirUnusable(
+                f"the state directory {self.path} cannot be used: {error.strerror}: {error.filename}; choose another with --state-dir"
+            ) from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            os.close(lock)
+            whose = f" (process {holder})" if holder else ""
+            raise StateDirBusy(
+                f"another command{whose} uses the state directory {self.path}; wait for it, stop it, or choose another with --state-dir"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        self._lock = lock
+        trim_caches(self.path)
+        shutil.rmtree(self.path / "pods", ignore_errors=True)  # of a run that was killed
+        (self.path / "pods").mkdir(mode=0o700)  # secrets are mounted below
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._lock)
+        self._lock = -1

@@ -1,9 +1,0 @@
-"""PURE: what stands between jobs and a cluster. `examine(facts)` makes findings of what was read; `cli.doctor_reading` reads it.
-
-See docs/decisions/0256-doctor.md.
-"""
-
-from diloco_operator.doctor.examination import examine
-from diloco_operator.doctor.model import Check, Facts, Finding, Level, Reach, Review, Right, Unreadable
-
-__all__ = ["Check", "Facts", "Finding", "Level", "Reach", "Review", "Right", "Unreadable", "examine"]
