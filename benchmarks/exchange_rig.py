@@ -79,7 +79,7 @@ class ExchangeRig:
         )
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """This process has ended, as it should."""
+        """Note that this process has ended, as it should."""
         self._processes.remove(process)
 
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:

@@ -52,7 +52,7 @@ def surplus(problem: FlowProblem) -> list[float]:
 
 
 def in_tokens(problem: FlowProblem, draw: random.Random) -> FlowProblem:
-    """The problem with raw tokens/s as values."""
+    """Return the problem with raw tokens/s as values."""
     return replace(problem, jobs=tuple(_times(job, draw.lognormvariate(0, SIGMA)) for job in problem.jobs))
 
 

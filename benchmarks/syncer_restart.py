@@ -44,7 +44,7 @@ def merges(state: Path) -> list[tuple[int, int, int]]:
 
 
 def lost(before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]) -> int:
-    """Merges of `before`, the tape at the kill, on which what came after it does not follow."""
+    """Return merges of `before`, the tape at the kill, on which what came after it does not follow."""
     versions: dict[int, int] = {}
     wrong = sum(merge not in after for merge in before)
     for fragment, base, t in after:

@@ -57,7 +57,7 @@ VARIANTS = (
 
 
 def plan(registry: str, *, push: bool) -> dict[str, Any]:
-    """What bake reads. Without `push` each image becomes an archive in dist/images, as no local store holds two platforms of one."""
+    """Return what bake reads. Without `push` each image becomes an archive in dist/images, as no local store holds two platforms of one."""
     targets = {
         variant.target: {
             "context": ".",

@@ -32,7 +32,7 @@ WITH_IMAGES = ("*.md", "*.yaml", "*Dockerfile")
 
 
 def project_version() -> str:
-    """What pyproject.toml says."""
+    """Return what pyproject.toml says."""
     version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     return version
 
@@ -48,12 +48,12 @@ def places() -> Iterator[tuple[str, str]]:
 
 
 def found(text: str, pattern: str) -> list[str]:
-    """The versions in a text."""
+    """Return the versions in a text."""
     return [match[1] for match in _compiled(pattern).finditer(text)]
 
 
 def replaced(text: str, pattern: str, version: str) -> str:
-    """The text with this version."""
+    """Return the text with this version."""
     return _compiled(pattern).sub(lambda match: match[0].replace(match[1], version), text)
 
 

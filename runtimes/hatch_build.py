@@ -36,7 +36,8 @@ class CompileLoops(BuildHookInterface[Any]):  # type: ignore[misc] # hatchling i
     _made: tempfile.TemporaryDirectory[str] | None = None
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Called by hatchling before it gathers the files of a wheel; `version` is "editable" for a checkout, which keeps the library."""
+        """Compile the library. hatchling calls this before it gathers the files of a wheel; `version` is "editable" for a checkout, which
+        keeps the library."""
         sources = Path(self.root, PACKAGE)
         if version == "editable":
             target, tag = this_machine()
@@ -53,7 +54,7 @@ class CompileLoops(BuildHookInterface[Any]):  # type: ignore[misc] # hatchling i
         build_data["tag"] = f"py3-none-{tag}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Called by hatchling when the wheel is written."""
+        """Remove the temporary folder. hatchling calls this when the wheel is written."""
         if self._made is not None:
             self._made.cleanup()
 
@@ -79,7 +80,7 @@ def glibc_linux(machine: str) -> tuple[str, str]:
 
 
 def digest_of(library: Path) -> Path:
-    """The file beside it with its digest, which is compared before it is loaded."""
+    """Return the file beside it with its digest, which is compared before it is loaded."""
     return library.with_name(f"{library.name}.sha256")
 
 

@@ -20,7 +20,7 @@ _PLACES = ("nodeName", "nodeSelector", "affinity")
 
 
 async def add_bare_pods(bench: Rig, source: str, namespace: str) -> None:
-    """Copies of the learner pods of a namespace and of their Secret, which are of no job and use no node."""
+    """Return copies of the learner pods of a namespace and of their Secret, which are of no job and use no node."""
     [secret, *_] = [each for each in (await bench.client.list(names.SECRETS, source)).items if "learners" in each["metadata"]["name"]]
     await bench.client.create(names.SECRETS, {"metadata": {"name": _SECRET, "namespace": namespace}, "data": secret["data"]})
     for pod in await bench.pods(source):

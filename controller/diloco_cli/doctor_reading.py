@@ -162,7 +162,7 @@ def _attributes(right: Right) -> Obj:
 
 # --- the operator -----------------------------------------------------------------------------------------------------
 def _operator(deployments: Sequence[Obj] | Unreadable, namespace: str) -> Obj | None:
-    """The one that works on the namespace, or else any."""
+    """Return the operator that works on the namespace, or else any."""
     if isinstance(deployments, Unreadable):
         return None
     working = [each for each in deployments if not namespace or watches(each, namespace)]
@@ -175,8 +175,8 @@ def _account(operator: Obj) -> str:
 
 
 async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | Unreadable:
-    """The operator's configuration, defaults where there is no operator. The accelerators of its catalogue file are those of this process
-    from now on."""
+    """Return the operator's configuration, defaults where there is no operator. The accelerators of its catalogue file are those of this
+    process from now on."""
     if operator is None:
         return OperatorConfig()
     volumes: Sequence[Mapping[str, Any]] = operator["spec"]["template"]["spec"].get("volumes") or ()

@@ -62,7 +62,7 @@ class Series(Protocol):
         ...
 
     def sample(self, x: float, y: float) -> Iterator[Element]:
-        """What stands for it in the legend, 22 pixels wide, from x on."""
+        """Yield what stands for it in the legend, 22 pixels wide, from x on."""
         ...
 
 

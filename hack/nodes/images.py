@@ -233,7 +233,7 @@ PAGE = cache.ROOT / "docs" / "your-program.md"
 
 
 def _of_page(system: Layer, torch: Image, project: str) -> dict[str, Image]:
-    """What the page's Dockerfiles make, each with the files of its folder on the page, and the wheels where one is copied."""
+    """Return what the page's Dockerfiles make, each with the files of its folder on the page, and the wheels where one is copied."""
     bases = {f"registry.example.com/diloco/learner-torch:{VERSION}-cpu": torch, "python:3.13-slim": _plain_python(system)}
     folders: dict[str, dict[str, str]] = {}
     for path, text in page_files.of(PAGE).items():
@@ -252,7 +252,7 @@ def _of_page(system: Layer, torch: Image, project: str) -> dict[str, Image]:
 
 
 def _wheels(project: str) -> list[Path]:
-    """What `make wheel` makes."""
+    """Return what `make wheel` makes."""
     oci.forget("wheels", "wheel", keep=project)
 
     def make(folder: Path) -> None:

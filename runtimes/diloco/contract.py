@@ -152,7 +152,8 @@ def learner_identity(job_uid: str, unit: str, attempt: int) -> str:
 
 
 def learner_host_name(job: str, namespace: str, unit: str, attempt: int) -> str:
-    """The name in a learner's certificate, as a server. Learners that take its state demand it at any address that they connect to."""
+    """Return the name in a learner's certificate, as a server. Learners that take its state demand it at any address that they connect
+    to."""
     return f"{unit}-{attempt}.learner.{job}.{namespace}.svc"
 
 

@@ -23,7 +23,7 @@ REMEDY = "Install the driver (the extra `buckets` of diloco for s3://, gs:// and
 
 
 def file_system(where: str) -> tuple[Any, str]:
-    """(a file system of fsspec, the path within it). Raises ImportError or ValueError if there is no driver for it."""
+    """Return (a file system of fsspec, the path within it). Raises ImportError or ValueError if there is no driver for it."""
     scheme, separator, rest = where.partition("://")
     if separator and scheme in BUCKETS and find_spec("obstore") is not None:
         from obstore.fsspec import FsspecStore
@@ -37,5 +37,5 @@ def file_system(where: str) -> tuple[Any, str]:
 
 
 def words(error: Exception) -> str:
-    """What an error of a driver says, on one line and without what obstore adds for its developers."""
+    """Return what an error of a driver says, on one line and without what obstore adds for its developers."""
     return " ".join(str(error).partition("\n\nDebug source:")[0].split())

@@ -150,12 +150,12 @@ class Facts:
         return f"job {self.job['metadata']['name']}" if self.job is not None else ""
 
     def of(self, resource: Resource) -> Sequence[Obj]:
-        """The objects of this kind. Raises `NotRead`."""
+        """Return the objects of this kind. Raises `NotRead`."""
         return read(self.objects.get(resource, ()))
 
 
 def read[T](found: T | Unreadable) -> T:
-    """What was read. Raises `NotRead`."""
+    """Return what was read. Raises `NotRead`."""
     if isinstance(found, Unreadable):
         raise NotRead(found)
     return found

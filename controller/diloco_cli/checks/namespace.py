@@ -99,7 +99,7 @@ def _of_configuration(facts: Facts, kind: str, name: str) -> bool:
 
 
 def _need(spec: Spec | None, resource: str) -> tuple[int, str]:
-    """What the next object of a job takes of a resource whose amount the job decides by itself; 0: that is not known."""
+    """Return what the next object of a job takes of a resource whose amount the job decides by itself; 0: that is not known."""
     if resource in ("pods", "count/pods", "persistentvolumeclaims", "secrets", "services", "configmaps"):
         return 1, "a job"
     name = resource.removeprefix("requests.")

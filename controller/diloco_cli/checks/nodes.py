@@ -24,7 +24,7 @@ _CLUSTER = "cluster"
 
 
 def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float) -> Inventory:
-    """The fleet, as the operator has it. Nodes that cannot be read count as not there: the operator's own messages name them."""
+    """Return the fleet, as the operator has it. Nodes that cannot be read count as not there: the operator's own messages name them."""
     inventory = Inventory(signals)
     inventory.advance(now)
     for node in views(nodes):
@@ -33,7 +33,7 @@ def inventory_of(nodes: Iterable[Obj], signals: DisruptionSignals, now: float) -
 
 
 def views(nodes: Iterable[Obj]) -> Iterator[NodeView]:
-    """The nodes that can be read."""
+    """Return the nodes that can be read."""
     for node in nodes:
         try:
             yield project_node(node)

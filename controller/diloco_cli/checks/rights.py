@@ -45,7 +45,7 @@ _COMMANDS: tuple[tuple[str, str, Resource, str], ...] = (
 
 
 def operator_rights(namespace: str) -> list[Right]:
-    """What the operator needs to work on jobs of the namespace; "": of none, only what it needs of the cluster."""
+    """Return what the operator needs to work on jobs of the namespace; "": of none, only what it needs of the cluster."""
     found = [Right(verb, resource) for resource, verbs in _CLUSTER_WIDE for verb in verbs.split()]
     found.append(Right("get", names.CUSTOM_RESOURCES, name=CRD_NAME))
     if namespace:
@@ -54,7 +54,7 @@ def operator_rights(namespace: str) -> list[Right]:
 
 
 def caller_rights(namespace: str) -> list[Right]:
-    """What the commands of `kubectl diloco` need in a namespace."""
+    """Return what the commands of `kubectl diloco` need in a namespace."""
     return [Right(verb, resource, namespace, part) for verb, _, resource, part in _COMMANDS]
 
 

@@ -106,7 +106,7 @@ def _arguments(deployment: Obj) -> list[str]:
 
 
 def _listens(argument: str) -> str:
-    """The family of the one address that an argument of the operator says it listens on; "" for any other argument."""
+    """Return the family of the one address that an argument of the operator says it listens on; "" for any other argument."""
     option, _, value = argument.partition("=")
     return _family(value.rpartition(":")[0].strip("[]")) if option in _BY_ADDRESS else ""
 

@@ -60,7 +60,7 @@ def volume(facts: Facts) -> Iterator[Finding]:
 
 
 def _unscheduled(facts: Facts, job: str) -> str:
-    """What kube-scheduler says of the syncer's pod; "": nothing."""
+    """Return what kube-scheduler says of the syncer's pod; "": nothing."""
     pods = (each for each in facts.of(names.PODS) if each["metadata"]["name"] == names.syncer_pod_name(job))
     return next((unscheduled(pod) for pod in pods), "")
 

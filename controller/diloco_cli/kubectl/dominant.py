@@ -179,7 +179,7 @@ def _condition(view: JobView, kind: ConditionType) -> Condition | None:
 
 
 def _concerning(view: JobView, concern: Concern) -> Condition | None:
-    """The first condition that is about this."""
+    """Return the first condition that is about this."""
     return next((each for each in view.status.conditions if concern_of(each.reason) is concern), None)
 
 

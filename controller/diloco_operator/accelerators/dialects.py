@@ -32,8 +32,8 @@ def signs(labels: Mapping[str, str]) -> Iterable[Sign]:
 
 
 def spoken_labels(accelerator: str, there: Collection[Sign], asked: Collection[LabelDialect] = ()) -> Sequence[NodeLabels]:
-    """The labels by which nodes of this kind are asked for, alternatives; none for a kind without labels. `there`: of the nodes of the
-    cluster; `asked`: the dialects that nodes have which a grantor makes.
+    """Return the labels by which nodes of this kind are asked for, alternatives; none for a kind without labels. `there`: of the nodes of
+    the cluster; `asked`: the dialects that nodes have which a grantor makes.
 
     What a cloud says of nodes of the kind comes first: a node that does not exist yet has these labels, too. Then the marks of clouds, and
     last what feature discoveries say, which is true only of nodes that exist. Where nothing is known, every dialect may be it."""
@@ -47,6 +47,6 @@ def spoken_labels(accelerator: str, there: Collection[Sign], asked: Collection[L
 
 
 def only_cloud(there: Collection[Sign], asked: Collection[LabelDialect] = ()) -> str:
-    """The domain of the labels that say how nodes are paid for, where all marks are of one cloud; "": of several, or of none."""
+    """Return the domain of the labels that say how nodes are paid for, where all marks are of one cloud; "": of several, or of none."""
     domains = {dialect.payment for dialect in asked} or {sign.dialect.payment for sign in there if not sign.accelerator}
     return domains.pop() if len(domains) == 1 else ""

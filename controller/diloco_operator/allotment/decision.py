@@ -55,7 +55,7 @@ def decide(component: int, requests: Sequence[AllotmentRequest], supply: Supply)
 
 
 def _unmoved(component: int, requests: Sequence[AllotmentRequest], supply: Supply) -> Steps[_Made]:
-    """What would be decided if no unit could be asked to leave."""
+    """Return what would be decided if no unit could be asked to leave."""
     made = yield from _Decision(component, requests, supply).steps()
     if made.leaving:
         made = yield from _Decision(component, [staying(request) for request in requests], supply).steps()

@@ -187,7 +187,7 @@ class Questions:
 
 
 def new_value(question: Question, job: str, pool: FlowPool, stock: str) -> int:
-    """What a new unit of the pool is worth in this stock, however well it fits."""
+    """Return what a new unit of the pool is worth in this stock, however well it fits."""
     demand = question.applicants[job].request.pools[int(pool.name)]
     return _value(_base(demand, question.stocks[stock], int(pool.name)), pool.share)
 

@@ -127,14 +127,14 @@ class LaterSupply:
 
 
 def staying(request: AllotmentRequest) -> AllotmentRequest:
-    """The job as if none of its units might be asked to leave."""
+    """Return the job as if none of its units might be asked to leave."""
     return replace(
         request, pools=tuple(replace(pool, units=tuple(unit._replace(settling=True) for unit in pool.units)) for pool in request.pools)
     )
 
 
 def without(request: AllotmentRequest, gone: AbstractSet[UnitKey]) -> AllotmentRequest:
-    """The job once these units have left. They want other slices."""
+    """Return the job once these units have left. They want other slices."""
     pools = []
     for pool in request.pools:
         units = tuple(unit for unit in pool.units if (request.job, unit.name) not in gone)

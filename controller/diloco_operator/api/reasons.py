@@ -537,12 +537,12 @@ _LACKS: Mapping[str, Lack] = {"": Lack.NOTHING} | {reason.value: reason.lack for
 
 
 def concern_of(reason: str) -> Concern:
-    """What a condition with this reason in a status is about."""
+    """Return what a condition with this reason in a status is about."""
     return _CONCERNS.get(reason, Concern.NONE)
 
 
 def told_by(reason: str) -> Told:
-    """What an Event with this reason tells of an attempt."""
+    """Return what an Event with this reason tells of an attempt."""
     return _TELLS.get(reason, Told.NO_END)
 
 
@@ -552,7 +552,7 @@ def follows(reason: str, what: Follows) -> bool:
 
 
 def lack_of(reason: str) -> Lack:
-    """What a pool lacks by the reason that its status has; of one of another release nothing is known."""
+    """Return what a pool lacks by the reason that its status has; of one of another release nothing is known."""
     return _LACKS.get(reason, Lack.NOTHING)
 
 

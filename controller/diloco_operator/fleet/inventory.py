@@ -181,7 +181,7 @@ class Inventory:
         return self._signs.keys()
 
     def _note_signs(self, old: NodeView | None, new: NodeView | None = None) -> None:
-        """The labels of a node changed, or it came or went."""
+        """Note that the labels of a node changed, or that it came or went."""
         if old is not None and new is not None and old.labels == new.labels:
             return
         if new is not None:

@@ -19,7 +19,7 @@ class GivingWay:
         self._waiters: set[asyncio.Future[None]] = set()
 
     async def wait(self) -> None:
-        """Returns when `end` is called, and after `GIVE_WAY_SECONDS` at the latest."""
+        """Return when `end` is called, and after `GIVE_WAY_SECONDS` at the latest."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         self._waiters.add(waiter)
@@ -31,7 +31,7 @@ class GivingWay:
             self._waiters.discard(waiter)
 
     def end(self) -> None:
-        """The others are done: all who wait go on."""
+        """Let all who wait go on: the others are done."""
         for waiter in self._waiters:
             _release(waiter)
 

@@ -204,7 +204,7 @@ class EventRecorder:
 
 
 def _about(event: Event) -> Obj:
-    """What programs read of an event about one unit (`kubectl diloco explain`)."""
+    """Return what programs read of an event about one unit (`kubectl diloco explain`)."""
     if not event.unit:
         return {}
     return {"annotations": {names.LABEL_UNIT: event.unit, names.ANNOTATION_SAID: clip(event.said, MESSAGE_LIMIT)}}

@@ -43,7 +43,7 @@ def load_configuration(path: Path | None) -> tuple[OperatorConfig, RunConfig]:
 
 
 def read_configuration(content: object, where: str) -> tuple[OperatorConfig, RunConfig]:
-    """The same of the content of a file; `where` names it in messages. Raises `BadConfiguration`."""
+    """Read the configuration from the content of a file; `where` names it in messages. Raises `BadConfiguration`."""
     if not isinstance(content, dict):
         raise BadConfiguration(f"{where} must be a map with apiVersion: {CONFIG_API_VERSION} and kind: {CONFIG_KIND}")
     try:

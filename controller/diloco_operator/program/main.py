@@ -54,7 +54,7 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version and exit.")
 def main() -> None:
-    """The operator of DiLoCoJobs in a Kubernetes cluster."""
+    """Run the operator of DiLoCoJobs in a Kubernetes cluster."""
 
 
 @main.command()

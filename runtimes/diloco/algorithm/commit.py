@@ -83,7 +83,7 @@ class Commit:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Commit:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Return the inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         return cls(
             int(stored["t"]),
             int(stored["fragment"]),
@@ -100,7 +100,7 @@ class Commit:
 
 
 def commit_of(exchange: Exchange, close: Close, cosine: float) -> Commit:
-    """What is to be written of the merge of a closed exchange. `cosine`: see `merge.Merged`."""
+    """Return what is to be written of the merge of a closed exchange. `cosine`: see `merge.Merged`."""
     given = {
         unit: Given(one.weight, one.steps, one.measured.tokens, one.measured.norm, one.marks)
         for unit, one in sorted(exchange.contributions.items())
@@ -163,7 +163,7 @@ class Redo:
         return value
 
     def state(self) -> CoreState:
-        """The state after the merges so far."""
+        """Return the state after the merges so far."""
         shard = self._shard
         contributions = {
             unit: ContributionStats(one.contributions, one.last, self._shares.of(unit)) for unit, one in self._contributions.items()

@@ -164,7 +164,8 @@ class Coordinator:
         return self._steps_per_sync.get(unit, 0)
 
     def ordered(self, t: int) -> Exchange:
-        """What the order of outer step `t` merges, which is not applied yet. To read from. Raises KeyError if there is no such order."""
+        """Return what the order of outer step `t` merges, which is not applied yet. To read from. Raises KeyError if there is no such
+        order."""
         return self._ordered[t]
 
     # --- events of units ----------------------------------------------------------------------------------------------

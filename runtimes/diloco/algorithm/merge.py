@@ -76,7 +76,7 @@ def merge(
     embeddings: MergeMethod,
     out: Array | None = None,
 ) -> Merged:
-    """The merged outer gradient of a fragment, in `out` or a new array; one contribution alone is returned as it is.
+    """Return the merged outer gradient of a fragment, in `out` or a new array; one contribution alone is returned as it is.
 
     `deltas`: per contribution, float32 [size]. `norms`: per contribution, what `norms()` says of its delta. `weights`: per contribution,
     positive. `embeddings` is the method for embedding tensors, `method` that for others of at least two dimensions; the rest is averaged.
@@ -103,7 +103,7 @@ def merge(
 
 
 def mean_cosine(of_parts: Iterable[tuple[int, float]]) -> float:
-    """The mean of cosines, each by its size. NaN of none. `of_parts`: (size, cosine)."""
+    """Return the mean of cosines, each by its size. NaN of none. `of_parts`: (size, cosine)."""
     known = list(of_parts)
     return math.fsum(n * cosine for n, cosine in known) / sum(n for n, _ in known) if known else math.nan
 
@@ -118,8 +118,8 @@ def average(deltas: Sequence[Array], norms: Sequence[float], weights: Sequence[f
 
 
 def _mean_of_pairs(lengths: Sequence[float], squares: float) -> float:
-    """The mean cosine of the pairs among vectors of these lengths whose sum has these squares, each pair by the product of its lengths:
-    the squares of a sum are those of its terms and twice the products of the pairs. NaN if no two have a length."""
+    """Return the mean cosine of the pairs among vectors of these lengths whose sum has these squares, each pair by the product of its
+    lengths: the squares of a sum are those of its terms and twice the products of the pairs. NaN if no two have a length."""
     own = math.fsum(n * n for n in lengths)
     total = math.fsum(lengths)
     pairs = total * total - own

@@ -253,7 +253,7 @@ class Shard:
         return update.value
 
     def _step(self, t: int, p: int, merged: Merged) -> Update | None:
-        """The outer step with a merged outer gradient; None if the result is not finite. Changes nothing."""
+        """Return the outer step with a merged outer gradient; None if the result is not finite. Changes nothing."""
         optimizer, take = self._optimizer, self.memory.floats
         onto = self._residual[p] if self.coding.delta else self.value(p)
         stepped = nesterov(merged.delta, self._momentum[p], onto, optimizer.learning_rate, optimizer.momentum, take)

@@ -259,7 +259,7 @@ class Ledger:
         }
 
     def restore_sessions(self, stored: Mapping[str, Mapping[str, Any]]) -> None:
-        """The inverse of `sessions_to_json`, on a restored ledger: the sessions go on. Raises LedgerError for malformed or contradictory
+        """Restore what `sessions_to_json` gave, on a restored ledger: the sessions go on. Raises LedgerError for malformed or contradictory
         data."""
         try:
             for session, one in stored.items():

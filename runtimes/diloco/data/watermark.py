@@ -76,7 +76,7 @@ class Watermark:
         self._offers[p] = _Offer(t, done)
 
     def to_json(self) -> dict[str, Any]:
-        """What is merged. Contributions that wait for a merge end with the process."""
+        """Return what is merged. Contributions that wait for a merge end with the process."""
         return {"merged": [[done.samples, done.tokens, done.steps] for done in self._merged], "at": list(self._merged_at)}
 
     def closed(self, p: int, t: int, *, merged: bool) -> bool:

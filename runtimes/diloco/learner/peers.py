@@ -41,11 +41,11 @@ class Peers(Protocol):
         ...
 
     def donor(self, donor: Donor) -> None:
-        """The syncer names a donor, or says that there is none."""
+        """Note the donor that the syncer names, or that there is none."""
         ...
 
     def give(self, give: Give) -> None:
-        """The syncer says who may take this process's state."""
+        """Note who may take this process's state, as the syncer says."""
         ...
 
     def message(self) -> Recovery | None:
@@ -70,11 +70,11 @@ class Peers(Protocol):
         ...
 
     def holds_parameters(self) -> None:
-        """The first step comes next."""
+        """Note that the first step comes next."""
         ...
 
     def stepped(self) -> None:
-        """A step is done."""
+        """Note that a step is done."""
         ...
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class SyncerLink(Protocol):
         ...
 
     def tell_standing(self) -> None:
-        """What the process is doing beside its steps has changed."""
+        """Tell that what the process is doing beside its steps has changed."""
         ...
 
     def want(self, generation: int, samples: int) -> bool:

@@ -63,7 +63,7 @@ def to_learner(raw: bytes) -> ToLearner | DataChunk:
 
 
 def to_taker(raw: bytes) -> StateMessage | DataChunk:
-    """What a peer has sent of its state. Raises protobuf's DecodeError."""
+    """Return what a peer has sent of its state. Raises protobuf's DecodeError."""
     return _chunk(raw) or _whole(StateMessage.FromString(raw))
 
 

@@ -97,7 +97,7 @@ class Copy:
         threading.Thread(target=self._run, name="diloco-copy", daemon=True).start()
 
     def take(self) -> Came | None:
-        """What came next. Never waits."""
+        """Take what came next. Never waits."""
         try:
             return self._queue.get_nowait()
         except queue.Empty:
@@ -137,7 +137,7 @@ class Copy:
         raise StateError("the donor ended before its state was whole")
 
     def _take(self, message: StateMessage) -> bool:
-        """True: it was the last one. Raises StateError."""
+        """Take the next message. True: it was the last one. Raises StateError."""
         if self._part is not None:
             raise StateError(f"part {self._part.index} of the donor's state is not whole")
         if message.WhichOneof("message") == "end":
@@ -181,7 +181,7 @@ class Copy:
             self._rest = (decode(payload),)
 
     def _put(self, came: Came) -> None:
-        """Waits while the training thread has enough to do."""
+        """Wait while the training thread has enough to do."""
         while not self._cancelled.is_set():
             try:
                 self._queue.put(came, timeout=0.1)

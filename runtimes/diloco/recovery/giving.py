@@ -110,7 +110,7 @@ class Gift:
             self._changed.notify()
 
     def take(self) -> _Part | None:
-        """The next part; None: there is none any more. Raises Refused if it does not come."""
+        """Return the next part; None: there is none any more. Raises Refused if it does not come."""
         with self._changed:
             if not self._changed.wait_for(lambda: bool(self._queue) or self._over, BOUNDARY_SECONDS):
                 self._over, self._why = True, f"the donor has reached no step boundary with news for {BOUNDARY_SECONDS:.0f} s"
@@ -119,7 +119,7 @@ class Gift:
             return self._queue.popleft()
 
     def sent(self, part: _Part) -> None:
-        """The part has left the queue and its memory."""
+        """Note that the part has left the queue and its memory."""
         _release(part)
         with self._changed:
             self._waiting -= part.bytes
@@ -154,7 +154,7 @@ class Giver:
         self._closed = False
 
     def allow(self, give: Give) -> None:
-        """The syncer says that this attempt of a unit may take the state."""
+        """Allow this attempt of a unit to take the state, as the syncer says."""
         with self._changed:
             self._grants.pop(give.unit, None)
             self._grants[give.unit] = give
@@ -163,7 +163,7 @@ class Giver:
             self._changed.notify_all()
 
     def begin(self, wanted: StateWanted, identity: str) -> Gift:
-        """A peer whose certificate says `identity` wants the state. Waits GRANT_SECONDS at most. Raises Refused."""
+        """Admit a peer whose certificate says `identity` and who wants the state. Waits GRANT_SECONDS at most. Raises Refused."""
         if wanted.job_uid != self._job_uid or identity != learner_identity(wanted.job_uid, wanted.unit, wanted.attempt):
             raise Refused(
                 grpc.StatusCode.PERMISSION_DENIED,
@@ -193,7 +193,7 @@ class Giver:
         return give is not None and (give.attempt, give.grant) == (wanted.attempt, wanted.grant)
 
     def messages(self, gift: Gift) -> Iterator[StateMessage | DataChunk]:
-        """What the peer gets, on the server's thread. Raises Refused."""
+        """Yield what the peer gets, on the server's thread. Raises Refused."""
         index = total = 0
         while (part := gift.take()) is not None:
             if part.arrays:
@@ -254,7 +254,7 @@ class Giver:
                 return
 
     def close(self) -> None:
-        """This process leaves: who takes from it must take from another one."""
+        """Refuse all from now on: this process leaves, and who takes from it must take from another one."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

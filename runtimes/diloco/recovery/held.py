@@ -25,7 +25,7 @@ class Held:
         """Per fragment (epoch, version) that came last."""
 
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan) -> bool:
-        """What came before this boundary, and what is done at it. True: another incarnation began."""
+        """Note what came before this boundary, and what is done at it. True: another incarnation began."""
         before = self.epoch
         for event in events:
             match event:

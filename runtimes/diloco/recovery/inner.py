@@ -17,7 +17,7 @@ class StagedRest(Protocol):
     """The small rest of a state as it was at a step boundary, on its way to the host."""
 
     def wait(self) -> Any:
-        """A tree for `values.encode`. Belongs on a background thread."""
+        """Return a tree for `values.encode`. Belongs on a background thread."""
         ...
 
 
@@ -31,8 +31,8 @@ class InnerState(Protocol):
         ...
 
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
-        """What there is of these pieces of the model: the parameter, and what the optimizer keeps for it by now. Raises StateError for
-        state that cannot be given."""
+        """Return what there is of these pieces of the model: the parameter, and what the optimizer keeps for it by now. Raises StateError
+        for state that cannot be given."""
         ...
 
     def stage(self, arrays: Sequence[PieceArray]) -> Staged:
@@ -45,7 +45,7 @@ class InnerState(Protocol):
         ...
 
     def begin(self) -> None:
-        """A copy begins: what was put of an earlier one is forgotten, but for parameters."""
+        """Begin a copy: what was put of an earlier one is forgotten, but for parameters."""
         ...
 
     def put(self, array: PieceArray, values: Float32Array) -> None:
@@ -54,6 +54,6 @@ class InnerState(Protocol):
         ...
 
     def finish(self, rest: Any) -> None:
-        """The copy is whole: what was put is the optimizer's state from now on. Raises StateError, and changes nothing, if `rest` does not
-        fit this program."""
+        """Make what was put the optimizer's state from now on: the copy is whole. Raises StateError, and changes nothing, if `rest` does
+        not fit this program."""
         ...

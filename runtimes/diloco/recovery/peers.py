@@ -71,12 +71,12 @@ class PeersOfUnit:
     # --- called by the connection's thread ----------------------------------------------------------------------------
 
     def donor(self, donor: Donor) -> None:
-        """The syncer names a donor, or says that there is none."""
+        """Note the donor that the syncer names, or that there is none."""
         self._named.append(donor)
         self._notify()
 
     def give(self, give: Give) -> None:
-        """The syncer says who may take this process's state."""
+        """Note who may take this process's state, as the syncer says."""
         self._giver.allow(give)
 
     def message(self) -> Recovery | None:
@@ -125,11 +125,11 @@ class PeersOfUnit:
             taker.boundary(self._held, restarted=restarted)
 
     def holds_parameters(self) -> None:
-        """The first step comes next."""
+        """Note that the first step comes next."""
         self._first_step_from = time.monotonic()
 
     def stepped(self) -> None:
-        """A step is done."""
+        """Note that a step is done."""
         if self._first_step_from is not None and self._taker is not None:
             self._taker.stepped(time.monotonic() - self._first_step_from)
             self._first_step_from = None

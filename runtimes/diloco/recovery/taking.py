@@ -78,7 +78,7 @@ class Taker:
         return self._message.phase == Recovery.OVER
 
     def begin(self, parameters_seconds: float, start_seconds: float, *, wanted: bool, why: str) -> None:
-        """The job's parameters are there. `wanted`: a donor may have something; otherwise `why` says why not."""
+        """Begin: the job's parameters are there. `wanted`: a donor may have something; otherwise `why` says why not."""
         self._say(start_seconds=start_seconds, parameters_seconds=parameters_seconds)
         self._asked_at = self._now()
         if wanted:
@@ -87,7 +87,7 @@ class Taker:
             self._say(phase=Recovery.OVER, why=why)
 
     def named(self, donor: Donor, held: Held) -> None:
-        """The syncer's answer. One to an earlier round counts for nothing."""
+        """Take the syncer's answer. One to an earlier round counts for nothing."""
         if self._message.phase != Recovery.WANTED or donor.round != self._message.round:
             return
         if not donor.unit:
@@ -117,11 +117,11 @@ class Taker:
                 self._fail(f"its state did not come within {MOST_COPY_SECONDS:.0f} s")
 
     def stepped(self, first_step_seconds: float) -> None:
-        """The first step is done."""
+        """Note that the first step is done."""
         self._say(first_step_seconds=first_step_seconds)
 
     def cancel(self) -> None:
-        """The process leaves, or the job is over."""
+        """End: the process leaves, or the job is over."""
         if self._copy is not None:
             self._copy.cancel()
             self._copy = None
@@ -165,7 +165,7 @@ class Taker:
         _log.info("has the state of unit %s: %.1f MiB in %.2f s", self._message.unit, copy.bytes / 2**20, now - begun)
 
     def _fail(self, why: str, *, blame: bool = True) -> None:
-        """This round is over. `blame`: the donor is not to be named again."""
+        """End this round. `blame`: the donor is not to be named again."""
         failed = []
         if self._copy is not None:
             self._copy.cancel()

@@ -43,7 +43,7 @@ def encode(tree: Any) -> bytes:
 
 
 def decode(raw: bytes | bytearray | memoryview) -> Any:
-    """What `encode` was given. Raises StateError."""
+    """Return what `encode` was given. Raises StateError."""
     view = memoryview(raw).cast("B")
     end = _LENGTH + int.from_bytes(view[:_LENGTH])
     try:
@@ -74,7 +74,7 @@ def _to_json(tree: Any, data: list[bytes], where: str) -> Any:
 
 
 def _from_json(document: Any, data: memoryview) -> tuple[Any, memoryview]:
-    """(the tree, what is left of the data)."""
+    """Return (the tree, what is left of the data)."""
     if type(document) in _SCALARS:
         return document, data
     ((kind, value),) = document.items()

@@ -34,7 +34,7 @@ class Links:
     """The share of TCP's segments."""
 
     def sizes(self, training: Training) -> Sizes:
-        """What is sent in a job: fragments of equal size, in the coding of the job, and whole values in float32."""
+        """Return what is sent in a job: fragments of equal size, in the coding of the job, and whole values in float32."""
         values = math.ceil(self.parameters / training.fragments)
         return Sizes(8.0 * payload_bytes(coding_for(training.compression), values), 8.0 * payload_bytes(Coding.FLOAT32, values))
 

@@ -47,7 +47,7 @@ class Link:
         """Number of the newest plan for the next arrival: an older one is void."""
 
     def limit(self, stream: str, rate: float) -> None:
-        """The stream has at most so many bits a second from now on."""
+        """Give the stream at most so many bits a second from now on."""
         if self._most.get(stream, math.inf) != rate:
             self._move()
             self._most[stream] = rate

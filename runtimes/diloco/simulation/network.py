@@ -58,13 +58,13 @@ class Network:
     # --- connections --------------------------------------------------------------------------------------------------
 
     def connect(self, unit: str, path: Path) -> None:
-        """The unit's process begins, with this way to the syncer."""
+        """Connect the unit, whose process begins, by this way to the syncer."""
         self._paths[unit] = path
         self._up.limit(unit, path.rate)
         self._down.limit(unit, path.rate)
 
     def left(self, unit: str, gone: Callable[[], None]) -> None:
-        """The unit's process has ended. `gone`: when the syncer hears of it."""
+        """Disconnect the unit, whose process has ended. `gone` is called when the syncer hears of it."""
         self._up.close(unit)
         self._down.close(unit)
         self._to_come.pop(unit, None)
@@ -76,11 +76,11 @@ class Network:
     # --- words --------------------------------------------------------------------------------------------------------
 
     def tell_syncer(self, unit: str, heard: Callable[[], None]) -> None:
-        """The unit says something; `heard` when the syncer has it."""
+        """Let the unit say something; `heard` is called when the syncer has it."""
         self._to_syncer.send(unit, self._paths[unit], SEGMENT_BITS, heard)
 
     def tell_unit(self, unit: str, heard: Callable[[], None]) -> None:
-        """The syncer says something; `heard` when the unit has it."""
+        """Let the syncer say something; `heard` is called when the unit has it."""
         if (path := self._paths.get(unit)) is not None:
             self._to_units.send(unit, path, SEGMENT_BITS, heard)
 
@@ -92,7 +92,7 @@ class Network:
         self._up.send(unit, t, path.sent(bits), lambda: self._to_syncer.send(unit, path, bits, arrived), newest_first=True)
 
     def over(self, unit: str, t: int) -> None:
-        """The exchange of outer step t is closed: what the unit has not sent of its answer, it does not send once it hears that."""
+        """Close the exchange of outer step t: what the unit has not sent of its answer, it does not send once it hears that."""
         self.tell_unit(unit, lambda: self._up.drop(unit, t))
 
     def broadcast(self, unit: str, fragment: int, arrived: Callable[[], None]) -> None:
@@ -148,14 +148,14 @@ class _Deliveries:
         self._at(unit, path, bits, lambda: arrived() if self._connection.get(unit, 0) == connection else None)
 
     def last(self, unit: str, path: Path, arrived: Callable[[], None]) -> None:
-        """The same of a word that ends the connection, after `forget`."""
+        """Let the unit say a word that ends the connection, after `forget`."""
         if not path.latency:
             arrived()
             return
         self._at(unit, path, SEGMENT_BITS, arrived)
 
     def forget(self, unit: str) -> None:
-        """What has not arrived will not."""
+        """Drop what has not arrived."""
         self._connection[unit] = self._connection.get(unit, 0) + 1
 
     def _at(self, unit: str, path: Path, bits: float, arrived: Callable[[], None]) -> None:

@@ -71,7 +71,7 @@ FREE: Final = Path()
 
 
 def congestion_window(loss: float, round_trip: float) -> float:
-    """The mean window of CUBIC, in segments. RFC 9438, section 5.1."""
+    """Return the mean window of CUBIC, in segments. RFC 9438, section 5.1."""
     if not loss:
         return math.inf
     return max(1.2 / math.sqrt(loss), 1.054 * math.pow(round_trip / loss, 0.75))

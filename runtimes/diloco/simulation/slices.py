@@ -52,7 +52,7 @@ class Placer(Protocol):
     """Says which unit runs where: in `diloco simulate` that is the operator's own code."""
 
     def advance(self, now: float) -> None:
-        """It is that late now, seconds. Called before anything else is said or asked at that time."""
+        """Set the time, seconds. Called before anything else is said or asked at that time."""
         ...
 
     def units(self) -> Mapping[str, PlacedUnit | None]:
@@ -69,11 +69,11 @@ class Placer(Protocol):
         ...
 
     def trains(self, unit: str) -> None:
-        """The unit has begun to train where it is."""
+        """Note that the unit has begun to train where it is."""
         ...
 
     def left(self, unit: str) -> None:
-        """A unit that was to leave has left."""
+        """Note that a unit that was to leave has left."""
         ...
 
     def gone(self, group: str) -> None:
@@ -175,7 +175,7 @@ class FleetSlices:
         self._place()
 
     def trains(self, unit: SimulatedUnit) -> None:
-        """It has taken the parameters, and begins its first step."""
+        """Begin the first step: it has taken the parameters."""
         place = self._places.get(unit.name)
         if place is not None and unit.name not in self._moving and not any(self._out[group] for group in place.groups):
             self._placer.advance(self._job.timeline.now)

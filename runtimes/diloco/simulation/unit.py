@@ -89,7 +89,7 @@ class Slices(Protocol):
         ...
 
     def trains(self, unit: SimulatedUnit) -> None:
-        """It holds the parameters and begins to train."""
+        """Begin to train: it holds the parameters."""
         ...
 
     def slowdown(self, unit: SimulatedUnit) -> float:
@@ -334,7 +334,7 @@ class SimulatedUnit:
         self._rests_since = now
 
     def _book_copy(self) -> None:
-        """The wait for the parameters."""
+        """Account for the wait for the parameters."""
         if self._asked_at is not None and (seconds := self._timeline.now - self._asked_at) > 0:
             self.accounts.add(self._spent_on, self.present, self.hardware.slices - self.present, seconds)
         self._asked_at = None

@@ -17,7 +17,7 @@ _DEPTH: Final = 4
 
 
 def find_tape(where: Path) -> Path:
-    """The folder of the one tape in `where`. Raises TapeError if there is none, or several."""
+    """Return the folder of the one tape in `where`. Raises TapeError if there is none, or several."""
     found = list(_tapes(where, _DEPTH)) if where.is_dir() else []
     if not found:
         raise TapeError(f"no tape is in {where}: it is a folder named {FOLDER} on the volume of a job's syncer")
@@ -27,7 +27,7 @@ def find_tape(where: Path) -> Path:
 
 
 def heads_in(where: Path) -> Iterator[dict[str, Any]]:
-    """What the records of a segment's file, or of the tape in a folder, say. Raises TapeError."""
+    """Return what the records of a segment's file, or of the tape in a folder, say. Raises TapeError."""
     if not where.is_file():
         yield from heads(find_tape(where))
         return

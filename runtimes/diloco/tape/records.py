@@ -63,7 +63,7 @@ class Record:
 
 
 def encode_head(head: Head) -> bytes:
-    """The head as it stands in the file. Raises ValueError for NaN and infinities."""
+    """Return the head as it stands in the file. Raises ValueError for NaN and infinities."""
     return json.dumps(head, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -88,7 +88,7 @@ class RecordFile:
         self.torn: int | None = None
 
     def __iter__(self) -> Iterator[Record]:
-        """The records up to the end, or to a torn one. Raises TapeError for damage, and if the file cannot be opened or read."""
+        """Yield the records up to the end, or to a torn one. Raises TapeError for damage, and if the file cannot be opened or read."""
         try:
             with self._path.open("rb") as file:
                 yield from self._read(file)
@@ -98,7 +98,7 @@ class RecordFile:
             raise TapeError(f"{self._path} cannot be read: {error.strerror or error}") from error
 
     def at(self, offset: int) -> Record | None:
-        """The record at `offset`; None: it is torn. Raises TapeError."""
+        """Return the record at `offset`; None: it is torn. Raises TapeError."""
         try:
             with self._path.open("rb") as file:
                 end = file.seek(0, 2)
@@ -120,7 +120,7 @@ class RecordFile:
             file.seek(offset)
 
     def _record(self, file: BinaryIO, offset: int, end: int) -> Record | None:
-        """The record at `offset`; None: it is torn."""
+        """Return the record at `offset`; None: it is torn."""
         prefix = file.read(_PREFIX)
         if len(prefix) < _PREFIX:
             return None
@@ -157,7 +157,7 @@ class RecordFile:
 
 
 def read_record(path: Path, offset: int) -> Record:
-    """The record at `offset` of a file, with its values. Raises TapeError if there is none that is whole."""
+    """Return the record at `offset` of a file, with its values. Raises TapeError if there is none that is whole."""
     reader = RecordFile(path, values=True)
     found = reader.at(offset)
     if found is None:
@@ -166,7 +166,7 @@ def read_record(path: Path, offset: int) -> Record:
 
 
 def checksum(values: memoryview | Bytes) -> str:
-    """What a record says of an array: its CRC-32, in hexadecimal."""
+    """Return what a record says of an array: its CRC-32, in hexadecimal."""
     return f"{_checksum(b'', memoryview(values).cast('B')):08x}"
 
 

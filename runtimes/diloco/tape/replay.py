@@ -24,7 +24,7 @@ from diloco.tape.segments import FORMAT, SEGMENT, Segment, segments
 
 
 def about(training: Training, job_uid: str, incarnation: bytes) -> dict[str, Any]:
-    """What each segment says of itself: all that is needed to take its merges again."""
+    """Return what each segment says of itself: all that is needed to take its merges again."""
     optimizer = training.outer_optimizer
     return {
         "job": job_uid,
@@ -45,7 +45,7 @@ def training_of(head: Mapping[str, Any], training: Training) -> Training:
 
 
 def chain_from(found: Sequence[Segment], first: int) -> list[Segment]:
-    """The segments from number `first` on between which no record is missing."""
+    """Return the segments from number `first` on between which no record is missing."""
     chain: list[Segment] = []
     for segment in found:
         if segment.number == first + len(chain):
@@ -56,7 +56,7 @@ def chain_from(found: Sequence[Segment], first: int) -> list[Segment]:
 
 
 def gradient_of(record: Record) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The merged outer gradient of a merge's record, read-only. Raises StateError for a record without values."""
+    """Return the merged outer gradient of a merge's record, read-only. Raises StateError for a record without values."""
     if record.values is None:
         raise StateError("a merge without its values")
     gradient = record.values.view("<f4").astype(np.float32, copy=False)

@@ -44,7 +44,7 @@ class Segment:
 
 
 def segments(folder: Path) -> list[Segment]:
-    """The segments in the folder, in order. Raises TapeError if it cannot be read."""
+    """Return the segments in the folder, in order. Raises TapeError if it cannot be read."""
     try:
         found = [(_NAME.match(entry.name), entry) for entry in folder.iterdir()] if folder.is_dir() else []
     except OSError as error:
@@ -57,8 +57,8 @@ def segment_path(folder: Path, number: int, *, cut: bool = False) -> Path:
 
 
 def heads(folder: Path) -> Iterator[dict[str, Any]]:
-    """What all records of the tape in the folder say, in order, each once. Raises TapeError for a damaged segment. A line of the history
-    that cannot be read is left out: it is for people only. The process that writes the tape may run."""
+    """Return what all records of the tape in the folder say, in order, each once. Raises TapeError for a damaged segment. A line of the
+    history that cannot be read is left out: it is for people only. The process that writes the tape may run."""
     last = 0
     while True:
         try:

@@ -42,7 +42,7 @@ class OptimizerState:
     """An `InnerState` of the optimizers of a `ModuleStore`'s parameters."""
 
     def __init__(self, store: ModuleStore, optimizers: Sequence[torch.optim.Optimizer], handed_over: Sequence[HandedOver] = ()) -> None:
-        """Raises TypeError for what has no state that can be handed over."""
+        """Raise TypeError for what has no state that can be handed over."""
         self._store = store
         # accelerate's optimizer holds the real one.
         self._optimizers = [

@@ -59,7 +59,7 @@ def pods_of(job: Job, unit: str, pool: str, attempt: Attempt, template_hash: str
 
 
 def ready(node: Obj) -> Obj:
-    """A node of a file has no kubelet that could say so."""
+    """Return the node as ready: one of a file has no kubelet that could say so."""
     return {**node, "status": {**node.get("status", {}), "conditions": [{"type": "Ready", "status": "True"}]}}
 
 

@@ -82,7 +82,7 @@ def fig_12(seeds: int, latency: float, loss: float, seed: int, output: str) -> N
 
 
 def plot_fig_12(found: Sequence[Join]) -> Element:
-    """Merged work of the others over the time of a copy."""
+    """Return the merged work of the others over the time of a copy."""
     alone = Line("three learners alone", [(join.copy_steps, 100 * join.alone) for join in found], COLOURS[0], dashes="6 4", marks=True)
     beside = Line("the three while a fourth joins", [(join.copy_steps, 100 * join.beside) for join in found], COLOURS[1], marks=True)
     published = Rule("published: free until here", PUBLISHED_FREE, "#999999", vertical=True)

@@ -48,7 +48,7 @@ def measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
 
 
 def lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
-    """A JSON object for each number of units. Shares are 0..1."""
+    """Yield a JSON object for each number of units. Shares are 0..1."""
     for row in found:
         outcome = row.outcome
         yield {

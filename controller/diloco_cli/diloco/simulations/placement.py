@@ -83,7 +83,7 @@ class SimulatedOperator:
         )
 
     def groups_named(self, pattern: str) -> list[str]:
-        """The groups with a node of such a name: `h100-*`."""
+        """Return the groups with a node of such a name: `h100-*`."""
         return [group for group, nodes in self._nodes_of.items() if any(fnmatchcase(node, pattern) for node in nodes)]
 
     def units(self) -> dict[str, PlacedUnit | None]:
@@ -224,7 +224,7 @@ class SimulatedOperator:
         return parse_job({**self._manifest, "status": status}, self._job)
 
     def _start_and_end(self) -> None:
-        """What the operator has decided: a unit with a slice begins, and one that drains is to leave."""
+        """Do what the operator has decided: a unit with a slice begins, and one that drains is to leave."""
         for name, record in read_units(self._job.status).items():
             attempt = self._attempts.get(name)
             nodes = self._nodes(record.pool, record.slice)
@@ -235,7 +235,7 @@ class SimulatedOperator:
                 self._attempts[name] = Attempt(self._last[name], record.slice, tuple(nodes), self._now)
 
     def _seen(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """The status with what the operator would have seen of pods and syncer."""
+        """Return the status with what the operator would have seen of pods and syncer."""
         units = [self._unit_seen(unit) for unit in status.get("units", ())]
         pools = [self._pool_seen(pool) for pool in status.get("pools", ())]
         return {**status, "units": units, "pools": pools}

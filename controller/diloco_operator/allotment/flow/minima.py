@@ -98,9 +98,9 @@ class _Admission:
         assert not units, "a unit that stays has its slice"
 
     def fill(self, arcs: JobArcs) -> list[tuple[Path, int]]:
-        """New units for the minimum, as many as there are slices for. Where units of several sizes share hosts, no path exchanges a large
-        unit for small ones, so several orders are tried; the first that meets the minimum counts, else that which comes nearest. Returns
-        what was added to the flow: paths, and units on each."""
+        """Add new units for the minimum, as many as there are slices for. Where units of several sizes share hosts, no path exchanges a
+        large unit for small ones, so several orders are tried; the first that meets the minimum counts, else that which comes nearest.
+        Returns what was added to the flow: paths, and units on each."""
         best: list[tuple[Path, int]] = []
         for count, order in enumerate(self._orders(arcs)):
             found = self._fill(arcs, order)
@@ -123,7 +123,8 @@ class _Admission:
             yield sorted(sizes, key=lambda name: sizes[name])
 
     def _fill(self, arcs: JobArcs, order: Sequence[str]) -> list[tuple[Path, int]]:
-        """What the minima of its pools need, the largest units first, as small ones find room beside them; then the rest, in this order."""
+        """Add what the minima of its pools need, the largest units first, as small ones find room beside them; then the rest, in this
+        order."""
         job, network = arcs.job, self._network
         wanted = job.missing
         network.upper[arcs.minimum] = job.protected + wanted

@@ -39,7 +39,7 @@ def _solve(jobs: list[FlowJob], classes: list[FlowClass], bonus: Bonuses) -> Flo
 
 
 def _with_free_slices(jobs: list[FlowJob], classes: list[FlowClass]) -> list[FlowJob]:
-    """The jobs, of which those have no successors that could take no slice which no unit has: on a full fleet one flow is enough."""
+    """Return the jobs, of which those have no successors that could take no slice which no unit has: on a full fleet one flow is enough."""
     hubs = {class_.name: class_.hub for class_ in classes}
     free = _unheld(jobs, classes)
     open_ = {hubs[name] for name, room in free.items() if room > 0}

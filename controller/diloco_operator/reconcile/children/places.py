@@ -119,7 +119,7 @@ def _with_neighbours(affinity: Mapping[str, Any], terms: Sequence[Obj], pool: Po
 
 
 def _hardware(labels: NodeLabels, shape: Shape) -> list[Obj]:
-    """The labels of the shape's nodes in one dialect."""
+    """Return the labels of the shape's nodes in one dialect."""
     wanted = {labels.key: list(labels.values)}
     if labels.qualifier:
         wanted[labels.dialect.qualifier] = [labels.qualifier]

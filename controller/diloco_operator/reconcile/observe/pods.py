@@ -255,7 +255,7 @@ def _loopback(text: str) -> str:
 
 
 def label_number(text: str) -> int:
-    """The number that a label has; -1: none."""
+    """Return the number that a label has; -1: none."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
 

@@ -44,8 +44,8 @@ _REFUSALS_THAT_COUNT = 10
 
 
 def degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Collection[str], *, begun: bool) -> Finding:
-    """The first that holds. `deleting`: `<kind> <name>` of the job's objects that go. `begun`: the job has trained, or failed to, since it
-    was created, resumed or retried."""
+    """Return the first that holds. `deleting`: `<kind> <name>` of the job's objects that go. `begun`: the job has trained, or failed to,
+    since it was created, resumed or retried."""
     claim = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {claim}" in deleting:
         return VolumeDeleted(claim)

@@ -16,7 +16,7 @@ from diloco_operator.reconcile.units.states import State, state_of
 
 
 def placed(context: ReconcileContext, scaling: Scaling) -> Finding:
-    """What holds of the units after placement."""
+    """Return what holds of the units after placement."""
     least = context.spec.learners.min
     hardware = Hardware(
         placed=scaling.placed,

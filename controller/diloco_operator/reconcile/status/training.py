@@ -35,7 +35,7 @@ from diloco_operator.timeouts import RECONCILE
 
 
 def training(context: ReconcileContext, scaling: Scaling, contributing: frozenset[str], shared: SharedObjects) -> Finding:
-    """The first that holds: what no unit can start without, hardware, the syncer, the learners."""
+    """Return the first that holds: what no unit can start without, hardware, the syncer, the learners."""
     if shared.rejected and not contributing:
         return WriteRefused([rejection.text for rejection in shared.rejected])
     if (obstacle := _obstacle(shared)) is not None:

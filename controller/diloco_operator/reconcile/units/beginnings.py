@@ -29,7 +29,7 @@ def began_with(recovery: Recovery | None) -> str:
 
 
 def taking(recovery: Recovery | None) -> str:
-    """What a process that has the parameters waits for; "": for no state."""
+    """Return what a process that has the parameters waits for; "": for no state."""
     if recovery is None or recovery.phase is RecoveryPhase.OVER:
         return ""
     if recovery.phase is RecoveryPhase.COPYING:

@@ -64,7 +64,7 @@ class _Trained:
         return self.by_pool.total() <= self.least_of_job or self.by_pool[record.pool] <= self.least[record.pool]
 
     def leave(self, record: UnitStatusRecord) -> None:
-        """It does not count any more."""
+        """Count it no more."""
         if record.state is UnitState.TRAINING and record.pool in self.least:
             self.by_pool[record.pool] -= 1
 

@@ -70,7 +70,7 @@ class Donors:
         self._times: dict[str, int] = {}
 
     def asks(self, taking: Taking) -> Answer | None:
-        """A unit says that it wants a donor. An answer that it has had already for this round, or None: it comes with `name`."""
+        """Note that a unit wants a donor. Returns the answer that it has had already for this round, or None: one comes with `name`."""
         said = self._given.get(taking.unit)
         if said is not None and (said[0].session, said[0].round) == (taking.session, taking.round):
             return said[1]
@@ -81,13 +81,13 @@ class Donors:
         return None
 
     def copies(self, taking: Taking, donor: Candidate) -> None:
-        """A unit says that it copies a donor's state: a syncer that has started meanwhile does not know it."""
+        """Note that a unit says that it copies a donor's state: a syncer that has started meanwhile does not know it."""
         if taking.unit not in self._given:
             self._waiting.pop(taking.unit, None)
             self._given[taking.unit] = taking, Answer(taking.round, donor)
 
     def ends(self, unit: str) -> None:
-        """The unit wants no donor any more: it has what it will get, or its session is over."""
+        """Forget the unit, which wants no donor any more: it has what it will get, or its session is over."""
         self._waiting.pop(unit, None)
         self._given.pop(unit, None)
 

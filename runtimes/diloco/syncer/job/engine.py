@@ -547,7 +547,7 @@ class Engine:
         await self._tape.close()
 
     def _snapshot_written(self, position: Position, before: DurableSnapshot | None) -> None:
-        """The attempt to write one is over. `before`: the newest one until then."""
+        """Note that the attempt to write one is over. `before`: the newest one until then."""
         ended = asyncio.create_task(self._tape.snapshot_ended(position, durable=self._snapshots.newest is not before), name="tape-retire")
         self._retiring.add(ended)  # an event loop holds its tasks weakly
         ended.add_done_callback(self._retiring.discard)

@@ -35,7 +35,7 @@ class Recoveries:
         self._unit_stats = unit_stats
 
     def heard(self, peer: Peer, session: UnitSession, alive: Alive, now: float) -> bool:
-        """A unit has said how things are. True: what reports say of its recovery has changed."""
+        """Note how things are, as a unit says. True: what reports say of its recovery has changed."""
         if not alive.HasField("recovery"):
             return False
         recovery = alive.recovery
@@ -58,13 +58,13 @@ class Recoveries:
         return changed
 
     def joined(self, peer: Peer, session: UnitSession) -> None:
-        """A process of a unit has a stream: what it was told of takers may be lost with the stream before."""
+        """Note that a process of a unit has a stream: what it was told of takers may be lost with the stream before."""
         for taking, answer in self._donors.grants_of(session.unit):
             if answer.donor is not None and answer.donor.attempt == session.attempt:
                 _allow(peer, taking, answer, self._attempt(taking))
 
     def ended(self, unit: str) -> None:
-        """The unit's session is over."""
+        """Forget the unit: its session is over."""
         self._donors.ends(unit)
 
     def look(self, now: float) -> None:

@@ -81,7 +81,7 @@ def snapshot_data(
     tokens: Sequence[int],
     position: Position,
 ) -> SnapshotData:
-    """The state at this moment, at which `position` was taken. The arrays are shared with the core, which never writes to them."""
+    """Return the state at this moment, at which `position` was taken. The arrays are shared with the core, which never writes to them."""
     state = core.state()
     meta = {
         "format": META_FORMAT,
@@ -114,7 +114,8 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
 
 
 def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, changed: Callable[[], None]) -> TapeWriter:
-    """The tape, as it goes on after `state`. `process`: random, names this process. `changed` is called when its `error` has changed."""
+    """Return the tape, as it goes on after `state`. `process`: random, names this process. `changed` is called when its `error` has
+    changed."""
     start, job = state.tape, config.job
     return TapeWriter(
         config.state_dir / FOLDER,

@@ -88,7 +88,8 @@ class Work:
     """
 
     def __init__(self, ledger: Ledger, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
-        """`stored`: the result of `to_json`, of the same moment as the ledger: the sessions go on. Raises LedgerError for anything else."""
+        """Restore the sessions, which go on. `stored`: the result of `to_json`, of the same moment as the ledger. Raises LedgerError for
+        anything else."""
         self.ledger = ledger
         self.note: Notes = unnoted
         self._fragments = fragments
@@ -121,7 +122,7 @@ class Work:
             left -= lease.end - lease.start
 
     def leased_to(self, session: UnitSession) -> int:
-        """Samples of all leases of the session; 0: it is over, or has not begun."""
+        """Return the samples of all leases of the session; 0: it is over, or has not begun."""
         held = self._sessions.get(session.holder)
         return held.leases.samples if held is not None else 0
 
@@ -245,7 +246,7 @@ class Work:
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """What the ledger's own JSON does not hold: the sessions. Contributions that wait for their merge end with the process."""
+        """Return what the ledger's own JSON does not hold: the sessions. Contributions that wait for their merge end with the process."""
         of_ledger = self.ledger.sessions_to_json()
         return {
             holder: {
@@ -302,7 +303,7 @@ class Work:
         self._usual = self.ledger.usual
 
     def settle(self, *, all_sessions: bool) -> None:
-        """The process that began these sessions is gone: what waited for a merge will not come, so the sessions that are over end. With
+        """End the sessions of a process that is gone: what waited for a merge will not come, so the sessions that are over end. With
         `all_sessions`, so do the others: their learners hold something else than this state."""
         for holder, work in list(self._sessions.items()):
             if work.over or all_sessions:

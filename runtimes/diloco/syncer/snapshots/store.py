@@ -252,7 +252,7 @@ def step_of(name: str) -> int | None:
 
 
 def read_snapshot(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapping[str, Array]]:
-    """The manifest and the tensors of one snapshot, in one pass. Raises `Unusable`, and what `into` raises."""
+    """Return the manifest and the tensors of one snapshot, in one pass. Raises `Unusable`, and what `into` raises."""
     manifest = _read_manifest(path)
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size

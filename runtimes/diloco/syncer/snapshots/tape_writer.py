@@ -138,11 +138,11 @@ class TapeWriter:
             self._held.append(waiting)
 
     def applied(self, t: int) -> None:
-        """The merge of outer step `t` has taken its place. Idempotent."""
+        """Note that the merge of outer step `t` has taken its place. Idempotent."""
         self._under_way.pop(t, None)
 
     def begin_snapshot(self) -> Position:
-        """A snapshot is taken of the state as it is now. Records from now on lie in a segment of their own."""
+        """Note that a snapshot is taken of the state as it is now. Records from now on lie in a segment of their own."""
         if self._lost:
             self._lost, self._based = False, False
             self._set_error("")
@@ -152,7 +152,8 @@ class TapeWriter:
         return Position(min([self._segment, *self._under_way.values()]), self._next)
 
     async def snapshot_ended(self, position: Position, *, durable: bool) -> None:
-        """The snapshot begun at `position` is durable: what it covers gives its values back, and merges may follow on it. Or it is not."""
+        """Note that the snapshot begun at `position` is durable: what it covers gives its values back, and merges may follow on it. Or it
+        is not."""
         if not durable:
             if not self._based:
                 self._lose("the snapshot on which the tape would follow could not be written")

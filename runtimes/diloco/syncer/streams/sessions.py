@@ -88,7 +88,7 @@ class StoredSessions:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> StoredSessions:
-        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
+        """Return the inverse of `to_json`. Raises KeyError, TypeError or ValueError for anything else."""
         sessions = {
             str(unit): UnitSession(str(unit), int(attempt), bytes.fromhex(session), str(holder), None)
             for unit, (attempt, session, holder) in stored["sessions"].items()
