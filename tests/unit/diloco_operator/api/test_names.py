@@ -13,7 +13,7 @@ from diloco_operator.api import names
 from diloco_operator.api.names import is_pod_group, learner_pod_name, pod_dns_name, pod_group_name, service_name, syncer_pod_name
 
 ROOT = Path(__file__).parents[4]
-SOURCES = (ROOT / "controller" / "diloco_operator", ROOT / "runtimes" / "diloco")
+SOURCES = (ROOT / "controller", ROOT / "runtimes" / "diloco")
 CHART = ROOT / "helm" / "diloco-operator"
 HOMES = ("controller/diloco_operator/api/names.py", "runtimes/diloco/contract.py")
 
