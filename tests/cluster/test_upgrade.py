@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from diloco.contract import Exit, Result
 from diloco_operator.api import names
 
 LAST_LANDED = Path(__file__).parent / "last-landed"
-SOURCES = ("controller", "runtimes", "crds")
+SOURCES = ("controller", "runtimes", "crds", "pyproject.toml")
 OBJECTS = ("pods", "configmaps", "secrets", "services", "persistentvolumeclaims")
 LEFT = {
     "mixed": {
@@ -76,6 +77,13 @@ def environment_of(sources: Path) -> dict[str, str]:
     found = subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True, text=True, check=True)
     assert found.stdout.split() == [str(sources / "runtimes" / "diloco"), str(sources / "controller" / "diloco_operator")]
     return environment
+
+
+def operator_of(sources: Path) -> tuple[str, ...]:
+    """What Python runs for the command `diloco-operator` of `sources`, whichever module has it there."""
+    scripts = tomllib.loads((sources / "pyproject.toml").read_text())["project"]["scripts"]
+    module, _, function = scripts["diloco-operator"].partition(":")
+    return "-c", f"from {module} import {function}; {function}()"
 
 
 # --- the cluster --------------------------------------------------------------------------------------------------------
@@ -243,7 +251,7 @@ def test_an_upgrade_restarts_and_rewrites_nothing_and_edits_are_rolled_out(clust
         """It has renewed its lease five times and written nothing else meanwhile."""
         return len(writes()) >= 5 and set(writes()[-5:]) == {"update leases"}
 
-    with replica(tmp_path, "landed", kubeconfig, *options, environment=environment_of(landed)) as operator:
+    with replica(tmp_path, "landed", kubeconfig, *options, environment=environment_of(landed), program=operator_of(landed)) as operator:
         play(cluster, operator)
         cluster.until("the operator to have nothing to write", settled, operator)
         operator.send(signal.SIGTERM)
