@@ -125,7 +125,7 @@ def test_a_program_that_ends_early_is_named_with_its_last_words(tmp_path: Path) 
 
 STARTS_IN_A_THREAD_THAT_ENDS = """
 import contextlib, pathlib, sys, threading
-from tests.builders.control_plane import start
+from builders.control_plane import start
 stack = contextlib.ExitStack()
 planes = []
 def run():
@@ -142,7 +142,7 @@ sys.stdin.read()
 def test_everything_lives_on_after_the_starting_thread_and_dies_with_the_killed_process(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STARTS_IN_A_THREAD_THAT_ENDS, str(tmp_path)],
-        cwd=ROOT,
+        cwd=ROOT / "tests",
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
