@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from diloco.simulation.fig12 import PREDICTED_FREE, PUBLISHED_FREE, free_until, joins
-from diloco_cli.diloco.simulations.fig12 import plot_fig_12
+from diloco_cli.simulations.fig12 import plot_fig_12
 
 from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 from xml.etree.ElementTree import Element
 
-from diloco_cli.diloco.svg import as_file
+from diloco_cli.svg import as_file
 
 from benchmarks import ROOT
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from diloco.simulation.table1 import CELLS, LIMIT, NOISE, rms, simulate_cell
-from diloco_cli.diloco.simulations.output import in_processes
-from diloco_cli.diloco.simulations.table1 import plot_table_1
+from diloco_cli.simulations.output import in_processes
+from diloco_cli.simulations.table1 import plot_table_1
 
 from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from diloco.simulation.table4 import LIMIT, rows, worst
-from diloco_cli.diloco.simulations.table4 import plot_table_4
+from diloco_cli.simulations.table4 import plot_table_4
 
 from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure

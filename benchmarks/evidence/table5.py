@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from diloco.simulation.table5 import LIMIT, in_order, rows, worst
-from diloco_cli.diloco.simulations.table5 import plot_table_5
+from diloco_cli.simulations.table5 import plot_table_5
 
 from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure

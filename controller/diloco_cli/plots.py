@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from xml.etree.ElementTree import Element
 
-from diloco_cli.diloco.report_charts import STYLE, UNIT_COLOURS
-from diloco_cli.diloco.svg import Scale, element, polyline, ticks
+from diloco_cli.chart_style import STYLE, UNIT_COLOURS
+from diloco_cli.svg import Scale, element, polyline, ticks
 
 COLOURS: Final = UNIT_COLOURS
-"""Those of Okabe and Ito: people who do not tell red from green can tell them apart."""
 _WIDTH, _HEIGHT = 760.0, 420.0
 _LEFT, _RIGHT, _BOTTOM = 60.0, 16.0, 52.0
 _LEGEND_ROW = 20.0

@@ -15,7 +15,7 @@ from diloco_local.record.reading import history_of
 from diloco_cli.diloco.report_charts import picture
 from diloco_cli.diloco.report_page import page
 from diloco_cli.diloco.run_report import REPORT_NAME, NotWritten, claims, write_text
-from diloco_cli.diloco.svg import as_file
+from diloco_cli.svg import as_file
 
 
 @click.command(short_help="Show what a run of `diloco up` did, as one HTML page.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
-from diloco_cli.diloco.simulations.fig12 import fig_12
-from diloco_cli.diloco.simulations.job import job
-from diloco_cli.diloco.simulations.table1 import table_1
-from diloco_cli.diloco.simulations.table4 import table_4
-from diloco_cli.diloco.simulations.table5 import table_5
-from diloco_cli.diloco.simulations.table13 import table_13
+from diloco_cli.simulations.fig12 import fig_12
+from diloco_cli.simulations.job import job
+from diloco_cli.simulations.table1 import table_1
+from diloco_cli.simulations.table4 import table_4
+from diloco_cli.simulations.table5 import table_5
+from diloco_cli.simulations.table13 import table_13
 
 
 class _Simulations(click.Group):

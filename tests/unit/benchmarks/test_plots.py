@@ -8,8 +8,8 @@ import pytest
 from diloco.goodput import Accounts
 from diloco.simulation.job import Outcome
 from diloco.simulation.table4 import EXTRA, Row, ideal
-from diloco_cli.diloco.simulations.table4 import plot_table_4
-from diloco_cli.diloco.simulations.table13 import plot_table_13
+from diloco_cli.simulations.table4 import plot_table_4
+from diloco_cli.simulations.table13 import plot_table_13
 
 from benchmarks.evidence import plots
 

@@ -3,8 +3,8 @@
 from xml.etree.ElementTree import Element
 
 import pytest
-from diloco_cli.diloco.svg import as_file
 from diloco_cli.plots import Axis, Bars, Line, Marks, Plot, Rule, picture
+from diloco_cli.svg import as_file
 
 RED = "#ff0000"
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from diloco_cli.diloco.main import main
-from diloco_cli.diloco.simulations.job import numbers_of_units
+from diloco_cli.simulations.inputs import numbers_of_units
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 JOB, FLEET = str(EXAMPLES / "quickstart.yaml"), str(EXAMPLES / "fleet.yaml")

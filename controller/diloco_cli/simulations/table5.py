@@ -10,7 +10,8 @@ import click
 from diloco.goodput import Use
 from diloco.simulation.table5 import ARMS, LIMIT, UNITS, Pacing, Row, in_order, rows, worst
 
-from diloco_cli.diloco.simulations.output import (
+from diloco_cli.plots import COLOURS, Axis, Bars, Marks, Plot, Series, picture
+from diloco_cli.simulations.output import (
     MERGED_AND_STALE,
     output_option,
     print_json,
@@ -19,7 +20,6 @@ from diloco_cli.diloco.simulations.output import (
     print_text,
     seed_option,
 )
-from diloco_cli.plots import COLOURS, Axis, Bars, Marks, Plot, Series, picture
 
 
 @click.command("table-5", short_help="Quorum and grace, with the paper's clock and ours.")

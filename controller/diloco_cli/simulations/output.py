@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
-from diloco_cli.diloco.svg import as_file
+from diloco_cli.svg import as_file
 
 _ANY_WIDTH = 1000
 _LINE = 80

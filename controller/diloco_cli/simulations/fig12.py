@@ -23,7 +23,8 @@ from diloco.simulation.fig12 import (
     lost_by_waiting,
 )
 
-from diloco_cli.diloco.simulations.output import (
+from diloco_cli.plots import COLOURS, Axis, Line, Plot, Rule, picture
+from diloco_cli.simulations.output import (
     MERGED_AND_STALE,
     latency_option,
     loss_option,
@@ -34,7 +35,6 @@ from diloco_cli.diloco.simulations.output import (
     print_text,
     seed_option,
 )
-from diloco_cli.plots import COLOURS, Axis, Line, Plot, Rule, picture
 
 
 @click.command("fig-12", short_help="What a unit that joins costs the others.")

@@ -28,7 +28,8 @@ from diloco.simulation.table1 import (
 )
 from diloco.wording import plural
 
-from diloco_cli.diloco.simulations.output import (
+from diloco_cli.plots import COLOURS, Axis, Line, Marks, Plot, Series, picture
+from diloco_cli.simulations.output import (
     MERGED_AND_STALE,
     in_processes,
     output_option,
@@ -38,7 +39,6 @@ from diloco_cli.diloco.simulations.output import (
     print_text,
     seed_option,
 )
-from diloco_cli.plots import COLOURS, Axis, Line, Marks, Plot, Series, picture
 
 
 @click.command("table-1", short_help="Goodput and uptime by units and chips.")

@@ -9,7 +9,8 @@ from xml.etree.ElementTree import Element
 import click
 from diloco.simulation.table4 import LIMIT, PUBLISHED, UNITS, Row, ideal, rows, worst
 
-from diloco_cli.diloco.simulations.output import (
+from diloco_cli.plots import COLOURS, Axis, Line, Marks, Plot, picture
+from diloco_cli.simulations.output import (
     MERGED_AND_STALE,
     output_option,
     print_json,
@@ -18,7 +19,6 @@ from diloco_cli.diloco.simulations.output import (
     print_text,
     seed_option,
 )
-from diloco_cli.plots import COLOURS, Axis, Line, Marks, Plot, picture
 
 
 @click.command("table-4", short_help="Learners that join for half of the work.")

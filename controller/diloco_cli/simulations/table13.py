@@ -23,8 +23,8 @@ from diloco.simulation.table13 import (
     rms,
 )
 
-from diloco_cli.diloco.simulations.output import output_option, print_json, print_svg, print_table, print_text
 from diloco_cli.plots import COLOURS, Axis, Line, Marks, Plot, Rule, Series, picture
+from diloco_cli.simulations.output import output_option, print_json, print_svg, print_table, print_text
 
 
 @click.command("table-13", short_help="Bandwidth between sites, by method and utilisation.")

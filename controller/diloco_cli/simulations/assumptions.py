@@ -1,0 +1,156 @@
+"""What no job file says, as options of `diloco simulate job` and `diloco plan --goodput`: failures, starts, spot capacity, links, time."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+from diloco.simulation.fleet import Conditions, Links
+from diloco.simulation.slices import Reclaims, Slowdowns
+from diloco_operator.program.duration import Duration
+
+from diloco_cli.simulations.inputs import BadInput
+from diloco_cli.simulations.options import Later, Parameters, Rate
+from diloco_cli.simulations.output import latency_option, loss_option, seed_option
+from diloco_cli.simulations.placement import SimulatedOperator
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """The options as given."""
+
+    conditions: Conditions
+    """Without nodes that come later."""
+    joining: tuple[tuple[str, float], ...]
+    """Names of nodes, and after how many seconds they come."""
+    seconds: float
+    """Virtual time."""
+    seed: int
+    given: tuple[str, ...] = ()
+    """The options that stand on the command line."""
+
+    def on(self, operator: SimulatedOperator) -> Conditions:
+        """Return the conditions on the groups of these nodes. Of several times of a group the last counts: a slice comes when the last of
+        its hosts does. Raises `BadInput`."""
+        later: dict[str, float] = {}
+        for pattern, when in self.joining:
+            groups = operator.groups_named(pattern)
+            if not groups:
+                raise BadInput(f"--join {pattern}: no node that the job could use has such a name")
+            for group in groups:
+                later[group] = max(when, later.get(group, 0.0))
+        return replace(self.conditions, later=later)
+
+
+def assumption_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options. The command gets them as `assumptions`; `click.UsageError`: they do not belong together."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **rest: Any) -> Any:
+        given = {name: rest.pop(name) for name in _NAMES}
+        context = click.get_current_context()
+        typed = tuple(flag for name, flag in _NAMES.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+        return command(*args, assumptions=_assumptions(given, typed), **rest)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
+
+
+def _assumptions(given: Mapping[str, Any], typed: tuple[str, ...]) -> Assumptions:
+    links = Links(given["parameters"], given["bandwidth"], given["syncer_bandwidth"], given["latency"], given["loss"])
+    if not links.parameters and not math.isinf(min(links.bandwidth, links.syncer)):
+        raise click.UsageError(
+            "--bandwidth and --syncer-bandwidth need --parameters: what a link carries in a step depends on the size of the model"
+        )
+    conditions = Conditions(
+        given["failure_rate"],
+        given["step"],
+        given["start"],
+        given["compilation"],
+        given["detect"],
+        given["repair"],
+        Reclaims(given["reclaims"], given["notice"], given["away"], given["reclaim_all"]),
+        Slowdowns(given["slowdowns"], given["slow_factor"], given["slow_time"]),
+        links,
+    )
+    return Assumptions(conditions, given["later"], given["seconds"], given["seed"], typed)
+
+
+_OPTIONS: Final = (
+    click.option(
+        "--failure-rate",
+        type=click.FloatRange(min=0.0),
+        default=0.17,
+        show_default=True,
+        help="Failures of one accelerator in a year. Llama 3 reported one in 5.8 years.",
+    ),
+    click.option("--step", type=Duration(), default="5s", show_default=True, help="Of a unit on a node of speed 1."),
+    click.option("--start", type=Duration(), default="60s", show_default=True, help="From the slice to the program: pod, image, start."),
+    click.option("--compile", "compilation", type=Duration(), default="60s", show_default=True, help="From the program to its first step."),
+    click.option("--detect", type=Duration(), default="10s", show_default=True, help="From a failure to the next attempt."),
+    click.option("--repair", type=Duration(), default="20m", show_default=True, help="Until a slice is back, in the mean."),
+    click.option(
+        "--reclaims",
+        type=click.FloatRange(min=0.0),
+        default=0.0,
+        show_default=True,
+        help="Of one spot slice or host in a day.",
+    ),
+    click.option("--notice", type=Duration(), default="30s", show_default=True, help="From the cloud's word until a spot slice is gone."),
+    click.option("--away", type=Duration(), default="30m", show_default=True, help="Until reclaimed spot capacity is back, in the mean."),
+    click.option("--reclaim-all", is_flag=True, help="All spot capacity goes and comes back at once."),
+    click.option("--slowdowns", type=click.FloatRange(min=0.0), default=0.0, show_default=True, help="Of one slice or host in a day."),
+    click.option(
+        "--slow-factor", type=click.FloatRange(min=1.0), default=2.0, show_default=True, help="By what steps are longer meanwhile."
+    ),
+    click.option("--slow-time", type=Duration(), default="10m", show_default=True, help="How long a slowdown takes."),
+    click.option(
+        "--join",
+        "later",
+        type=Later(),
+        multiple=True,
+        metavar="NODES=TIME",
+        help="Nodes that come only after that time, by name or pattern, such as h100-*=2h. May be given several times.",
+    ),
+    click.option("--parameters", type=Parameters(), default=0, help="Of the model, such as 7B: bytes and bandwidths need it."),
+    click.option(
+        "--bandwidth", type=Rate(), default=math.inf, help="Of each unit's link, each direction, such as 5Gbit/s.  [default: no limit]"
+    ),
+    click.option(
+        "--syncer-bandwidth", type=Rate(), default=math.inf, help="Of the syncer's link, which all units share.  [default: no limit]"
+    ),
+    latency_option,
+    loss_option,
+    click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each simulation."),
+    seed_option,
+)
+_NAMES: Final = {
+    "failure_rate": "--failure-rate",
+    "step": "--step",
+    "start": "--start",
+    "compilation": "--compile",
+    "detect": "--detect",
+    "repair": "--repair",
+    "reclaims": "--reclaims",
+    "notice": "--notice",
+    "away": "--away",
+    "reclaim_all": "--reclaim-all",
+    "slowdowns": "--slowdowns",
+    "slow_factor": "--slow-factor",
+    "slow_time": "--slow-time",
+    "later": "--join",
+    "parameters": "--parameters",
+    "bandwidth": "--bandwidth",
+    "syncer_bandwidth": "--syncer-bandwidth",
+    "latency": "--latency",
+    "loss": "--loss",
+    "seconds": "--time",
+    "seed": "--seed",
+}
+"""Each option's parameter, and how it is written."""

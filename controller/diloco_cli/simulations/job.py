@@ -1,0 +1,104 @@
+"""`diloco simulate JOB.yaml --fleet FILE`: what a job would yield on a fleet, by its number of units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+from diloco.simulation.fleet import Conditions, simulate
+from diloco.simulation.unit import TOKENS
+from diloco.wording import plural
+
+from diloco_cli.simulations.assumptions import Assumptions, assumption_options
+from diloco_cli.simulations.inputs import EXIT_BAD_INPUT, BadInput, JobOnFleet, job_on_fleet, numbers_of_units
+from diloco_cli.simulations.job_output import Row, lines, measures, plot_job
+from diloco_cli.simulations.options import Units
+from diloco_cli.simulations.output import output_option, print_json, print_svg, print_table, print_text
+from diloco_cli.simulations.placement import SimulatedOperator
+
+
+@click.command("job", short_help="A job of yours on a fleet, by its number of units.")
+@click.argument("file", metavar="JOB.yaml")
+@click.option("--fleet", required=True, help="Node manifests: the fleet, which is all the job's own; see `diloco up`.")
+@click.option(
+    "--units",
+    type=Units(),
+    default=None,
+    metavar="M,M…",
+    help="Numbers of units to compare, such as 2,4,8.  [default: up to 8 numbers from learners.min to what fits]",
+)
+@assumption_options
+@output_option
+def job(file: str, fleet: str, units: tuple[int, ...] | None, assumptions: Assumptions, output: str) -> None:
+    """Show what goodput the job in JOB.yaml would have on the fleet, and with how many units it gets most work done.
+
+    The operator's own code places the units as in a cluster; what is left over are spares. A failure of an accelerator takes its host, or
+    its TPU slice, out and ends the unit. It starts again on a free slice of its pool, or the job has another unit on another kind if the
+    pools allow it, or it waits. When a better slice is free again, a unit moves there as `spec.placement` says. Nodes that their labels
+    call spot are reclaimed and come back: their units end the step that they are in, if the notice is long enough, and start again
+    elsewhere. Units are as fast as the slowest of their nodes (local.diloco.dev/relative-speed).
+
+    Each unit has a link to the syncer, and a connection for each of its processes. A narrow link, latency and losses stop no accelerator;
+    they cost merged work.
+
+    \b
+    Exit status:
+      0  done
+      2  bad input, or no unit fits
+    """
+    try:
+        given = job_on_fleet([file], fleet)
+        widest = SimulatedOperator(given.manifest, given.nodes, given.spec.learners.max)
+        if not widest.placed:
+            raise BadInput(f"{file}: no unit has hardware: {widest.message}")
+        conditions = assumptions.on(widest)
+        found = _rows(given, widest, units, conditions, assumptions)
+    except BadInput as error:
+        for sentence in error.sentences:
+            click.echo(sentence, err=True)
+        raise SystemExit(EXIT_BAD_INPUT) from None
+    best = max(found, key=lambda row: row.work)
+    if output == "json":
+        print_json(lines(found, best))
+        return
+    if output == "svg":
+        print_svg(plot_job(given.name, found))
+        return
+    print_table(
+        ("UNITS", *(f"{row.units}" for row in found)),
+        measures(found),
+        left=("UNITS",),
+    )
+    print_text(
+        f"WORK: merged tokens, in percent of what {plural(found[-1].units, 'unit')} would train without failures. GOODPUT: percent of "
+        "the time of the units' slices; below it, where the rest went. MERGED: units in each merge. STALENESS: outer "
+        "steps since a unit's last contribution.",
+        f"{plural(best.units, 'unit')} with {plural(best.spares, 'spare slice')} get most work done.",
+        *([f"Not more: {found[-1].message}"] if found[-1].message else []),
+        *([_BYTES] if conditions.links.parameters else []),
+    )
+
+
+_BYTES = "UP, DOWN: what all units and the syncer send, in the mean over all of the time, with what is sent again."
+
+
+def _rows(
+    given: JobOnFleet, widest: SimulatedOperator, asked: Sequence[int] | None, conditions: Conditions, assumptions: Assumptions
+) -> list[Row]:
+    """Simulate the numbers of units that were asked for, or a range up to all of `widest`. Raises `BadInput`."""
+    spec, fits = given.spec, len(widest.placed)
+    numbers = asked if asked is not None else numbers_of_units(min(spec.learners.min, fits), fits)
+    found = []
+    for most in numbers:
+        if most < spec.training.quorum:
+            raise BadInput(f"--units {most}: the quorum of the job is {spec.training.quorum}")
+        operator = SimulatedOperator(given.manifest, given.nodes, spec.learners.max if asked is None and most == fits else most)
+        placed = operator.placed
+        if len(placed) < most:
+            raise BadInput(f"--units {most}: the pools of the job and the fleet have room for {len(placed)}: {operator.message}")
+        units, spares, message, whole = len(placed), sum(operator.spares.values()), operator.message, sum(unit.speed for unit in placed)
+        outcome = simulate(spec.training, operator, operator.groups, conditions, assumptions.seconds, assumptions.seed)
+        done = outcome.merged / TOKENS * conditions.step_seconds / assumptions.seconds
+        found.append((units, spares, message, outcome, done, whole))
+    most_work = max(whole for *_, whole in found)
+    return [Row(units, spares, message, outcome, done / most_work) for units, spares, message, outcome, done, _ in found]
