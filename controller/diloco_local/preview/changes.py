@@ -52,6 +52,11 @@ class Changes:
     drained: tuple[str, ...] = ()
     added: tuple[Obj, ...] = ()
 
+    def of(self, nodes: Sequence[Obj]) -> list[Obj]:
+        """Return these nodes without those that go or are drained, and with those that come."""
+        gone = {*self.removed, *self.drained}
+        return [*(node for node in nodes if node["metadata"]["name"] not in gone), *self.added]
+
     def __bool__(self) -> bool:
         return bool(self.removed or self.drained or self.added)
 

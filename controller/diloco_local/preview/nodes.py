@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco_operator.accelerators import Accelerator, Family, NodeLabels, chip_count, has_accelerator_label, identify
-from diloco_operator.api.names import NODE_HOSTNAME, NODE_POOL
+from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, NODE_HOSTNAME, NODE_POOL
 from diloco_operator.kube.client import Obj
 
 _OF_CONDITIONS = "node.kubernetes.io/"
@@ -42,12 +42,16 @@ def new_nodes(addition: Addition, nodes: Sequence[Obj], taken: Collection[str]) 
         labels |= said if model is None else {key: value for key, value in said.items() if key in varies}
     if addition.kind.resource:
         capacity[addition.kind.resource] = str(per_host)
+    speed = ((model or {}).get("metadata", {}).get("annotations") or {}).get(ANNOTATION_RELATIVE_SPEED)
+    kept = {"annotations": {ANNOTATION_RELATIVE_SPEED: speed}} if speed else {}
     found = []
     for name, node_pool in _names(addition, hosts, taken):
         own = {**labels, NODE_HOSTNAME: name, NODE_POOL: node_pool}
         status = {"capacity": dict(capacity), "allocatable": dict(capacity)}
         spec = {"taints": taints} if taints else {}
-        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": own}, "spec": spec, "status": status})
+        found.append(
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": own, **kept}, "spec": spec, "status": status}
+        )
     return found
 
 
