@@ -134,7 +134,7 @@ def _forbidden(resource: Resource, namespace: str, error: ApiError) -> Unreadabl
 
 # --- rights -----------------------------------------------------------------------------------------------------------
 async def _reviews(client: RestClient, rights: Sequence[Right], user: str) -> Sequence[Review] | Unreadable:
-    """Of `user`; "": of the user of the command."""
+    """Return the answers for `user`; "": of the user of the command."""
     kind = names.SUBJECT_ACCESS_REVIEWS if user else names.SELF_SUBJECT_ACCESS_REVIEWS
     of = {"user": user} if user else {}
 

@@ -61,7 +61,7 @@ class Problem:
     line: int = 0
     """0: not known."""
     name: str = ""
-    """Of the object, if it has one."""
+    """The name of the object, if it has one."""
     field: str = ""
     """Path as Kubernetes writes it; "": the object as a whole."""
 

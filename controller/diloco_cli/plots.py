@@ -24,7 +24,7 @@ _PER_CHARACTER = 6.3
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Of values."""
+    """An axis of values."""
 
     name: str
     low: float

@@ -83,7 +83,7 @@ class ClusterNodes:
         """How each node fails at present; a healthy node is not in it."""
         self._served: dict[str, SimulatedNode] = {}
         self._uids: dict[str, str] = {}
-        """Of the Node objects that exist and are served here."""
+        """The uids of the Node objects that exist and are served here."""
         self._status_written: dict[str, datetime] = {}
         """When each status was last written."""
         self._leaving = False

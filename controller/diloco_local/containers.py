@@ -76,7 +76,7 @@ class Container:
         self._restarts_in_a_row = 0
         """Restarts since the last long run."""
         self.logs: list[tuple[Path, int]] = []
-        """Of each run here: its file, and the position where it begins in it. An earlier pod of the same name may have used that file."""
+        """For each run here: its file, and the position where it begins in it. An earlier pod of the same name may have used that file."""
 
     async def run(self) -> None:
         """Run until it has ended for good: it ended and is not restarted, or it was stopped."""

@@ -21,7 +21,7 @@ from diloco_local.short_paths import ShortPaths
 from diloco_local.state_dir import claim_folder
 
 WATCHES = WatchTimeouts(backoff=ExponentialBackoff(initial=0.5, ceiling=5.0))
-"""Of all watches here. A single machine may reconnect soon after an outage without loading the API server."""
+"""Time-outs of all watches here. A single machine may reconnect soon after an outage without loading the API server."""
 _INHERITED = ("HOME", "USER", "TMPDIR", "TZ", "LD_LIBRARY_PATH", *CACHE_VARIABLES)
 
 

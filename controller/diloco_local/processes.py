@@ -24,7 +24,7 @@ _REQUEST_BYTES = 1 << 24
 
 
 class Priority(enum.StrEnum):
-    """Of the processes of containers, beside others of this machine when its processors are short."""
+    """Priority of the processes of containers, beside others of this machine when its processors are short."""
 
     LOW = "low"
     """A tenth of a process of the usual priority, and all of an idle processor. So a few learners do not starve the control plane, and
@@ -104,7 +104,7 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Of the helper; None while there is none."""
+        """Return the process number of the helper; None while there is none."""
         return self._helper.pid if self._helper and self._writer else None
 
     async def __aenter__(self) -> Self:

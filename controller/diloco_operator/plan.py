@@ -140,7 +140,7 @@ class Event:
 
     @classmethod
     def about(cls, unit: str, reason: EventReason, said: str) -> Event:
-        """Of one unit."""
+        """Return the event about one unit."""
         return cls(reason.severity.value, reason.value, f"{unit}: {said}" if said else unit, unit, said)
 
 

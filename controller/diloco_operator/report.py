@@ -64,7 +64,7 @@ class UnitReport:
     """Outer steps since its last contribution."""
     contributions: int = 0
     seconds_since_heard: float = 0.0
-    """Of a step, a contribution, its join, or the end of a pause, when the report was made."""
+    """Seconds since a step, a contribution, its join, or the end of a pause, when the report was made."""
     loss: float | None = None
     refused: Mapping[str, int] = field(default_factory=dict)
     message: str = ""
@@ -143,7 +143,7 @@ class LocalStep:
     unit: str
     attempt: int
     step: int
-    """Of this process. After a silence earlier numbers may be missing."""
+    """Number within this process. After a silence earlier numbers may be missing."""
     seconds: float | None
     """As the learner measured it, without waits; None: it did not say."""
     loss: float | None
@@ -160,7 +160,7 @@ class Merge:
     t: int
     fragment: int
     units: tuple[str, ...]
-    """Whose contributions it holds; (): the fragment stays as it was."""
+    """Units whose contributions it holds; (): the fragment stays as it was."""
     loss: float | None
 
 
@@ -187,7 +187,7 @@ class Report:
     loss: float | None = None
     held_out_loss: float | None = None
     step_seconds: float = 0.0
-    """Of an outer step lately, with all that it waited for; 0: not known yet."""
+    """Seconds of an outer step lately, with all that it waited for; 0: not known yet."""
     seeded: bool = False
     done: bool = False
     snapshot_t: int = -1
@@ -220,6 +220,6 @@ class Report:
     incarnation: str = ""
     """Names the process of the syncer."""
     clock: float = 0.0
-    """Of that process when it made the report, seconds."""
+    """Clock of that process when it made the report, seconds."""
     entries: tuple[Entry, ...] = ()
     """What happened since the report before, for those who keep a record."""

@@ -92,9 +92,9 @@ class Endpoint:
 
 
 _BYTES_OF_JOB = 256 << 10
-"""Of a report, for all that is not about one unit: most of it are the two loss histories."""
+"""The most bytes of a report, for all that is not about one unit: most of it are the two loss histories."""
 _BYTES_OF_UNIT = 1 << 10
-"""Of a report, for each unit, on average: its figures, name, reasons for refusals and message. Chosen, not measured."""
+"""The most bytes of a report, for each unit, on average: its figures, name, reasons for refusals and message. Chosen, not measured."""
 
 
 def most_units_of(spec: Spec | None) -> int:

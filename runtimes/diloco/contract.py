@@ -116,7 +116,7 @@ SYNCER_PORT = 7077
 LEADER_PORT = 7078
 """Port of the side channel of a unit's host 0; with `hostNetwork` it is one of the unit's own."""
 MOST_TOKENS = 1 << 53
-"""Of a job: what a JSON number holds exactly."""
+"""The most tokens of a job: what a JSON number holds exactly."""
 ENDED_BY_TOKENS = "Tokens"
 """The job has trained its token budget."""
 ENDED_BY_PROGRAM = "Program"

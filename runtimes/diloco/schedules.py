@@ -37,7 +37,7 @@ class Schedule:
     final: float = 0.0
     """The share at the end of the job."""
     tail: float = 0.2
-    """Of `wsd`: the share of the job in which the rate falls."""
+    """The tail of `wsd`: the share of the job in which the rate falls."""
 
     def __post_init__(self) -> None:
         if self.decay not in _DECAYS:

@@ -11,7 +11,7 @@ from diloco_cli.checks.model import Check, Facts, Finding, NotRead, warning
 
 
 class Scope(enum.Enum):
-    """Of what a check needs to know."""
+    """What a check needs to know."""
 
     CLUSTER = enum.auto()
     NAMESPACE = enum.auto()

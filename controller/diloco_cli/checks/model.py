@@ -115,13 +115,13 @@ class Facts:
     """All that was read, at one time."""
 
     namespace: str
-    """Of the command; "" where only the cluster is looked at."""
+    """That of the command; "" where only the cluster is looked at."""
     now: float
     """By the API server's clock, seconds since the epoch."""
     ahead: float
     """The API server's clock less this machine's, seconds; 0 while they may be equal."""
     version: str
-    """Of this program."""
+    """The version of this program."""
     kubernetes: Mapping[str, object]
     """The API server's version: `major`, `minor`, `gitVersion`."""
     groups: frozenset[str]
@@ -129,7 +129,7 @@ class Facts:
     objects: Mapping[Resource, Sequence[Obj] | Unreadable]
     """By kind: all of those without a namespace, and of the others what the checks are about."""
     config: OperatorConfig | Unreadable
-    """Of the operator that works on the namespace, or of the only one."""
+    """Configuration of the operator that works on the namespace, or of the only one."""
     own_rights: Sequence[Review] | Unreadable = ()
     operator_rights: Sequence[Review] | Unreadable = ()
     job: Obj | None = None
@@ -138,7 +138,7 @@ class Facts:
 
     @property
     def spec(self) -> Spec | None:
-        """Of the job; None: there is none, or it cannot be read."""
+        """Return the spec of the job; None: there is none, or it cannot be read."""
         try:
             return load(self.job).spec if self.job is not None else None
         except InvalidJob:

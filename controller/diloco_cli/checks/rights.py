@@ -26,7 +26,7 @@ _NAMESPACED: tuple[tuple[Resource, str, str], ...] = (
     (names.EVENTS, "", "list create patch"),
     *((each.resource, "", f"list watch {each.verbs}".strip()) for each in WATCHES if each.resource != names.EVENTS),
 )
-"""Of the operator, in each namespace that it watches: kind, subresource and verbs, as in the chart's roles."""
+"""What the operator needs in each namespace that it watches: kind, subresource and verbs, as in the chart's roles."""
 _CLUSTER_WIDE = ((names.NODES, "list watch"), (names.PRIORITY_CLASSES, "list watch"))
 
 _COMMANDS: tuple[tuple[str, str, Resource, str], ...] = (

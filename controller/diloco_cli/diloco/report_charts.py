@@ -22,7 +22,7 @@ from diloco_cli.view_text import count, duration
 WIDTH = 860
 _LEFT, _RIGHT = 96, 20
 _POINTS = 400
-"""Of a line, at most: what is shown of more is said at `thinned`."""
+"""The most points of a line: what is shown of more is said at `thinned`."""
 
 type Draw = Callable[[Chart], Iterator[Element]]
 

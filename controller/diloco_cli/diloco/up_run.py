@@ -51,7 +51,7 @@ class Ending(enum.Enum):
 
     @property
     def exit_status(self) -> int:
-        """Of the command."""
+        """Return the exit status of the command."""
         return {Ending.COMPLETE: 0, Ending.FAILED: 1, Ending.TIMED_OUT: 1, Ending.INTERRUPTED: 130}[self]
 
 

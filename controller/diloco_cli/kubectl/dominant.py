@@ -65,7 +65,7 @@ class Dominant:
     evidence: str
     """The operator's words."""
     meaning: str
-    """Of the reason, in general."""
+    """What the reason means in general."""
     next_step: str
     """What a person can do; "": nothing needs to be done."""
 

@@ -108,7 +108,7 @@ class Explanation:
     pools: tuple[PoolExplained, ...]
     units: tuple[UnitsExplained, ...]
     beginnings: tuple[tuple[str, str], ...]
-    """Of units that came back and train: (unit, which state it began with and how long that took)."""
+    """Units that came back and train: (unit, which state it began with and how long that took)."""
     hosts: tuple[AvoidedHost, ...]
     notes: tuple[str, ...]
     """What could not be read, and what to do about it."""

@@ -23,7 +23,7 @@ MODULE = ("-m", "diloco.export")
 _RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 """Memory does not grow with the model. The limit is there for quotas that demand one."""
 _FROM_TEMPLATE = ("imagePullSecrets", "nodeSelector", "tolerations", "runtimeClassName", "schedulerName", "serviceAccountName", "hostUsers")
-"""Of the syncer's template: what decides whether its pod is admitted and starts."""
+"""Fields of the syncer's template: what decides whether its pod is admitted and starts."""
 _HOPELESS = ("InvalidImageName", "ImageInspectError", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError")
 _PULLS = ("ErrImagePull", "ImagePullBackOff")
 _GRACE = 1

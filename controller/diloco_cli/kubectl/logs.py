@@ -42,7 +42,7 @@ class Source:
     prefix: str = ""
     """Printed before every line if there are several hosts."""
     previous: bool = False
-    """Of the container's run before its last restart in the same pod."""
+    """Take the container's run before its last restart in the same pod."""
     instead: str = ""
     """What to do if there is no log yet."""
     no_pod: str = "see `kubectl diloco status`"
@@ -50,7 +50,7 @@ class Source:
 
 
 class UnitLogs(NamedTuple):
-    """Whose log is printed for a unit."""
+    """Pods whose log is printed for a unit."""
 
     sources: Sequence[Source]
     note: str = ""

@@ -31,7 +31,7 @@ class Retry(NamedTuple):
 
 
 _TRIES = 10
-"""Of the write, while others change the job: its status is written every few seconds."""
+"""The most tries of the write, while others change the job: its status is written every few seconds."""
 
 
 async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Retry:

@@ -19,7 +19,7 @@ from diloco_operator.kube.timestamps import parse_timestamp
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of one job."""
+    """The place of one job."""
 
     position: int
     """From 1."""

@@ -64,5 +64,5 @@ def ready(node: Obj) -> Obj:
 
 
 def speed(node: Obj) -> float:
-    """Of steps on it, relative to other nodes of the file."""
+    """Return the speed of steps on it, relative to other nodes of the file."""
     return float((node["metadata"].get("annotations") or {}).get(names.ANNOTATION_RELATIVE_SPEED, 1.0))

@@ -43,12 +43,12 @@ class Hardware:
     pools: tuple[str, ...]
     """Which the job may use."""
     most: int
-    """Of units."""
+    """The most of units."""
     units: int
     """That have slices at first."""
     by_pool: tuple[tuple[str, int], ...]
     accelerators: int
-    """Of these units."""
+    """The accelerators of these units."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Yield:
 
     @property
     def bytes_per_second(self) -> float:
-        """Of all units and the syncer together."""
+        """Return the bytes per second of all units and the syncer together."""
         return (self.outcome.up_bits + self.outcome.down_bits) / 8 / self.outcome.seconds
 
     @property

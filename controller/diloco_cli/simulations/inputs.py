@@ -36,7 +36,7 @@ class JobOnFleet:
 
     @property
     def name(self) -> str:
-        """Of the job."""
+        """Return the name of the job."""
         return str(self.manifest["metadata"]["name"])
 
 

@@ -34,7 +34,7 @@ from diloco_cli.simulations.attempts import Attempt, pods_of, ready, speed
 _BEGIN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC).timestamp()
 """Any moment: that at which virtual time begins."""
 _MOST_ROUNDS = 20
-"""Of reconcile and allotment, until nothing changes any more: slices are granted in one, and taken in the next."""
+"""The most rounds of reconcile and allotment, until nothing changes any more: slices are granted in one, and taken in the next."""
 
 
 class SimulatedOperator:
@@ -61,7 +61,7 @@ class SimulatedOperator:
         self._out: set[str] = set()
         self._group_of = {node: group for group, nodes in self._nodes_of.items() for node in nodes}
         self._attempts: dict[str, Attempt] = {}
-        """Of the units that have processes."""
+        """Attempts of the units that have processes."""
         self._last: dict[str, int] = {}
         """By unit, the number of its last attempt."""
         self._ended_at: dict[str, float] = {}
@@ -76,7 +76,7 @@ class SimulatedOperator:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Of the hardware that the job could use."""
+        """Return groups of the hardware that the job could use."""
         return tuple(
             Group(name, all(capacity_of(self._views[node].labels) is CapacityType.SPOT for node in nodes))
             for name, nodes in self._nodes_of.items()
@@ -283,7 +283,7 @@ class SimulatedOperator:
         return self._job.derived.learner_hashes[pool]
 
     def _pods(self) -> Iterator[PodView]:
-        """Of all attempts."""
+        """Yield the pods of all attempts."""
         pools = {name: record.pool for name, record in read_units(self._job.status).items()}
         for name, attempt in self._attempts.items():
             yield from pods_of(self._job, name, pools[name], attempt, self._hash(pools[name]), _BEGIN)

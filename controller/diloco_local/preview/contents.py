@@ -29,7 +29,7 @@ class Contents:
     nodes: tuple[Obj, ...]
     jobs: tuple[Obj, ...] = ()
     pods: tuple[Obj, ...] = ()
-    """Of jobs, and others that use resources of nodes."""
+    """Pods of jobs, and others that use resources of nodes."""
     priorities: tuple[Obj, ...] = ()
     notes: tuple[str, ...] = ()
     """What could not be read, and what that means."""

@@ -60,7 +60,7 @@ class UnitOutlook:
     """The pools before it."""
     speed: Speed
     share: float | None
-    """Of the job's tokens, 0 to 1; None: not known."""
+    """The share of the job's tokens, 0 to 1; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class JobOutlook:
     short: tuple[str, ...]
     """Pools whose own minimum has no hardware."""
     tokens_per_second: float | None
-    """Of all units that have hardware; None: not known of all."""
+    """The tokens per second of all units that have hardware; None: not known of all."""
     relative: float | None
     """The same in units of the job's fastest pool, by the peak of the catalogue."""
     units: tuple[UnitOutlook, ...]

@@ -31,7 +31,7 @@ class Basis(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Of one unit."""
+    """The speed of one unit."""
 
     basis: Basis
     tokens_per_second: float | None

@@ -44,15 +44,15 @@ class Effect:
     back: float | None
     """Seconds from the fault until the unit trained again, or the syncer merged again; None: it did not."""
     rolled_back_to: int | None
-    """Of a syncer: the outer step from which it went on; None: of a unit, or from where it was."""
+    """For a syncer, the outer step from which it went on; None: for a unit, or from where it was."""
     longest: Longest | None
-    """Of the other units meanwhile; None: none of them trained."""
+    """The longest step of the other units meanwhile; None: none of them trained."""
     before: Longest | None
     """The same of as much time before the fault."""
     merges: Mapping[int, int]
     """How many merges meanwhile had contributions of so many units."""
     units: int
-    """Of the job at that time."""
+    """The units of the job at that time."""
 
     def sentence(self) -> str:
         """Write it for people."""

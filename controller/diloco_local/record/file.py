@@ -19,7 +19,7 @@ from diloco_local.record.lines import Line, RunBegan, line_bytes, parse_line
 
 NAME, OLD_NAME = "record.jsonl", "record.old.jsonl"
 MOST_BYTES = 64 << 20
-"""Of one file: some 300,000 lines, five hours of the four units of `examples/quickstart.yaml`."""
+"""The most bytes of one file: some 300,000 lines, five hours of the four units of `examples/quickstart.yaml`."""
 
 
 class RecordWriter:

@@ -112,7 +112,7 @@ class SampleSize:
 
     samples: int = 0
     tokens: int = 0
-    """Of the first step on record; 0 samples: none yet."""
+    """The tokens of the first step on record; 0 samples: none yet."""
     uneven: bool = False
     """Samples differ."""
     own_data: bool = False
@@ -137,14 +137,14 @@ class JobHistory:
     state: str = ""
     """In the end."""
     outer_steps: int = 0
-    """Of the whole job."""
+    """The outer steps of the whole job."""
     t: int = 0
     """Outer steps done."""
     tokens: int = 0
     samples: int = 0
     """Committed, and so are `tokens`."""
     loss: float | None = None
-    """Of the training, in the end."""
+    """The loss of the training, in the end."""
     held_out_loss: float | None = None
     units: dict[str, UnitHistory] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)
@@ -177,11 +177,11 @@ class JobHistory:
 @dataclass(frozen=True, slots=True)
 class History:
     began: float
-    """Of the first line on record, seconds since the epoch."""
+    """Time of the first line on record, seconds since the epoch."""
     seconds: float
     """In which a command ran."""
     command: str
     """The last one."""
     ending: str
-    """Of the last command; "": it was killed, or runs yet."""
+    """How the last command ended; "": it was killed, or runs yet."""
     jobs: tuple[JobHistory, ...]

@@ -40,7 +40,7 @@ class RunBegan(_Line):
 
     type: Literal["run"] = "run"
     format: Literal[1] = 1
-    """Of all lines."""
+    """The format of all lines."""
     command: str = ""
 
 
@@ -102,7 +102,7 @@ class Merged(_Line):
     t: Count
     fragment: Count
     units: tuple[str, ...]
-    """Whose contributions it holds; none: the fragment stays as it was."""
+    """Units whose contributions it holds; none: the fragment stays as it was."""
     loss: Finite | None = None
 
 

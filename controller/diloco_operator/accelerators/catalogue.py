@@ -20,7 +20,7 @@ from diloco_operator.accelerators.topology import chip_count
 BUILT_IN: Mapping[str, Accelerator] = MappingProxyType({accelerator.name: accelerator for accelerator in ROWS})
 """The kinds that need no file, by name."""
 ACCELERATOR_NAMES: tuple[str, ...] = tuple(BUILT_IN)
-"""Of the built-in kinds."""
+"""Names of the built-in kinds."""
 _kinds = dict(BUILT_IN)
 CATALOGUE: Mapping[str, Accelerator] = MappingProxyType(_kinds)
 """Every kind by its name, with those of the catalogue file of this process."""

@@ -21,7 +21,7 @@ class Sign(NamedTuple):
 
 
 def signs(labels: Mapping[str, str]) -> Iterable[Sign]:
-    """Of a node with these labels."""
+    """Return the signs of a node with these labels."""
     found = identify(labels)
     if found is not None:
         accelerator, entry = found

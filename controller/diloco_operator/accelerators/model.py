@@ -12,7 +12,7 @@ from diloco_operator.accelerators.topology import MESH, parse_topology, torus
 CPU = "cpu"
 """The kind for machines without accelerators."""
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-"""Of the names of kinds."""
+"""What names of kinds match."""
 MAX_NAME = 63
 
 

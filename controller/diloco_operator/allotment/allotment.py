@@ -41,7 +41,7 @@ class Allotment:
         self._shared = SharedHosts(fleet, self._classes)
         self._supply = PresentSupply(self._classes, self._shared, self._locations)
         self._results: dict[str, Allotted] = {}
-        """Of jobs that get or give something."""
+        """The results of jobs that get or give something."""
         self._kept: dict[str, str] = {}
         """First node of a free slice -> the job that it is granted to, or for whose minimum it waits."""
         self._masks: dict[str, int] = {}

@@ -44,9 +44,9 @@ class Applicant(NamedTuple):
 
     request: AllotmentRequest
     numbers: Sequence[int]
-    """Of the requirements of its pools."""
+    """Numbers of the requirements of its pools."""
     preferred: Sequence[int]
-    """Of the slices that its pools prefer; the same number: of none."""
+    """Numbers of the slices that its pools prefer; the same number: they prefer none."""
 
 
 @dataclass(slots=True)

@@ -36,7 +36,7 @@ class HostUse:
 
     @property
     def accelerators_left(self) -> int:
-        """Of what is free, or will be."""
+        """Return the accelerators of what is free, or will be."""
         return max(0, amount_of(self.rest, CATALOGUE[self.location[0].accelerator].resource))
 
     @property
@@ -68,7 +68,7 @@ class SharedHosts:
         self._hosts: dict[Location, HostUse] = {}
         """Those that no unit has as a whole."""
         self._in_parts: dict[Location, HostUse] = {}
-        """Of these, those in parts."""
+        """Those among them in parts."""
 
     def assign(self, job: str, before: Shares, now: Shares) -> set[str]:
         """Note that the units of a job have these parts now. Returns the nodes that this changes."""

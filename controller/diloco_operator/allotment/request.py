@@ -35,9 +35,9 @@ class PoolDemand:
     wanted: int
     """Units that could start now if they had slices."""
     preferred: SliceRequirements | None = None
-    """Of slices to try first, because others may not work."""
+    """Slices to try first, because others may not work."""
     moving: int = 0
-    """Of `units`, those that would leave their slices for others if some are left over."""
+    """Those among `units` that would leave their slices for others if some are left over."""
     scavenged: bool = False
     """It takes what no other job wants, and is no part of any minimum."""
     name: str = ""
@@ -51,7 +51,7 @@ class PoolDemand:
     others: int = 0
     """Units besides `units` that count against the maximum: they drain or have finished."""
     lasting: int = 0
-    """Of these, units that count towards the minimum: they come back to their slices, or their work is done."""
+    """Those among them that count towards the minimum: they come back to their slices, or their work is done."""
     values: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Kind of accelerator -> what a unit on it is worth to the job, in thousandths of an average one; not there: 1000."""
 
@@ -72,7 +72,7 @@ class AllotmentRequest:
     occupied: frozenset[str] = frozenset()
     """Nodes that the job uses by other means than `PoolDemand.units`. No other job can get them."""
     shared: Shares = field(default_factory=dict)
-    """Of `occupied`, the nodes of which units use only parts."""
+    """Those among `occupied` of which units use only parts."""
     may_move: int = 0
     """Units that may leave their slices for better ones now."""
     runs: bool = False

@@ -43,12 +43,12 @@ class Stock:
     host: HostUse | None = None
     """The host, of one in parts."""
     room_of_each: Resources = Resources()  # noqa: RUF009 -- immutable
-    """Of a host that may be divided."""
+    """Room of a host that may be divided."""
     free: list[Location] = field(default_factory=list)
     """In the order in which the inventory offers them."""
     leaving: list[Location] = field(default_factory=list)
     members: list[Mapping[Location, Slice]] = field(default_factory=list)
-    """Of the classes that its slices are from. They are large, and no copies."""
+    """Members of the classes that its slices are from. They are large, and no copies."""
     held: int = 0
     """Points that units have which the flow may ask to leave."""
     first: Location | None = None
@@ -117,7 +117,7 @@ class Stock:
 
     @property
     def accelerators_left(self) -> int:
-        """Of a host in parts."""
+        """Return the accelerators that are left of a host in parts."""
         return self.host.accelerators_left if self.host is not None else self.kind.chips_per_host
 
 

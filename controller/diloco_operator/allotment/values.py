@@ -27,9 +27,9 @@ class PoolThroughput(NamedTuple):
     """What is known of the throughput of one unit of a pool."""
 
     kind: str
-    """Of accelerator."""
+    """Kind of accelerator."""
     peak: float
-    """Of all its accelerators, TFLOP/s; 0: unknown."""
+    """The peak of all its accelerators, TFLOP/s; 0: unknown."""
     measured: float | None = None
     """Tokens/s; None: not known yet."""
     accepted: bool = True

@@ -23,7 +23,7 @@ class Yield(NamedTuple):
     beyond: int
     """Shares of units beyond minima, times the rank of their priority."""
     value: int
-    """Of all units, with what it costs to leave for those that stay, less what the shares of jobs cost."""
+    """The value of all units, with what it costs to leave for those that stay, less what the shares of jobs cost."""
 
 
 def is_mixed(question: Question) -> bool:

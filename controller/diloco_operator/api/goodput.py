@@ -43,7 +43,7 @@ class UnitSeconds(ApiModel):
 
     @property
     def total(self) -> float:
-        """Of all uses."""
+        """Return the total of all uses."""
         return sum(self.of(use) for use in Use)
 
 

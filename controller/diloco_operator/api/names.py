@@ -22,7 +22,7 @@ KIND = "DiLoCoJob"
 ENV_CATALOGUE = "DILOCO_CATALOGUE"
 """The catalogue file, where no --catalogue is given."""
 CONFIG_API_VERSION = f"config.{GROUP}/{VERSION}"
-"""Of the operator's configuration file, with CONFIG_KIND."""
+"""API version of the operator's configuration file, with CONFIG_KIND."""
 CONFIG_KIND = "OperatorConfiguration"
 
 DILOCO_JOBS = Resource(GROUP, VERSION, KIND, "dilocojobs")
@@ -66,13 +66,13 @@ MANAGER = f"{GROUP}/operator"
 
 # Field managers and user agents.
 FIELD_MANAGER = "diloco-operator"
-"""Of everything the operator writes."""
+"""Field manager of everything the operator writes."""
 UP_MANAGER = "diloco-up"
-"""Of `diloco up`."""
+"""Field manager of `diloco up`."""
 LOCAL_NODES_MANAGER = "diloco-local-nodes"
-"""Of `diloco local nodes`."""
+"""Field manager of `diloco local nodes`."""
 KUBECTL_PLUGIN = "kubectl-diloco"
-"""Of `kubectl diloco`; its user agent too."""
+"""Field manager of `kubectl diloco`; its user agent too."""
 OPERATOR_LEASE = "diloco-operator"
 """Default name of the Lease by which the operator's replicas elect a leader."""
 

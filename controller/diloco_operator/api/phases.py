@@ -35,7 +35,7 @@ class Phase(enum.StrEnum):
 
     @property
     def use(self) -> Use | None:
-        """Of its time; None: it has none."""
+        """Return the use of its time; None: it has none."""
         return None if self in (Phase.FAILED, Phase.OVER) else Use(self.value)
 
 

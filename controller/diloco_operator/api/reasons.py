@@ -34,7 +34,7 @@ class ConditionReason(enum.StrEnum):
 
     status: str
     severity: Severity
-    """Of the Event when the condition takes this status."""
+    """The severity of the Event when the condition takes this status."""
     meaning: str
     concern: Concern
 
@@ -564,7 +564,7 @@ class ReasonRow(NamedTuple):
     """A condition type, Event, Unit or Pool."""
     value: str
     status: str
-    """Of the condition; "" for others."""
+    """The status of the condition; "" for others."""
     severity: Severity | None
     """None: a reason of a unit or pool, which has no Event of its own."""
     meaning: str

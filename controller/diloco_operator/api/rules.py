@@ -232,7 +232,8 @@ _HAS_MORE_TO_DO = (
     f"(self.spec.training.steps > {_DONE}.steps || (has({_DONE}.tokenBudget) && {_COMMITTED} >= {_DONE}.tokenBudget && "
     f"self.spec.training.steps > {_number_or_0(_DONE, 'step')}))"
 )
-"""Of a complete job: more steps than it was to take, or more tokens, if its budget has ended it. `reconcile.status.starting_again`."""
+"""Rule for a complete job: more steps than it was to take, or more tokens, if its budget has ended it.
+`reconcile.status.starting_again`."""
 
 
 def _takes_changes(ended: str, unless: str, message: str) -> ValidationRule:

@@ -27,7 +27,7 @@ SLICE_LIMIT = 131072
 """Characters of the name of a slice or group of hosts."""
 TEMPLATE_HASH_LIMIT = 64
 MOST_TOKENS_PER_SECOND = 1e12
-"""Of one unit."""
+"""The most tokens per second of one unit."""
 
 
 def _without_default(schema: dict[str, Any]) -> None:

@@ -51,9 +51,9 @@ class NotReadyCounts:
     """How much of a fleet is NotReady."""
 
     nodes: int = 0
-    """Of the whole fleet."""
+    """Nodes of the whole fleet."""
     not_ready: int = 0
-    """Of these, NotReady."""
+    """Those among them that are NotReady."""
     changed: float = -math.inf
     """The last time that a node became ready, or that its readiness became unknown; seconds since the epoch."""
 

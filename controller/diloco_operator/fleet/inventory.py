@@ -52,7 +52,7 @@ class Reservations(NamedTuple):
 
     nodes: frozenset[str] = frozenset()
     shares: Shares = MappingProxyType({})
-    """Of the nodes of which its units take only parts."""
+    """Shares of the nodes of which its units take only parts."""
 
 
 type Location = tuple[SliceKind, Key]

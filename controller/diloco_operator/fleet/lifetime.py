@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from diloco_operator.fleet.node import NodeView
 
 _DIGITS = 12
-"""Of a lifetime in seconds. More are no lifetime."""
+"""The most digits of a lifetime in seconds. More are no lifetime."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Entry:
     filed: SliceState | None = None
     """Under which state the index has it; None: it has it not."""
     left: int = 0
-    """Of a divisible host: accelerators that no unit and no other pod has."""
+    """Accelerators of a divisible host that no unit and no other pod has."""
     offered: bool = False
     """Whether the index offers it, or what is left of it."""
 

@@ -145,9 +145,9 @@ class Holder:
     """Its key."""
     slices: int
     leaving: int = 0
-    """Of these, those that its units leave."""
+    """Those among them that its units leave."""
     surplus: int | None = None
-    """Of the others, those that it could lose without falling below a minimum; None: not known."""
+    """Those of the others that it could lose without falling below a minimum; None: not known."""
     priority: int = 0
 
 
@@ -157,7 +157,7 @@ class NearbySlices(NamedTuple):
     kind: SliceKind
     total: int
     free: int
-    """Of TPUs; 0 for others."""
+    """Free chips of TPUs; 0 for others."""
 
 
 class OddNodes(NamedTuple):
@@ -176,9 +176,9 @@ class UsedHosts(NamedTuple):
 
     slice: str
     hosts: int
-    """Of the slice."""
+    """The hosts of the slice."""
     used: int
-    """Of these."""
+    """Used ones among them."""
     users: tuple[tuple[str, str], ...]
     """Node, and namespace/name of the first pod on it; at most `inventory.REASONS` of them."""
 
@@ -212,7 +212,7 @@ class SliceCounts:
     used_by_count: int = 0
     """These pods."""
     used_hosts: UsedHosts | None = None
-    """Of the first of the slices that other pods use; None: none, or its slices have one host each."""
+    """Used hosts of the first of the slices that other pods use; None: none, or its slices have one host each."""
     hosts: int = 0
     """All figures count accelerators, on so many hosts, because units share them; 0: they count slices."""
     scattered: tuple[tuple[str, int], ...] = ()

@@ -24,10 +24,10 @@ class PodUse:
     node: str
     requests: Resources
     learner: tuple[float, str] | None = None
-    """Of a learner pod of another operator's job: its creation, seconds since the epoch, and its uid. None: it is another pod, or requests
+    """For a learner pod of another operator's job: its creation, seconds since the epoch, and its uid. None: it is another pod, or requests
     nothing."""
     unit: UnitKey | None = None
-    """Of a learner pod of this operator: its job and unit. It counts only where these have not reserved the node."""
+    """For a learner pod of this operator: its job and unit. It counts only where these have not reserved the node."""
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

@@ -122,7 +122,7 @@ class LogRequest:
     follow: bool = False
     """Continue with new output until the container ends."""
     previous: bool = False
-    """Of the run before the container's last restart."""
+    """Read the run before the container's last restart."""
     tail_lines: int | None = None
     """Only so many lines at the end."""
 

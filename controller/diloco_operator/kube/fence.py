@@ -37,8 +37,8 @@ class NotLeading(Unavailable):
 
 
 class Fence:
-    """Until when this replica may write. Shut until `open_until` is called. The writes are those of one event loop; `open_until`, `shut`
-    and `look` may be called in any thread.
+    """Says until when this replica may write. Shut until `open_until` is called. The writes are those of one event loop; `open_until`,
+    `shut` and `look` may be called in any thread.
 
     `turn`: the seconds that the current turn of that loop has lasted so far; 0 while the loop waits. A turn of more than `longest_turn`
     while writing is allowed shuts the fence for good.

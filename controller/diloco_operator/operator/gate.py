@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 
 
 CONNECTIONS = 64
-"""Of one endpoint, at once. One more takes the place of the oldest that has sent no request yet; if all have sent one, it is closed."""
+"""The most connections of one endpoint at once. One more takes the place of the oldest that has sent no request yet; if all have sent one,
+it is closed."""
 
 
 @dataclass(eq=False, slots=True)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 SPEAKERS = ("cluster-autoscaler", "karpenter")
 """Components that write Events about pods for which they do, or cannot, bring nodes. GKE's is the cluster autoscaler."""
 _PODS = 4
-"""Of one job, so many pods are asked about: the first that wait. What is said of the others is the same."""
+"""So many pods of one job are asked about: the first that wait. What is said of the others is the same."""
 _LIMIT = 200
 """Events of one pod that are read."""
 

@@ -17,7 +17,7 @@ _NAMED = 1000
 
 
 class IgnoredPods:
-    """Of one job. A pod is told of once, and counts as long as it is there."""
+    """Pods of one job that do not count. A pod is told of once, and counts as long as it is there."""
 
     def __init__(self, caches: Caches, key: JobKey) -> None:
         self._caches = caches

@@ -24,7 +24,7 @@ from diloco_operator.timeouts import RECONCILE
 
 @dataclass(slots=True)
 class JobContext:
-    """Of one object on the API server: another one of the same name begins with nothing."""
+    """What the operator keeps of one object on the API server: another one of the same name begins with nothing."""
 
     key: JobKey
     id: str
@@ -45,8 +45,8 @@ class JobContext:
 
 
 class JobContexts:
-    """Of all jobs that this operator runs. `released` gets a context that is dropped, and gives back what the job holds. `forgets` are
-    called with the key of the job then."""
+    """The contexts of all jobs that this operator runs. `released` gets a context that is dropped, and gives back what the job holds.
+    `forgets` are called with the key of the job then."""
 
     def __init__(self, caches: Caches, released: Callable[[JobContext], None], forgets: Sequence[Callable[[JobKey], None]]) -> None:
         self._caches = caches

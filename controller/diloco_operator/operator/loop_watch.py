@@ -92,7 +92,7 @@ class LoopWatch:
         """When the current turn began; None: the loop waits."""
         self._lock = threading.Lock()
         self._looks: Counter[Place] = Counter()
-        """Of the current turn."""
+        """Looks of the current turn."""
         self._told: float | None = None
         """The beginning of the last turn that the log named while it lasted."""
         self._next_line = -float("inf")

@@ -25,7 +25,7 @@ class OtherPods:
         self._freed = freed
         self._met = met
         self._labelled: dict[ObjectKey, PodUse] = {}
-        """Of pods with the label of a job, those that count."""
+        """Pods with the label of a job that count."""
         caches.on_use_change(self._replace)
         caches.on_pod_change(self._on_pod)
         caches.on_ownership_change(self._count_again)

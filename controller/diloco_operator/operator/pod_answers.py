@@ -16,7 +16,7 @@ from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite
 
 
 class PodAnswers:
-    """Of one job."""
+    """Answers to the pods of one job."""
 
     def __init__(self) -> None:
         self._known: dict[str, PodAnswer] = {}

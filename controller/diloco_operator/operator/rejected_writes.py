@@ -16,7 +16,7 @@ from diloco_operator.reconcile.observe.rejected_writes import RejectedWrite, Wri
 
 
 class RejectedWrites:
-    """Of one job. Its reconcile leaves them out of the plan until they are due again."""
+    """The rejected writes of one job. Its reconcile leaves them out of the plan until they are due again."""
 
     def __init__(self) -> None:
         self._known: dict[WriteKey, RejectedWrite] = {}

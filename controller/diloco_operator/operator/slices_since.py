@@ -19,7 +19,7 @@ class _Grant(NamedTuple):
 
 
 class SlicesSince:
-    """Of the units of one job."""
+    """Since when the units of one job have their slices."""
 
     def __init__(self) -> None:
         self._grants: dict[str, _Grant] = {}

@@ -133,9 +133,9 @@ class PoolOutcome:
     reason: PoolReason | Literal[""]
     """Empty when every candidate is placed."""
     lacks: str = ""
-    """Of a pool that is short of slices: what it lacks. Of any other: all that is to be said."""
+    """What a pool lacks that is short of slices; for any other, all that is to be said."""
     why: str = ""
-    """Of a pool that is short of slices: why. It is the same for pools to which the same slices are barred for the same causes."""
+    """Why a pool is short of slices. It is the same for pools to which the same slices are barred for the same causes."""
     helps: tuple[Remedy, ...] = ()
     """What a person can do about it."""
 

@@ -175,8 +175,8 @@ class ReconcileContext:
 
     @property
     def answer_due(self) -> float | None:
-        """Until when the last report says that the syncer answers; None: there is no report that counts. Until the report is older than
-        `report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence."""
+        """Return until when the last report says that the syncer answers; None: there is no report that counts. Until the report is older
+        than `report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence."""
         return self.report.received_at + RECONCILE.syncer_answer if self.report is not None else None
 
     @property

@@ -57,7 +57,7 @@ class Arrays(Protocol):
 
 
 class NoArrays:
-    """Of a job that has no parameters: every update is empty."""
+    """The arrays of a job that has no parameters: every update is empty."""
 
     def accept(self, unit: str, offer: Offer) -> None:
         pass

@@ -98,7 +98,7 @@ class Distrusted:
     fragment: int
     unit: str
     session: str
-    """Of the contribution, see `Marks`; the unit may have joined with another since."""
+    """The session of the contribution, see `Marks`; the unit may have joined with another since."""
     refusal: Refusal
     withdrawn: tuple[int, ...]
     """Outer steps of open exchanges that lose the unit's contribution with this one. The shard forgets these and the one of `t`."""

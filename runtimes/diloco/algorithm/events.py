@@ -138,7 +138,7 @@ class Usable:
     norm: float
     """Euclidean, of the outer gradient."""
     countable_tokens: float = math.inf
-    """Of its tokens, at most so many count in its weight."""
+    """At most so many of its tokens count in its weight."""
 
 
 @value

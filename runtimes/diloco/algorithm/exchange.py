@@ -48,7 +48,7 @@ class Exchange:
     waiting: set[str]
     """Asked, joined, and neither accepted nor refused."""
     arriving: set[str] = field(default_factory=set)
-    """Of those that are waited for: admitted, and being decoded."""
+    """Those among them that are admitted, and being decoded."""
     contributions: dict[str, Contribution] = field(default_factory=dict)
     refused: dict[str, Refusal] = field(default_factory=dict)
     """By unit, why its answer does not count."""

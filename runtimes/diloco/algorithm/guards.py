@@ -91,7 +91,7 @@ class Level:
     merges: int = 0
     value: float = 0.0
     highest: float = 0.0
-    """Of all merges."""
+    """Highest of all merges."""
 
     def note(self, median: float) -> None:
         """Note one more merge."""

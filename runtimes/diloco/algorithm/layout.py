@@ -16,7 +16,7 @@ from functools import cached_property
 from diloco.wording import plural
 
 MOST_MATRICES = 1 << 18
-"""Of all stacks of a model: each is merged by itself."""
+"""The most matrices of all stacks of a model: each is merged by itself."""
 
 
 class LayoutError(ValueError):

@@ -25,7 +25,7 @@ fragment alone, so what counts is whole cycles."""
 
 @dataclass(slots=True)
 class Record:
-    """Of a unit that was refused lately."""
+    """The record of a unit that was refused lately."""
 
     refusals: int = 0
     clean: int = 0

@@ -51,13 +51,13 @@ class Decoded:
     delta: Array = field(repr=False)
     """anchor - theta, float32 [fragment size]."""
     norms: tuple[float, ...]
-    """Of each tensor or matrix of a stack, see `merge.norms`."""
+    """The norms of each tensor or matrix of a stack, see `merge.norms`."""
     anchor: int
     """Version of the fragment that it was taken against."""
 
     @property
     def norm(self) -> float:
-        """Of the whole outer gradient; may be infinite."""
+        """Return the norm of the whole outer gradient; may be infinite."""
         return math.hypot(*self.norms)
 
 

@@ -104,13 +104,13 @@ class Ledger:
         self._committed = IntervalSet()
         self._units: dict[str, UnitWork] = {}
         self._total = UnitWork()
-        """Of all units."""
+        """The total of all units."""
         self._sampled = UnitWork()
-        """Of those that have trained leased samples."""
+        """Those that have trained leased samples."""
         self._sessions: dict[str, _WorkSession] = {}
         self._next_lease = 1
         self.repaired: tuple[str, ...] = ()
-        """Of a restored ledger: what was stored and could not be true, for people."""
+        """What in a restored ledger was stored and could not be true, for people."""
 
     # --- leases and commits -------------------------------------------------------------------------------------------
 
@@ -216,8 +216,8 @@ class Ledger:
 
     @property
     def usual(self) -> Usual:
-        """Of the units that have trained enough samples. Nothing is known where most units that have done anything feed themselves: whether
-        a job works with samples is counted in units, since a count of tokens is what one unit can make up."""
+        """Return what is usual among the units that have trained enough samples. Nothing is known where most units that have done anything
+        feed themselves: whether a job works with samples is counted in units, since a count of tokens is what one unit can make up."""
         working = [work for work in self._units.values() if work.samples or work.tokens]
         believed = [work for work in working if work.samples >= BELIEVED_SAMPLES]
         if not believed or 2 * sum(not work.samples for work in working) > len(working):
@@ -247,7 +247,7 @@ class Ledger:
     # --- storing ------------------------------------------------------------------------------------------------------
 
     def sessions_to_json(self) -> dict[str, dict[str, Any]]:
-        """Of each session what it has committed and what is leased to it, for `restore_sessions`."""
+        """Return for each session what it has committed and what is leased to it, for `restore_sessions`."""
         return {
             session: {
                 "unit": held.unit,

@@ -22,7 +22,7 @@ class _Offer:
 
 
 class Watermark:
-    """Of one session. `done` is what the session had trained when a contribution was read: totals since it began."""
+    """The watermark of one session. `done` is what the session had trained when a contribution was read: totals since it began."""
 
     def __init__(self, fragments: int, stored: Mapping[str, Any] | None = None) -> None:
         """Restore the result of `to_json`, `stored`. Raises KeyError, TypeError or ValueError for anything else."""

@@ -40,7 +40,7 @@ class TargetFile:
 
     @property
     def sha256(self) -> str:
-        """Of what was written so far, hexadecimal."""
+        """Return the SHA-256 of what was written so far, hexadecimal."""
         return self._digest.hexdigest()
 
     def write(self, piece: bytes) -> None:

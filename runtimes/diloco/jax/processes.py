@@ -14,7 +14,7 @@ from diloco.ranks.join import World
 from diloco.ranks.member import DataRank
 
 _HEARTBEAT_SECONDS = 30
-"""Of JAX's own; a session notices the loss of a process within 5 s."""
+"""Interval of JAX's own heartbeats; a session notices the loss of a process within 5 s."""
 
 
 def initialize(environment: Mapping[str, str] | None = None, *, timeout: int = 300) -> None:

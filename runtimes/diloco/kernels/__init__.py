@@ -25,7 +25,7 @@ Indices = NDArray[np.uintp]
 
 LIBRARY: Final = Path(__file__).with_name("libkernels.so")
 DIGEST: Final = LIBRARY.with_name("libkernels.so.sha256")
-"""Of the library, in hexadecimal."""
+"""File with the digest of the library, in hexadecimal."""
 
 _POINTER, _SIZE, _FLOAT, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_float, ctypes.c_int
 

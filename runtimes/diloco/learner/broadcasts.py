@@ -17,7 +17,7 @@ from diloco.learner.store import Float32Array
 
 
 class Broadcasts(Protocol):
-    """Of the fragments of a model, by index."""
+    """Broadcasts of the fragments of a model, by index."""
 
     def size(self, fragment: int) -> int:
         """Return elements that this process receives of it."""

@@ -28,11 +28,11 @@ class LearnerConfig:
     leader_address: str
     """`host:port` where the leader of a unit of several hosts listens for the other ranks; "": the unit has one host."""
     pod_ip: str
-    """Of this pod; "": not known."""
+    """Address of this pod; "": not known."""
     locality: str
     """Where the unit runs, from far to near, with "/" between the parts; "": not known."""
     relative_speed: float
-    """Of the simulated node, in (0, 1]; 1 on real hardware."""
+    """The relative speed of the simulated node, in (0, 1]; 1 on real hardware."""
 
     @property
     def identity(self) -> str:

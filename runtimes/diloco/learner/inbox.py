@@ -101,7 +101,7 @@ class Inbox:
         self._changed = changed or threading.Condition()
         self._events: list[InboxEvent] = []
         self._generation = 0
-        """Of the last `Welcomed`."""
+        """The generation of the last `Welcomed`."""
 
     def put(self, event: InboxEvent) -> None:
         """Add an event. Never waits."""

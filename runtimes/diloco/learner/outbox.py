@@ -47,7 +47,7 @@ class _Transfer:
     begun_at: float = 0.0
     """When it was chosen."""
     rest: DataChunk | None = None
-    """Of the last chunk of `messages` what is to be sent next."""
+    """What is to be sent next of the last chunk of `messages`."""
     over: bool = False
     """Nothing of it is needed any more."""
     ended: Callable[[], None] = lambda: None

@@ -37,7 +37,7 @@ class Peers(Protocol):
 
     @property
     def kind(self) -> str:
-        """Of the state beside the parameters; "": it neither gives nor takes any."""
+        """Return the kind of the state beside the parameters; "": it neither gives nor takes any."""
         ...
 
     def donor(self, donor: Donor) -> None:
@@ -83,7 +83,7 @@ class Peers(Protocol):
 
 
 class NoPeers:
-    """Of a process that neither gives nor takes state: what there is beside its parameters is not known."""
+    """The peers of a process that neither gives nor takes state: what there is beside its parameters is not known."""
 
     address = kind = ""
     awaited = False

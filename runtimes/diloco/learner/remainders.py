@@ -27,7 +27,7 @@ class _Remainder:
 
 
 class Remainders:
-    """Of one generation of a connection: a learner that takes all parameters anew begins with nothing.
+    """The remainders of one generation of a connection: a learner that takes all parameters anew begins with nothing.
 
     A push holds what the last *merged* push left out. One that is not merged (dropped on the way, late, refused, of an exchange that was
     skipped) counts as never coded: what it held of the remainder is held again by the next one. What it held of the training is still in
@@ -39,9 +39,9 @@ class Remainders:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._merged: dict[int, _Remainder] = {}
-        """Of the last merged push."""
+        """Remainders of the last merged push."""
         self._open: dict[int, _Remainder] = {}
-        """Of the last push, as long as it may still be merged."""
+        """Remainders of the last push, as long as it may still be merged."""
 
     def add_to(self, fragment: int, values: Float32Array) -> None:
         """Add what is carried of the fragment to `values`, float32 [size]."""

@@ -15,8 +15,8 @@ from typing import Final
 from diloco.algorithm.fragments import offsets
 
 _SAMPLES: Final = 5
-"""Of so many counts of outer steps per local step the second largest is believed: one pause of the program or of the syncer does not make
-a unit a slow one, and a slow one that is sometimes faster stays one."""
+"""The second largest of so many counts of outer steps per local step the second largest is believed: one pause of the program or of the
+syncer does not make a unit a slow one, and a slow one that is sometimes faster stays one."""
 
 
 @dataclass(frozen=True, slots=True)

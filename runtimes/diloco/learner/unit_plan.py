@@ -43,7 +43,7 @@ class ReadAhead:
 
     read: Read
     version: int
-    """Of the fragment, from which these steps went on. Against another version the values are never sent."""
+    """The version of the fragment, from which these steps went on. Against another version the values are never sent."""
 
 
 @dataclass(frozen=True, slots=True)

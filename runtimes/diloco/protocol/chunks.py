@@ -14,7 +14,7 @@ from typing import Final
 from diloco.protocol.diloco_pb2 import Chunk, FromLearner, StateMessage, ToLearner
 
 _CHUNK_TAG: Final = bytes([FromLearner.CHUNK_FIELD_NUMBER << 3 | 2])
-"""Of the field `chunk`, the same in all directions, and of bytes and messages in general: wire type 2, a length and that many bytes."""
+"""Tag of the field `chunk`, the same in all directions, and of bytes and messages in general: wire type 2, a length and that many bytes."""
 _DATA_TAG: Final = bytes([Chunk.DATA_FIELD_NUMBER << 3 | 2])
 assert ToLearner.CHUNK_FIELD_NUMBER == FromLearner.CHUNK_FIELD_NUMBER == StateMessage.CHUNK_FIELD_NUMBER
 
@@ -26,7 +26,7 @@ class DataChunk:
     header: Chunk
     """Without data."""
     data: memoryview = field(repr=False)
-    """Of the sender's payload, or of the message that came."""
+    """The data of the sender's payload, or of the message that came."""
 
 
 def divide(chunk: DataChunk, most: int) -> tuple[DataChunk, DataChunk | None]:

@@ -20,9 +20,9 @@ type Owned = tuple[tuple[Piece, ...], ...]
 MOST_RANKS: Final = 4096
 """Processes of one unit."""
 MOST_PIECES: Final = 1 << 20
-"""Of all ranks: 512 ranks that each own a piece of every one of 2000 tensors."""
+"""The most pieces of all ranks: 512 ranks that each own a piece of every one of 2000 tensors."""
 MOST_DIMENSIONS: Final = 64
-"""Of a tensor that can be cut; numpy's limit."""
+"""The most dimensions of a tensor that can be cut; numpy's limit."""
 
 
 def layout_of(hello: Hello) -> Layout:

@@ -33,7 +33,7 @@ class Reached:
     samples_done: int
     tokens_done: int
     loss: float
-    """Of that step, the mean over the tokens of the ranks that said one; NaN: none did."""
+    """The loss of that step, the mean over the tokens of the ranks that said one; NaN: none did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class _Open:
 @dataclass(frozen=True, slots=True)
 class _Mark:
     tokens: int = 0
-    """Of all ranks up to a local step."""
+    """The tokens of all ranks up to a local step."""
     samples: int = 0
-    """Of the unit, those dealt in the newest generation."""
+    """The samples of the unit, those dealt in the newest generation."""
 
 
 class Counts:

@@ -24,7 +24,7 @@ class Dealing:
         self._lock = threading.Lock()
         self._work = LeasedWork()
         self._samples = 0
-        """Of a batch; 0: not known yet."""
+        """The samples of a batch; 0: not known yet."""
         self._generation = 0
         self._wanted = 0
         """Batches that a rank wants in all."""

@@ -48,7 +48,7 @@ class LeaderMember(RankMember[Leader]):
         self._incarnations = incarnations
         self._events: list[InboxEvent] = []
         self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
-        """Of a syncer that this rank's own stream has not met yet."""
+        """Orders of a syncer that this rank's own stream has not met yet."""
         everyone = range(channel.me.ranks)
         self._schedule = Schedule(new_unit(len(parts.portions), parts.steps), [everyone] * len(parts.portions), counting, self._plan)
         self._dealing = Dealing(self._give)

@@ -54,7 +54,7 @@ class RankParts:
     """What it owns of each fragment."""
     data: DataRank
     coding: Coding
-    """Of pushes."""
+    """The coding of pushes."""
     inbox: Inbox
     link: Connection
     """Its own stream to the syncer."""
@@ -99,9 +99,9 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         """Batches that this rank has taken in all."""
         self._cut: Last | None = None
         self._generation = 0
-        """Of this rank's own stream."""
+        """The generation of this rank's own stream."""
         self._epoch = -1
-        """Of the syncer that it was welcomed by last."""
+        """The epoch of the syncer that it was welcomed by last."""
         self._t = 0
         self._steps = parts.steps
         self._in_step = False

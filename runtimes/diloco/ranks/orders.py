@@ -12,7 +12,7 @@ from diloco.contract import Exit
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """Of a fragment."""
+    """The version of a fragment."""
 
     epoch: int
     """Which of the syncer's states it is from: one that starts again from an older snapshot counts outer steps again. The leader numbers

@@ -73,7 +73,7 @@ class Schedule:
 
     @property
     def state(self) -> UnitState:
-        """Of the unit when all that was ordered is done, but for its tokens."""
+        """Return the state of the unit when all that was ordered is done, but for its tokens."""
         return self._state
 
     @property

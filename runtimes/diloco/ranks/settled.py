@@ -17,7 +17,7 @@ class Settled:
 
     def __init__(self, ranks: int) -> None:
         self._said: list[deque[int | None]] = [deque() for _ in range(ranks)]
-        """Of the steps that not all have done."""
+        """What was said of the steps that not all have done."""
         self._steps = [0] * ranks
         """Local steps that each rank has done."""
         self._totals = [0] * ranks

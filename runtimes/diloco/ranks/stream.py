@@ -13,9 +13,9 @@ from typing import Final, Self
 from diloco.protocol.tls import TlsError, TlsFiles, identities
 
 MOST_MEETING_BYTES: Final = 64 << 20
-"""Of what a rank says at the meeting: its pieces."""
+"""The most bytes of what a rank says at the meeting: its pieces."""
 MOST_BYTES: Final = 1 << 20
-"""Of any later message."""
+"""The most bytes of any later message."""
 MOST_UNSENT_BYTES: Final = MOST_MEETING_BYTES + (4 << 20)
 """Bytes that may wait for a peer that does not read."""
 _HANDSHAKE_TIMEOUT: Final = 5.0

@@ -38,7 +38,7 @@ class ArraysCame:
     arrays: Sequence[PieceArray]
     versions: Sequence[int]
     values: Float32Array = field(repr=False)
-    """Of all arrays, one after the other."""
+    """The values of all arrays, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)

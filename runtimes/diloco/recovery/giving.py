@@ -35,13 +35,13 @@ from diloco.recovery.values import encode
 _log = logging.getLogger(__name__)
 
 STEP_SHARE = 0.05
-"""Of a step, that staging may take at the boundary after it."""
+"""Share of a step that staging may take at the boundary after it."""
 LEAST_SECONDS = 0.0005
 """That staging may take in any case."""
 QUEUE_BYTES = 64 << 20
 """Staged, and not yet sent."""
 CHUNK_BYTES = 1 << 20
-"""Of one message: while it is made, the training thread may have to wait for it."""
+"""Bytes of one message: while it is made, the training thread may have to wait for it."""
 GRANT_SECONDS = 5.0
 """How long a peer may be sooner here than the syncer's word of it."""
 BOUNDARY_SECONDS = 120.0

@@ -18,7 +18,7 @@ class Held:
 
     def __init__(self, fragments: int) -> None:
         self.epoch = -1
-        """Of the syncer (`Incarnations`); -1: it was not met yet."""
+        """The epoch of the syncer (`Incarnations`); -1: it was not met yet."""
         self.versions = [-1] * fragments
         """Per fragment what was adopted in this epoch; -1: nothing yet."""
         self._arrived: dict[int, tuple[int, int]] = {}

@@ -17,7 +17,7 @@ from diloco.wording import plural
 PART_ELEMENTS = 1 << 18
 """Elements of the model in one part, each with its optimizer state: 3 MiB with two moments, a millisecond of a processor's copying."""
 MOST_ARRAYS = 64
-"""Of one piece of the model: the parameter, and what the optimizer keeps in its shape."""
+"""The most arrays of one piece of the model: the parameter, and what the optimizer keeps in its shape."""
 
 
 class StateError(ValueError):
@@ -92,5 +92,5 @@ def from_message(layout: Layout, arrays: Sequence[StateArray]) -> list[PieceArra
 
 
 def elements(arrays: Sequence[PieceArray]) -> int:
-    """Of all of them."""
+    """Return the number of elements of all arrays."""
     return sum(one.piece.elements for one in arrays)

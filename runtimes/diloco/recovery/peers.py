@@ -65,7 +65,7 @@ class PeersOfUnit:
 
     @property
     def kind(self) -> str:
-        """Of the state, see `InnerState`."""
+        """Return the kind of the state, see `InnerState`."""
         return self._state.kind
 
     # --- called by the connection's thread ----------------------------------------------------------------------------

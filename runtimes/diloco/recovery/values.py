@@ -16,7 +16,7 @@ from typing import Any
 from diloco.recovery.parts import StateError
 
 MOST_BYTES = 64 << 20
-"""Of the small rest. What is larger is no small rest, and would be read at one step boundary."""
+"""The most bytes of the small rest. What is larger is no small rest, and would be read at one step boundary."""
 _LENGTH = 8
 _SCALARS = (str, int, float, bool, type(None))
 

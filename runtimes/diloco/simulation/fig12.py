@@ -43,9 +43,9 @@ MOST_STEPS: Final = 480.0
 LEAST_STEPS: Final = 2.0 * H
 """Over so many steps, 2 H, the others are compared at least."""
 COPY_BITS: Final = 16 * 5e9
-"""Of a copy as broadcasts carry it: a model of 5 billion parameters, as in Table 13. Without latency it does not matter."""
+"""Bits of a copy as broadcasts carry it: a model of 5 billion parameters, as in Table 13. Without latency it does not matter."""
 CONNECTIONS: Final = 64
-"""Of a learner: one for each of its processes. Neither without latency."""
+"""Connections of a learner: one for each of its processes. Neither without latency."""
 _WHOLE: Final = 2.0
 """Size of a whole value, float32, over that in a broadcast, bf16."""
 
@@ -80,7 +80,7 @@ class Join:
 
     copy_steps: int
     steps: float
-    """Until it trains; `MOST_STEPS` at most."""
+    """Steps until it trains; `MOST_STEPS` at most."""
     trains: bool
     """It came to train in that time."""
     alone: float
@@ -90,7 +90,7 @@ class Join:
     contributions: float = 0.0
     """Per merge of the job with the newcomer, from its beginning to the end of the comparison."""
     staleness: float = 0.0
-    """Of the units of that job, see `Outcome`."""
+    """The staleness of the units of that job, see `Outcome`."""
 
     @property
     def lost(self) -> float:
@@ -99,7 +99,7 @@ class Join:
 
     @property
     def lost_steps(self) -> float:
-        """Of each other learner."""
+        """Return the steps that each other learner loses."""
         return self.lost * max(self.steps, LEAST_STEPS)
 
     @property

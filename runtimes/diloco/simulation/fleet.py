@@ -23,11 +23,11 @@ class Links:
     """Bandwidths in bits a second, of each direction."""
 
     parameters: int = 0
-    """Of the model; 0: not known, and what is sent has no size."""
+    """The parameters of the model; 0: not known, and what is sent has no size."""
     bandwidth: float = math.inf
-    """Of each unit's own link."""
+    """The bandwidth of each unit's own link."""
     syncer: float = math.inf
-    """Of the syncer's link, which all units share."""
+    """Bandwidth of the syncer's link, which all units share."""
     latency: float = 0.0
     """One way, seconds."""
     loss: float = 0.0
@@ -44,9 +44,9 @@ class Conditions:
     """What no job file says. Durations in seconds."""
 
     failures_per_year: float
-    """Of one accelerator; 0: none fails. A failure takes the host or TPU slice out, and ends all units on it."""
+    """Failures per year of one accelerator; 0: none fails. A failure takes the host or TPU slice out, and ends all units on it."""
     step_seconds: float
-    """Of a unit of speed 1."""
+    """Seconds of a step of a unit of speed 1."""
     start_seconds: float
     """From the moment when a unit has its slice until its program runs."""
     compile_seconds: float
@@ -54,7 +54,7 @@ class Conditions:
     detect_seconds: float
     """From a failure until its unit starts again elsewhere."""
     repair_seconds: float
-    """Until what failed is back, in the mean."""
+    """Time until what failed is back, in the mean."""
     reclaims: Reclaims = field(default_factory=Reclaims)
     slowdowns: Slowdowns = field(default_factory=Slowdowns)
     links: Links = field(default_factory=Links)

@@ -26,7 +26,7 @@ from diloco.simulation.timeline import Timeline
 from diloco.simulation.unit import Hardware, SimulatedUnit, Slices
 
 _NORM = 1.0
-"""Of every outer gradient: the guards see a healthy run."""
+"""Norm of every outer gradient: the guards see a healthy run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Outcome:
     merged: float
     """Those tokens themselves; a slice trains `unit.TOKENS` in a step."""
     failures: int
-    """Of units."""
+    """The failures of units."""
     accounts: Accounts
     staleness: float = 0.0
     """Outer steps since the last contribution of a unit, the mean over its outer steps from its first contribution to its last."""
@@ -84,14 +84,14 @@ class SimulatedJob:
         self.merged_of: defaultdict[str, float] = defaultdict(float)
         """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
         self.merged_tokens = 0.0
-        """Of all units."""
+        """The merged tokens of all units."""
         self._training = training
         self._random = random
         self._coordinator = Coordinator(training, Guard([1] * training.fragments), clock=clock)
         self._driver = Driver(self._coordinator, NoArrays())
         self._driver.take(Seeded(0.0, (_NORM,) * training.fragments))
         self.slices: Slices | None = None
-        """Of units that come from now on; None: they keep what they have."""
+        """Where units are that come from now on; None: they keep what they have."""
         self._network = Network(self.timeline, sizes or Sizes(), random, syncer_bandwidth)
         self._given: dict[int, dict[str, int]] = {}
         """Per open exchange, tokens of its contributions by unit."""

@@ -11,7 +11,7 @@ from typing import Final
 from diloco.simulation.timeline import Timeline
 
 _ROUNDING: Final = 1e-9
-"""Of the bits of a transfer."""
+"""Rounding error of the bits of a transfer."""
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Link:
         return False
 
     def _keep(self, stream: str, wanted: Callable[[Transfer], bool]) -> None:
-        """Of what waits or is under way in the stream. What has gone of the rest, has gone."""
+        """Keep what is wanted of what waits or is under way in the stream. What has gone of the rest, has gone."""
         kept: deque[Transfer] = deque()
         for transfer in self._streams[stream]:
             if wanted(transfer):

@@ -25,9 +25,9 @@ class Sizes:
     """Bits of what is sent. Words, such as reports and pulls, have none: one segment each, which no transfer delays."""
 
     fragment: float = 0.0
-    """Of an answer or a broadcast."""
+    """Bits of an answer or a broadcast."""
     whole: float = 0.0
-    """Of the whole value of a fragment, which a unit that joins gets, or one whose broadcasts wait for each other."""
+    """Bits of the whole value of a fragment, which a unit that joins gets, or one whose broadcasts wait for each other."""
 
 
 class Network:

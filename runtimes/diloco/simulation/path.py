@@ -25,7 +25,7 @@ from numpy.random import Generator
 from diloco.protocol.window import MOST_BYTES
 
 SEGMENT_BITS: Final = 8.0 * 1460
-"""Of a TCP segment in an Ethernet frame."""
+"""Bits of a TCP segment in an Ethernet frame."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,10 +90,10 @@ class Reclaims:
     """How the cloud takes spot capacity away. Durations in seconds."""
 
     per_day: float = 0.0
-    """Of one group, while it is there; the time until the next one is exponential. 0: none is."""
+    """Reclaims a day of one group, while it is there; the time until the next one is exponential. 0: none is."""
     notice: float = 30.0
     away: float = 1800.0
-    """Until the group is back, in the mean; exponential as well."""
+    """Time until the group is back, in the mean; exponential as well."""
     together: bool = False
     """All spot groups go at once and come back at once, as when a zone runs out of them. False: each by itself."""
 
@@ -103,9 +103,9 @@ class Slowdowns:
     """How groups become slow for a while. Durations in seconds."""
 
     per_day: float = 0.0
-    """Of one group; 0: none does."""
+    """Slowdowns a day of one group; 0: none does."""
     factor: float = 2.0
-    """Of the length of a step meanwhile."""
+    """Factor of the length of a step meanwhile."""
     seconds: float = 600.0
 
 
@@ -139,14 +139,14 @@ class FleetSlices:
         self._slowdowns = slowdowns
         self._random = random
         self._fates = dict(zip((group.name for group in groups), random.spawn(len(groups)), strict=True))
-        """Of each group, so that what happens to it does not depend on the units."""
+        """Random numbers of each group, so that what happens to it does not depend on the units."""
         self._out: Counter[str] = Counter()
         """Why a group is out, how often: it may fail while it is away."""
         self._slow: Counter[str] = Counter()
         self._places: dict[str, PlacedUnit] = {}
-        """Of the units that have one."""
+        """The places of the units that have one."""
         self._moving: set[str] = set()
-        """Of these, units that leave theirs for better slices."""
+        """Those among them that leave theirs for better slices."""
         self._later = later
         self._due = math.inf
         """When the placer is asked again, if nothing happens before."""

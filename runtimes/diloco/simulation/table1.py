@@ -24,13 +24,13 @@ from diloco.simulation.unit import Hardware
 CHIPS_PER_SLICE: Final = 256
 CHIPS: Final = (150_000, 300_000, 600_000, 1_200_000, 2_400_000)
 LIMIT: Final = 1.5
-"""Of the root mean square error, points."""
+"""Limit of the root mean square error, points."""
 NOISE: Final = 0.2
 """Standard error of the goodput of a cell, points, for which a simulation is made long enough."""
 LLAMA_NOISE: Final = 0.5
 """The same with the failure rate of `LLAMA_YEARS`: failures are rarer, and nothing published stands beside it."""
 LEAST_SECONDS: Final = 12_000.0
-"""Of a cell: slices that are out come back after some hundreds of seconds."""
+"""The least time of a cell: slices that are out come back after some hundreds of seconds."""
 _BATCHES: Final = 16
 """Parts of a simulation, whose differences say how large the standard error is."""
 UNITS: Final = (1, 2, 4, 8, 16, 32)
@@ -49,7 +49,7 @@ class Calibration:
     return_seconds: float
     """Mean time until a slice comes back."""
     restart_seconds: float
-    """Of a job that is not elastic, until all of it runs again: a closed form of the table has 80 to 87 s with the lost step."""
+    """Time of a job that is not elastic until all of it runs again: a closed form of the table has 80 to 87 s with the lost step."""
 
 
 CALIBRATION: Final = Calibration(step_seconds=3.0, down_seconds=10.0, up_seconds=10.0, return_seconds=1200.0, restart_seconds=75.0)
@@ -110,7 +110,7 @@ class Row:
 
     @property
     def errors(self) -> tuple[float, float] | None:
-        """Of goodput and uptime, in points; None: not published."""
+        """Return the errors of goodput and uptime, in points; None: not published."""
         if self.published is None:
             return None
         return 100 * self.outcome.goodput - self.published.goodput, 100 * self.outcome.uptime - self.published.uptime

@@ -16,7 +16,7 @@ from typing import Final
 H: Final = 24
 """The interval with which the paper's models are trained; its bandwidths behave as another one, see `Calibration.sync_interval`."""
 LIMIT: Final = 0.03
-"""Of the root mean square of the relative errors."""
+"""Limit of the root mean square of the relative errors."""
 UTILISATIONS: Final = (0.5, 0.75, 0.9, 0.95, 0.99)
 
 
@@ -30,7 +30,7 @@ class Method(enum.StrEnum):
 
     @property
     def bits(self) -> int:
-        """Of each parameter."""
+        """Return the bits of each parameter."""
         return 4 if self is Method.INT4 else 16
 
 
@@ -44,7 +44,7 @@ class Calibration:
     layers: int
     """The gradients of the last one of so many equal layers are summed after the backward pass, whatever the bandwidth."""
     latency_seconds: float
-    """Of a step of data parallel, whatever the bandwidth."""
+    """Latency of a step of data parallel, whatever the bandwidth."""
     sync_interval: int
     """H of the decoupled cells."""
     decoupled_hidden: float

@@ -24,7 +24,7 @@ EXTRA: Final = (0.0, 0.25, 0.5, 1.0, 3.0)
 PUBLISHED: Final[Mapping[float, float]] = {0.0: 1.0, 0.25: 0.90, 0.5: 0.83, 1.0: 0.75, 3.0: 0.62}
 """Time until all is trained, in the time of the four."""
 LIMIT: Final = 0.03
-"""Of the time, relative to `ideal`."""
+"""Limit of the time, relative to `ideal`."""
 STEP_SECONDS: Final = 1.0
 VARIATION: Final = 0.1
 

@@ -23,12 +23,12 @@ from diloco.simulation.unit import Hardware
 UNITS_OF_A_KIND: Final = 4
 UNITS: Final = 2 * UNITS_OF_A_KIND
 BEHIND: Final = 0.18
-"""Of the speed of the faster kind."""
+"""Share of the speed of the faster kind."""
 VARIATION: Final = 0.1
 
 
 class Pacing(enum.StrEnum):
-    """Whose clock drives the job."""
+    """The clock that drives the job."""
 
     PAPER = "paper"
     OURS = "ours"
@@ -104,7 +104,7 @@ class Row:
 
     @property
     def error(self) -> float:
-        """Of the goodput, in points of the published one."""
+        """Return the error of the goodput, in points of the published one."""
         return 100 * self.outcome.goodput - self.arm.goodput
 
 

@@ -17,9 +17,9 @@ from diloco.simulation.path import FREE, Path
 from diloco.simulation.timeline import Timeline
 
 TOKENS: Final = 1000
-"""Of a slice in a step."""
+"""Tokens of a slice in a step."""
 SHORTEST_STEP: Final = 0.1
-"""Of a step whose duration varies, in mean steps."""
+"""The shortest duration of a step whose duration varies, in mean steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,18 @@ class Hardware:
     """Mean time between failures of one chip, seconds; infinity: none fails."""
     step_seconds: float
     down_seconds: float
-    """Until a unit trains again after a failure."""
+    """Time until a unit trains again after a failure."""
     up_seconds: float
-    """Until it trains with a slice that has come back."""
+    """Time until it trains with a slice that has come back."""
     returns: ReturnDelay
     elastic: bool = True
     """It trains on without the slices that are out. False: it waits `down_seconds` for replacements, and has all slices again then."""
     step_variation: float = 0.0
     """Standard deviation of the duration of a step, in mean steps; normal, at least `SHORTEST_STEP`."""
     start_seconds: float = 0.0
-    """Of the first start, until the program runs."""
+    """Time of the first start, until the program runs."""
     compile_seconds: float = 0.0
-    """Of the first start, until the first step begins."""
+    """Time of the first start from then until the first step begins."""
     detect_seconds: float = 0.0
     """From a failure until the unit starts again, of `down_seconds`."""
     answers_at_once: bool = False
@@ -147,7 +147,7 @@ class SimulatedUnit:
         self._tokens_per_slice = tokens
         self._step = 0
         self._step_seconds = hardware.step_seconds
-        """Of its newest step."""
+        """Seconds of its newest step."""
         self._tokens = 0
         self._adopted_step = [0] * fragments
         self._adopted_tokens = [0] * fragments
@@ -164,7 +164,7 @@ class SimulatedUnit:
 
     @property
     def tokens(self) -> int:
-        """Of its completed steps."""
+        """Return the tokens of its completed steps."""
         return self._tokens
 
     # --- what the syncer says -----------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class _Sample:
 
     name: str
     elements: int
-    """Of the parameter."""
+    """The elements of the parameter."""
     read: Callable[[], torch.Tensor]
     before: torch.Tensor
     adopted: torch.Tensor
@@ -43,7 +43,7 @@ class Adoptions:
         self._optimizers = optimizers
         self._open: list[_Sample] = []
         self._candidates: list[_Sample] = []
-        """Of the fragment that is adopted now."""
+        """The candidates of the fragment that is adopted now."""
         self._keys: dict[str, list[Any]] = {}
         """By parameter, where in its optimizer's state masters are; there is no entry while the state is empty."""
         self._lasting = Lasting()

@@ -74,7 +74,7 @@ class ModuleStore:
         self._frozen_held = self._places_of(self._frozen)
         self._owned, self._owned_frozen = self._held, self._frozen_held
         self._replicas: list[Replicas] | None = None
-        """Of this rank. None: the model is not divided."""
+        """Copies of this rank's parts. None: the model is not divided."""
         self._fills: dict[tuple[int, tuple[str, ...]], list[_Fill]] = {}
         """By the index of replicas and names of tensors: what is worked out once."""
         self.device = local(next(iter(self.parameters.trained.values()))).device

@@ -89,7 +89,7 @@ class Replicas:
         self.group = group
         rank = distributed.get_rank()
         self.index = group.ranks.index(rank) if rank in group.ranks else -1
-        """Of this process among the ranks of the group; -1: it is none of them."""
+        """Index of this process among the ranks of the group; -1: it is none of them."""
         everyone = len(group.ranks) == distributed.get_world_size()
         made = None if everyone else distributed.new_group(list(group.ranks))
         self._process_group = made if isinstance(made, distributed.ProcessGroup) else None  # of other ranks: a placeholder

@@ -25,7 +25,7 @@ EMBEDDING = "model.embed_tokens.weight"
 """The canonical tensor that the merge treats as an embedding. A head of its own is an output matrix and none."""
 HEAD = "lm_head.weight"
 _DEVIATION = 0.02
-"""Of the first values of all matrices, as `initializer_range` of transformers."""
+"""Deviation of the first values of all matrices, as `initializer_range` of transformers."""
 
 
 @dataclass(frozen=True)

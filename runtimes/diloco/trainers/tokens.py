@@ -44,9 +44,9 @@ class TokenSource:
     tokenizer: Path | None = None
     """A `tokenizer.json` of the tokenizers library, for text."""
     token_type: str = "uint16"
-    """Of raw `.bin` files: a key of TOKEN_TYPES."""
+    """The token type of raw `.bin` files: a key of TOKEN_TYPES."""
     column: str | None = None
-    """Of parquet files; None: the first of input_ids, tokens, text, content that is there."""
+    """The column of parquet files; None: the first of input_ids, tokens, text, content that is there."""
     cache: Path = field(default_factory=lambda: Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "diloco" / "tokens")
     """Folder for what is copied or tokenised. Learners of one machine may share it."""
 

@@ -30,7 +30,7 @@ class FlowHeld:
     class_: str
     units: int
     value: int
-    """Of each, as in `FlowPool.values`: what it trains there, and what leaving would cost."""
+    """The value of each, as in `FlowPool.values`: what it trains there, and what leaving would cost."""
     settling: int = 0
     """Units of these that have just come, and that no other job may have leave yet."""
 
@@ -52,7 +52,7 @@ class FlowPool:
     scavenged: bool = False
     """It takes what no other pool wants, and is no part of any minimum."""
     moving: int = 0
-    """Of the held units, those that would leave their slices for others if some are left over."""
+    """Held units that would leave their slices for others if some are left over."""
     displaces: bool = True
     """Units may be asked to leave for its new ones. False: nothing says yet that its pods would be admitted, so they take what is free, or
     is being left, and withhold nothing."""
@@ -78,7 +78,7 @@ class FlowPool:
 
     @property
     def all_values(self) -> Iterator[int]:
-        """Of new units and of those that it has."""
+        """Yield the values of new units and of those that it has."""
         yield from self.values.values()
         yield from (each.value for each in self.held)
 
@@ -154,7 +154,7 @@ class FlowJob:
 
     @property
     def minimum(self) -> int:
-        """Of the job, with those of its pools."""
+        """Return the minimum of the job, with those of its pools."""
         return max(self.min, sum(pool.min for pool in self.firm))
 
     @property

@@ -51,12 +51,12 @@ class Network:
         self.around: list[list[tuple[int, int, bool]]] = [[], []]
         """Node -> arc, other end, and whether the arc begins here."""
         self._rooms: list[int] = []
-        """Of groups of arcs that share room: what is left."""
+        """For groups of arcs that share room: what is left."""
         self._shared: dict[int, tuple[int, int]] = {}
         """Arc -> its group, and what one unit of flow takes of the room."""
         self._prices: list[int] = []
-        """Of the nodes: no arc along which more can flow costs less than the price of its end is above that of its beginning. Empty: not
-        known."""
+        """The prices of the nodes: no arc along which more can flow costs less than the price of its end is above that of its beginning.
+        Empty: not known."""
         self.arc(SINK, SOURCE, PLENTY)
 
     def node(self) -> int:

@@ -19,7 +19,7 @@ class Tls:
     server_name: str = ""
     """The name in the server's certificate, if it is not the one in its URL."""
     contents: tuple[bytes, ...] = field(default=(), repr=False)
-    """Of the files, at the time of creation."""
+    """The contents of the files, at the time of creation."""
 
     @classmethod
     def of_files(cls, *, ca_file: str = "", cert_file: str = "", key_file: str = "", verify: bool = True, server_name: str = "") -> Tls:

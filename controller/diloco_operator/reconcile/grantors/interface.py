@@ -144,7 +144,7 @@ class Grantor(ABC):
     """It reads the PriorityClass of the pods. With another one they have none: nothing has chosen a slice for them, so with a class that
     pre-empts they would end the units of other jobs."""
     missing_reason: ClassVar[PlacedReason] = PlacedReason.INSUFFICIENT_CAPACITY
-    """Of a job whose places it chooses, while it is not there."""
+    """Reason of a job whose places it chooses, while it is not there."""
     watches: ClassVar[Sequence[Watched[Any]]] = ()
     evictions: ClassVar[Sequence[str]] = ()
     """Types of the conditions by which it takes pods away."""

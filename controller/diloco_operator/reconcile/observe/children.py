@@ -38,11 +38,11 @@ class Child:
     deleting: bool
     unit: str = ""
     attempt: int = 0
-    """Of the list of the hosts of an attempt; others have neither."""
+    """Attempt whose hosts a list has; others have neither."""
     version: str = ""
     """metadata.resourceVersion."""
     kept_for: str = ""
-    """Of a volume claim that outlives its job: the uid of the job."""
+    """Uid of the job that a volume claim outlives."""
     retain: str = ""
     """Its label LABEL_RETAIN."""
     syncer_image: str = ""
@@ -50,9 +50,9 @@ class Child:
     folder: str = ""
     """Its annotation ANNOTATION_FOLDER; "": it is a claim of a cluster."""
     phase: str = ""
-    """Of a volume claim: Pending, Bound or Lost; "" where no API server said so."""
+    """The phase of a volume claim: Pending, Bound or Lost; "" where no API server said so."""
     storage_class: str = ""
-    """Of a volume claim."""
+    """The storage class of a volume claim."""
     other_owners: str = ""
     """Its ownerReferences without the controller, as JSON; "" if there are none."""
 

@@ -30,7 +30,7 @@ class Derived:
     job_file: str
     """The mounted job file, JSON."""
     job_file_digest: str
-    """Of what the job file says."""
+    """The digest of what the job file says."""
     syncer_hash: str
     """What a new pod of the syncer is marked with."""
     known_syncer_hashes: frozenset[str]

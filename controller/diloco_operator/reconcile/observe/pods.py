@@ -104,7 +104,7 @@ class PodView:
     disruption: str
     """Condition DisruptionTarget, or that of a grantor: `<reason>: <message>`, "" without them."""
     termination: Termination | None
-    """Of the main container: the present end, or the last one while it restarts."""
+    """End of the main container: the present end, or the last one while it restarts."""
     main_ended: bool
     """The main container has run and does not run now; others of the pod, such as sidecars, may run on."""
     restarts: int

@@ -31,7 +31,7 @@ FIRST_DEFAULTS: Mapping[str, Any] = {
     "checkpoint": {"everySteps": 240, "keep": 3, "uri": ""},
     "tokens": None,
 }
-"""Of every field of spec.training, the default that it had first. A field with this value counts as not written, so that a field which a
+"""For every field of spec.training, the default that it had first. A field with this value counts as not written, so that a field which a
 new version adds changes no hash. Add a line with each field that gets a default; never change one, also not when the default changes."""
 
 

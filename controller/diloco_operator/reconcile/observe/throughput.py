@@ -37,7 +37,7 @@ class PoolRecord(NamedTuple):
     """Fields as in `api.status.PoolStatus`."""
 
     tokens_per_second: float = 0.0
-    """Of one unit while it trains; 0: never measured."""
+    """Tokens per second of one unit while it trains; 0: never measured."""
     measured_seconds: float = 0.0
     """At most `AVERAGED`."""
     value: int = MEAN

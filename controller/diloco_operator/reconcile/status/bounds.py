@@ -193,7 +193,7 @@ class _Sizes:
     rest: int
     """Everything else. Figures that go up and down count with their longest form."""
     names: int
-    """Of fields of units that go with their texts."""
+    """Names of fields of units that go with their texts."""
     messages: tuple[int, ...]
     slices: tuple[int, ...]
     others: tuple[int, ...]
@@ -201,7 +201,7 @@ class _Sizes:
     last: int
     """What the last step saves, besides shorter texts."""
     remedies: int
-    """Of all pools; they go as soon as messages of conditions, pools and hosts get shorter."""
+    """Remedies of all pools; they go as soon as messages of conditions, pools and hosts get shorter."""
 
     @staticmethod
     def of(status: Mapping[str, Any], units: Sequence[dict[str, Any]]) -> _Sizes:

@@ -18,7 +18,7 @@ class ContributingUnits:
     contributing: frozenset[str] = frozenset()
     """Units whose present attempt contributes. Without a recent report: those that did when the last one came."""
     returning: frozenset[str] = frozenset()
-    """Of a job that has trained: units that were there when the syncer went, and train on as soon as it is back. They are no alarm as long
+    """Units of a job that has trained that were there when the syncer went, and train on as soon as it is back. They are no alarm as long
     as a report would count."""
     recheck_at: float | None = None
     """When the returning ones count as missing."""

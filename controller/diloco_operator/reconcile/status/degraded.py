@@ -36,7 +36,7 @@ from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, state_of
 from diloco_operator.report import Report, UnitPhase
 
 MANY_REFUSED = 0.1
-"""Of all contributions: more than this part refused is a warning. A unit that goes wrong once loses one or two."""
+"""Share of all contributions: more refused than this is a warning. A unit that goes wrong once loses one or two."""
 _FEW_REFUSED = 0.05
 """The warning of a job that trains ends below this part: at one limit alone it would come and go."""
 _REFUSALS_THAT_COUNT = 10

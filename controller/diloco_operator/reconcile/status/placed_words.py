@@ -89,7 +89,7 @@ class NoGrantor:
 class Asked:
     hardware: Hardware
     reason: PlacedReason
-    """Of what was asked for."""
+    """Reason for what was asked for."""
 
     def words(self) -> str:
         return f"{self.hardware.of_least()}{self.hardware.lost()}{self.hardware.lacks()}"

@@ -68,6 +68,6 @@ def several(found: Sequence[str]) -> str:
 
 
 def refused_work(refused: int, merged: int) -> str:
-    """Of the contributions of all learners."""
+    """Return what was refused of the contributions of all learners."""
     many = plural(refused, "contribution was", "contributions were")
     return f"{many} refused, {merged} merged; the syncer's log says why each is refused"

@@ -34,7 +34,7 @@ FAILURES = 2
 FIRST_AVOIDANCE, LONGEST_AVOIDANCE = 600.0, 86400.0
 """Seconds. A host that fails again after it was avoided is avoided for twice as long, up to a day."""
 SHARE = 1 / 3
-"""Of the hosts that a job uses: when attempts failed on more, the cause is the program. One host may always be avoided."""
+"""Share of the hosts that a job uses: when attempts failed on more, the cause is the program. One host may always be avoided."""
 MOST_AVOIDED = 12
 """Hosts that one job avoids at once. Less than status names, so that it shows when there are more suspects."""
 _HOSTS_PER_UNIT = 2

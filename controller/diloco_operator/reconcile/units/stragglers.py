@@ -30,7 +30,7 @@ from diloco_operator.report import Report, UnitPhase
 SLOW_FOR = 600.0
 """Seconds for which each report must say that a unit is slow."""
 _SLOW, _NORMAL = 1.5, 1.25
-"""Of the duration of its pool's steps: from the first on a unit is slow, below the second it is not any more."""
+"""Shares of the duration of its pool's steps: from the first on a unit is slow, below the second it is not any more."""
 _PEERS = 3
 """Units that must train, so that the middle one says what is normal."""
 

@@ -20,7 +20,7 @@ _ON_THE_WAY = (UnitState.DRAINING, UnitState.STARTING, UnitState.JOINING)
 
 
 class PoolWorth(NamedTuple):
-    """Of one unit, in thousandths of what an average unit of the job is worth."""
+    """What one unit of a pool is worth, in thousandths of what an average unit of the job is worth."""
 
     value: int
     leaving_cost: int

@@ -14,7 +14,8 @@ MOST_SESSIONS = 4096
 
 
 class Adoptions:
-    """Of one job. A report counts the local steps since each fragment was adopted; fewer than there were mean that it was adopted anew."""
+    """The adoptions of one job. A report counts the local steps since each fragment was adopted; fewer than there were mean that it was
+    adopted anew."""
 
     def __init__(self) -> None:
         self._reported: dict[str, Metadata] = {}

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Answers:
-    """Of all units of one job. Except `push`, only the engine's task uses it. `now` is in seconds on one clock."""
+    """The answers of all units of one job. Except `push`, only the engine's task uses it. `now` is in seconds on one clock."""
 
     def __init__(
         self,

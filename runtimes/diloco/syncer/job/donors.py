@@ -24,7 +24,7 @@ class Candidate:
     attempt: int
     address: str
     kind: str
-    """Of its state."""
+    """Kind of its state."""
     locality: str = ""
     """From far to near, parts divided by "/"."""
 
@@ -39,7 +39,7 @@ class Taking:
     kind: str
     locality: str
     round: int
-    """Of this process; a donor is named once for each."""
+    """Number within this process; a donor is named once for each."""
     failed: frozenset[str]
     """Units that could not give it theirs."""
 
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Donors:
-    """Of one job and one process of the syncer."""
+    """The donors of one job and one process of the syncer."""
 
     def __init__(self, sync_interval: int, grant: Callable[[], bytes], restored_at: float | None) -> None:
         """Begin with `sync_interval`: H. `grant` draws random bytes. `restored_at`: when this process went on with a job; None: it began

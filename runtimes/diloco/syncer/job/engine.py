@@ -300,7 +300,7 @@ class Engine:
             self._recoveries.look(self._clock())
 
     async def _take_durable_merges(self) -> None:
-        """Of what is queued: the last snapshot holds all that the tape does."""
+        """Take the merges that are durable; the last snapshot holds all that the tape does."""
         await self._tape.idle()
         while not self._events.empty():
             event = self._events.get_nowait()

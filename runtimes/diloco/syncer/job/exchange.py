@@ -52,7 +52,7 @@ COSINE_ALPHA = 0.1
 """Weight of the newest merge in the mean cosine that is reported."""
 
 SKIPS_SAID_AGAIN_AFTER = 100
-"""Of the exchanges that merge nothing, one within so many outer steps is logged, with the number of those before it: a job whose learners
+"""One of the exchanges that merge nothing within so many outer steps is logged, with the number of those before it: a job whose learners
 do not answer skips every outer step."""
 
 
@@ -126,7 +126,7 @@ class Exchanges:
 
     @property
     def fragments(self) -> Sequence[Fragment]:
-        """Of the model; none before its layout is known."""
+        """Return the fragments of the model; none before its layout is known."""
         return self.core.fragments if self.core is not None else ()
 
     def close(self) -> None:

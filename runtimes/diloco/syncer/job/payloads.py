@@ -18,7 +18,7 @@ from diloco.wording import plural
 
 
 class Payloads:
-    """Of one job. The readers of the streams ask it."""
+    """The payloads of one job. The readers of the streams ask it."""
 
     def __init__(self, training: Training, exchanges: Exchanges) -> None:
         self._training = training

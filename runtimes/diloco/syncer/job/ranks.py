@@ -18,7 +18,7 @@ from diloco.syncer.streams.sessions import JoinRequest, Rejected, SessionRegistr
 
 
 class Ranks:
-    """Of all units of one job. `now` is in seconds on one clock."""
+    """The ranks of all units of one job. `now` is in seconds on one clock."""
 
     def __init__(
         self, sessions: SessionRegistry, peers: Peers, exchanges: Exchanges, incarnation: bytes, welcomes: Welcomes, brake: JoinBrake

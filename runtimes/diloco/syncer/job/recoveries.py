@@ -26,7 +26,7 @@ _MOST_FAILED = 16
 
 
 class Recoveries:
-    """Of one job. `now` is in seconds on one clock."""
+    """The recoveries of one job. `now` is in seconds on one clock."""
 
     def __init__(self, donors: Donors, peers: Peers, exchanges: Exchanges, unit_stats: UnitStatsTable) -> None:
         self._donors = donors

@@ -37,7 +37,7 @@ class TapeEnd:
     next: int = 1
     """Number of its first record."""
     incarnation: bytes | None = None
-    """Of the state, in which nothing is missing that was broadcast. None: something may be, or there is no state."""
+    """The incarnation of the state, in which nothing is missing that was broadcast. None: something may be, or there is no state."""
 
 
 @dataclass(slots=True)

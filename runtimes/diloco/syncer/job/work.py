@@ -78,7 +78,7 @@ class Notes(Protocol):
 
 
 def unnoted(kind: str, **what: Any) -> None:
-    """Of work that nothing is written down of."""
+    """Note nothing: this work is not written down."""
 
 
 class Work:

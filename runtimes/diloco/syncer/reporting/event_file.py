@@ -23,7 +23,8 @@ from diloco.syncer.reporting.event_file_pb2 import Event, SessionLog, Summary
 FILE_VERSION = "brain.Event:2"
 MOST_FILES = 64
 MOST_BYTES = 64 << 20
-"""Of all files together, when a new one begins: the oldest go. Only a job whose syncer restarts again and again reaches this."""
+"""The most bytes of all files together, when a new one begins: the oldest go. Only a job whose syncer restarts again and again reaches
+this."""
 
 _NAME = re.compile(r"^events\.out\.tfevents\.(\d{8,})\.t\d+$")
 

@@ -15,7 +15,7 @@ from diloco.syncer.streams.sessions import UnitSession
 MOST_ENTRIES = 4096
 """That are kept: some minutes of a small job, and what a watcher misses while it connects again."""
 MOST_BYTES = 64 << 10
-"""Of the entries in one report."""
+"""The most bytes of the entries in one report."""
 
 
 class RecentEntries:

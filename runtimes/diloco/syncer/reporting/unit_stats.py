@@ -80,11 +80,11 @@ class UnitStats:
     """Refused contributions and joins by reason."""
     message: str = ""
     loss: float | None = None
-    """Of the newest attempt."""
+    """The loss of the newest attempt."""
     local_step: int = 0
-    """Of the newest attempt."""
+    """The local step of the newest attempt."""
     step_seconds: float = 0.0
-    """Of the newest attempt."""
+    """Seconds of a step of the newest attempt."""
     own_data: bool = False
     """Its program feeds itself: its tokens are counted, and no samples."""
     seen: int = 0

@@ -41,7 +41,7 @@ class Ending:
     """The outer step at which the job ends; it may have got further before it heard of it."""
     unit: str = ""
     reason: str = ""
-    """Of a program: which unit said so, and why."""
+    """For the end by a program: which unit said so, and why."""
 
 
 def load_ending(directory: Path, job_uid: str, training: Training) -> Ending | None:

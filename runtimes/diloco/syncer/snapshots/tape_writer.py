@@ -58,7 +58,7 @@ class _Waiting:
     kind: str
     what: Mapping[str, Any]
     number: int = 0
-    """Of the record, once it has its place in the order."""
+    """The number of the record, once it has its place in the order."""
     at: float = 0.0
     gradient: memoryview | None = field(default=None, repr=False)
     result: memoryview | None = field(default=None, repr=False)
@@ -66,7 +66,7 @@ class _Waiting:
 
 
 class TapeWriter:
-    """Of one process. Used in one event loop."""
+    """The writer of the tape, of one process. Used in one event loop."""
 
     def __init__(
         self,
@@ -249,7 +249,7 @@ class TapeWriter:
                 self._file = None
 
     def _retire(self, first_needed: int) -> None:
-        """Of segments before this one only what they say is needed. In a thread."""
+        """Retire segments before this one, of which only what they say is needed. In a thread."""
         try:
             for segment in segments(self._folder):
                 if segment.number < first_needed:

@@ -98,7 +98,7 @@ class ReadTensors:
     """What a file held."""
 
     written: Written
-    """Of all its bytes."""
+    """Size and digest of all its bytes."""
     tensors: Mapping[str, Array]
     """Good only if the checksum is, and `wrong` is empty."""
     wrong: str

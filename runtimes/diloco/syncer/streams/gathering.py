@@ -37,7 +37,7 @@ class _Answer:
 
 
 class Gathering:
-    """Of one unit. An answer is named by fragment and outer step, as its offer says."""
+    """The gathering of one unit. An answer is named by fragment and outer step, as its offer says."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], _Answer] = {}

@@ -69,7 +69,7 @@ class _Queued:
 
     @property
     def bytes(self) -> int:
-        """Of the payload."""
+        """Return the bytes of the payload."""
         return memoryview(self.version.payload).nbytes if self.delta else self.version.whole.nbytes
 
     def transfer(self) -> tuple[Chunk, Buffer]:
@@ -105,7 +105,7 @@ class Outgoing:
         """The fragment whose transfer is under way."""
         self._chunks: Iterator[DataChunk] = iter(())
         self._rest: DataChunk | None = None
-        """Of that transfer: the chunks to come, and what is left of the last one."""
+        """The rest of that transfer: the chunks to come, and what is left of the last one."""
         self._favour = 0
         """Bytes that up-to-date fragments had more than the others, while both waited."""
         self._held: dict[int, int] = {}

@@ -57,26 +57,26 @@ class Peer:
         self.retry_reason = ""
         """Why the stream ends although the learner did nothing wrong: it shall reconnect. Empty: no such reason."""
         self.assembler: Assembler | None = None
-        """Of the stream's reader."""
+        """Assembler of the stream's reader."""
         self.peer_address = ""
         """Where it gives its state to other units; "": nowhere."""
         self.inner_state = ""
-        """Of what kind its state beside the parameters is."""
+        """Kind of its state beside the parameters."""
         self.locality = ""
         """Where it runs."""
         self.rank = 0
         self.process = b""
-        """Of a follower, see `Hello.process`."""
+        """Process of a follower, see `Hello.process`."""
         self.leader = self
         """The unit's stream."""
         self.seed_asked = False
         """Whether it ever was asked for the seed."""
         self.owned: Owned = ()
-        """Of a leader: per rank, what it owns; nothing in a unit of one process."""
+        """For a leader, per rank, what it owns; nothing in a unit of one process."""
         self.ranks: dict[int, Peer] = {}
-        """Of a leader: the streams of the followers that have joined."""
+        """For a leader, the streams of the followers that have joined."""
         self.gathering = Gathering()
-        """Of a leader: answers that are not whole yet."""
+        """For a leader, answers that are not whole yet."""
 
     @property
     def portions(self) -> Sequence[Portion] | None:

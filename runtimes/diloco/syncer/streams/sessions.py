@@ -70,7 +70,7 @@ class UnitSession:
     """None: the stream broke; the session stays open until `until`."""
     until: float | None = None
     ranks: dict[int, bytes] = field(default_factory=dict, compare=False)
-    """Of each follower that has joined in this session, its process (`Hello.process`)."""
+    """The process of each follower that has joined in this session (`Hello.process`)."""
 
 
 @dataclass(frozen=True, slots=True)
