@@ -26,10 +26,10 @@ from typing import Any
 
 import pytest
 
-_PACKAGES = tuple(f"diloco_operator.reconcile.{each}" for each in ("engine", "grantors", "status", "units"))
+_PACKAGES = tuple(f"diloco_operator.reconcile.{each}" for each in ("engine", "grantors", "status", "units", "children.syncer_words"))
 _WORDS_OF_OTHERS = frozenset({"timeouts._REFUSALS"})
 """Constants that hold what kubelets and registries say: the operator reads these, because nothing else tells it."""
-_PROSE = frozenset({"message", "beganWith", "said", "grantorSaid", "lastFailure", "cause", "remedies", "why", "lacks", "text"})
+_PROSE = frozenset({"message", "beganWith", "endedWith", "said", "grantorSaid", "lastFailure", "cause", "remedies", "why", "lacks", "text"})
 """Fields of plans and of a status that hold words."""
 _FIGURES = frozenset(
     {

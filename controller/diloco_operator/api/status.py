@@ -323,6 +323,12 @@ class Status(ApiModel):
         max_length=32,
         description="Accepted, Placed, Training, Degraded, Suspended, Complete, Failed: each with a reason and a message.",
     )
+    ended_with: str | None = Field(
+        None,
+        max_length=4096,
+        description="How the job ended: what the message of Complete or Failed begins with, before it says where the model is; absent: it "
+        "is not over.",
+    )
     progress: Progress = Field(default_factory=Progress, description="Steps, speed and loss.")
     model: ModelStatus | None = Field(
         None, description="Where the newest snapshot is, and at the end the model; absent: there is none yet."

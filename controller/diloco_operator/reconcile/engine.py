@@ -135,7 +135,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     removal = remove_outdated(context, scaling.records)
 
     # 6. Say what is.
-    active = contributing_units(context, scaling.records, syncer_down=bool(shared.syncer.down))
+    active = contributing_units(context, scaling.records, syncer_down=shared.syncer.down is not None)
     statements = conditions.running(context, scaling, active, shared)
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)

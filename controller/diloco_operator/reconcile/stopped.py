@@ -58,8 +58,8 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
     records = units.records.items()
     scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
     retention = claim_retention(context)
-    statements = conditions.ended(with_model(context, end, retention))
-    status = assemble(context, statements, scaling, frozenset(), result=end.result)
+    statements = conditions.ended(end, with_model(context, end, retention))
+    status = assemble(context, statements, scaling, frozenset(), result=end.result) | {"endedWith": end.why.words()}
     write = write_units(context, status, scaling.records)
     return Plan(
         patches=retention.patches,

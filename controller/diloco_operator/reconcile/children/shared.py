@@ -12,6 +12,7 @@ from diloco_operator.reconcile.children.retention import Retention, claim_retent
 from diloco_operator.reconcile.children.syncer import SyncerChanges, start_blocked_by, syncer_changes
 from diloco_operator.reconcile.children.volume import Volume, syncer_volume
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.sentences import Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,8 @@ class SharedObjects:
     volume: Volume
 
     @property
-    def blocks_units(self) -> str:
-        """Why no learner pod may be created yet; "" when they may."""
+    def blocks_units(self) -> Sentence | None:
+        """Why no learner pod may be created yet; None when they may."""
         return start_blocked_by(self.syncer, self.rejected, self.volume, ready=self.configuration.ready and self.certificates.ready)
 
     @property

@@ -5,17 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diloco.error_line import error_line
-from diloco.wording import plural
-
 from diloco_operator.api import names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.children.pods import syncer_pod
+from diloco_operator.reconcile.children.syncer_words import (
+    NodeDoesNotAnswer,
+    NodeGoes,
+    ObjectsRejected,
+    PodDoesNotRun,
+    PodFailed,
+    PodIsCreated,
+    PodIsRejected,
+    Restarts,
+    SpecChanged,
+    WaitsForConfiguration,
+    WaitsForSyncer,
+)
 from diloco_operator.reconcile.children.volume import Volume
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.pods import PodView
-
-_CREATED = "its pod is being created"
+from diloco_operator.reconcile.sentences import Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +35,8 @@ class SyncerChanges:
     deletes: Sequence[Delete] = ()
     ready_for_learners: bool = False
     """Its pod exists and stays, or this plan creates it before theirs: learners that start now will find it."""
-    down: str = ""
-    """Why it does not serve, human-readable; "" when its container runs."""
+    down: Sentence | None = None
+    """Why it does not serve; None when its container runs."""
     taken: Sequence[str] = ()
     """`Pod <name>`, when a pod of this name does not belong to the job."""
     rejected: Sequence[Rejection] = ()
@@ -44,10 +53,10 @@ def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChan
         return _create_syncer(context, may_create)
     down = _why_down(pod)
     if pod.deletion is not None:
-        return SyncerChanges(down=_unreachable_message(pod) if context.unreachable(pod.node) else down)
+        return SyncerChanges(down=NodeDoesNotAnswer(pod.node) if context.unreachable(pod.node) else down)
     health = context.node_health(pod.node)
-    if why := _why_replace(context, pod, health, may_create):
-        return SyncerChanges(deletes=[Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why)], down=why)
+    if (why := _why_replace(context, pod, health, may_create)) is not None:
+        return SyncerChanges(deletes=[Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why.words())], down=why)
     deadlines = [health.recheck_at] if health.recheck_at is not None else []
     return SyncerChanges(ready_for_learners=True, down=down, deadlines=deadlines)
 
@@ -56,47 +65,34 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
     job = context.observed.job
     name = names.syncer_pod_name(job.name)
     if any(other.name == name for other in context.observed.pods):
-        return SyncerChanges(down=_CREATED, taken=[f"Pod {name}"])
+        return SyncerChanges(down=PodIsCreated(), taken=[f"Pod {name}"])
     if not may_create:
-        return SyncerChanges(down=_CREATED)
+        return SyncerChanges(down=PodIsCreated())
     assert job.derived is not None, "the derived values of a valid spec are there"
     pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
     creates, rejected = context.without_rejected([Create(names.PODS, pod, wave=WAVE_SYNCER)])
     if rejected:
-        return SyncerChanges(down=rejected[0].text, rejected=rejected)
-    return SyncerChanges(creates=creates, ready_for_learners=True, down=_CREATED)
+        return SyncerChanges(down=PodIsRejected(rejected[0]), rejected=rejected)
+    return SyncerChanges(creates=creates, ready_for_learners=True, down=PodIsCreated())
 
 
-def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volume: Volume, *, ready: bool) -> str:
-    """Return why no learner pod may be created yet; "" when they may. `ready`: configuration and certificates are there, or planned."""
+def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volume: Volume, *, ready: bool) -> Sentence | None:
+    """Return why no learner pod may be created yet; None when they may. `ready`: configuration and certificates are there, or planned."""
     if rejected:
-        return "; ".join(rejection.text for rejection in rejected)
+        return ObjectsRejected(rejected)
     if not ready:
-        return "waits for the job's configuration"
+        return WaitsForConfiguration()
     if not syncer.ready_for_learners:
-        return f"waits for the syncer: {syncer.down or _CREATED}"
+        return WaitsForSyncer(syncer.down or PodIsCreated())
     return volume.wait
 
 
-def _unreachable_message(pod: PodView) -> str:
-    return (
-        f"its node {pod.node} does not answer, so it is not known whether the old syncer has stopped, and two must not write to "
-        "one volume. A new one starts when the node returns. If the machine is off for good: kubectl delete node "
-        f"{pod.node}, or kubectl taint node {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute, which also frees "
-        f"the volume; if it runs but cannot be reached, switch it off first"
-    )
-
-
-def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> str:
+def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> Sentence | None:
     if pod.ended:
-        verb = "failed" if pod.phase == "Failed" else "has ended"
-        end = f" ({pod.termination.text})" if pod.termination else ""
-        return f"its pod {verb}{end}{': ' + pod.reason if pod.reason else ''}; it is created again on the same volume"
+        return PodFailed(pod)
     if health.eviction_reason:
-        return f"{health.eviction_reason}; it is created again on the same volume"
-    if may_create and not _up_to_date(context, pod):
-        return "training or syncer.template changed; it is created again and goes on from its snapshot"
-    return ""
+        return NodeGoes(health.eviction_reason)
+    return SpecChanged() if may_create and not _up_to_date(context, pod) else None
 
 
 def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
@@ -106,10 +102,9 @@ def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
     return pod.template_hash in derived.known_syncer_hashes
 
 
-def _why_down(pod: PodView) -> str:
+def _why_down(pod: PodView) -> Sentence | None:
     if pod.running_since is not None and not pod.ended:
-        return ""
+        return None
     if pod.restarts and pod.termination is not None:
-        cause = error_line(pod.termination.message)
-        return f"it has restarted {plural(pod.restarts, 'time')}, last after {pod.termination.text}" + (f": {cause[:300]}" if cause else "")
-    return f"its pod is {pod.phase}" + (f": {waits}" if (waits := pod.unschedulable or pod.waiting) else "")
+        return Restarts(pod.restarts, pod.termination)
+    return PodDoesNotRun(pod)

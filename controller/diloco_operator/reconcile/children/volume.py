@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 from diloco_operator.api import names
 from diloco_operator.api.spec import Spec
+from diloco_operator.reconcile.children.syncer_words import ClaimIsCreated, ClaimNotBound, NoStorageClass, WaitsForVolume
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.children import Child
+from diloco_operator.reconcile.sentences import Sentence
 
 _OF_VOLUMES = ("persistentvolume", "persistent volume", "storageclass", "free storage", "binding volumes")
 """Parts of what kube-scheduler says of a pod whose volumes keep it from every node:
@@ -21,10 +23,10 @@ https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/framework/plu
 class Volume(NamedTuple):
     """What the syncer's claim means for the job's start."""
 
-    wait: str = ""
-    """Why no learner may start; "": they may."""
-    problem: str = ""
-    """What is wrong with the claim, and what to do; "" while nothing is known to be wrong."""
+    wait: Sentence | None = None
+    """Why no learner may start; None: they may."""
+    problem: Sentence | None = None
+    """What is wrong with the claim, and what to do; None while nothing is known to be wrong."""
 
 
 def names_class(spec: Spec, config: OperatorConfig) -> bool:
@@ -38,28 +40,21 @@ def lacks_class(claim: Child) -> bool:
 
 
 def syncer_volume(context: ReconcileContext) -> Volume:
-    """Return a claim that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some classes bind it
-    only once the syncer's pod has a node."""
+    """Judge the claim. One that is bound stays so. One that is not is no reason to wait while it may still be bound in time: some classes
+    bind it only once the syncer's pod has a node."""
     claim = context.observed.children.volume_claim
     name = names.volume_claim_name(context.observed.job.name)
     if claim is None:
         # The API server fills in the default class as it creates the claim. So it is known at once whether there is one.
         known = names_class(context.spec, context.observed.config) or context.observed.default_class
-        return Volume() if known else Volume(f"waits for the volume claim {name}")
+        return Volume() if known else Volume(ClaimIsCreated(name))
     if claim.phase != "Pending":
         return Volume()
     if lacks_class(claim):
-        problem = (
-            f"{names.VOLUME_CLAIMS.kind} {name} has no StorageClass, because the cluster has no default one, and no volume without a class "
-            f"fits it. Make a class the default: kubectl annotate storageclass NAME {names.DEFAULT_CLASS}=true. Or set storageClassName of "
-            f"the chart and delete the claim (kubectl delete pvc {name}), or make the job anew with spec.syncer.storage.className"
-        )
-        return Volume(f"waits for the syncer's volume: {problem}", problem)
+        return _lacks(NoStorageClass(name))
     said = context.syncer.unschedulable if context.syncer is not None else ""
-    if any(part in said.lower() for part in _OF_VOLUMES):
-        problem = (
-            f"{names.VOLUME_CLAIMS.kind} {name} of StorageClass {claim.storage_class} is not bound: {said}. Check that the class exists "
-            f"and that its provisioner runs: kubectl describe pvc {name}"
-        )
-        return Volume(f"waits for the syncer's volume: {problem}", problem)
-    return Volume()
+    return _lacks(ClaimNotBound(name, claim.storage_class, said)) if any(part in said.lower() for part in _OF_VOLUMES) else Volume()
+
+
+def _lacks(problem: Sentence) -> Volume:
+    return Volume(WaitsForVolume(problem), problem)

@@ -25,6 +25,7 @@ from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import NOTHING, Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ class PodPlace(NamedTuple):
 class Answer(NamedTuple):
     """To what was asked for a unit that waits."""
 
-    problem: str = ""
-    """Why no nodes come of it; "": they may still come, or are there."""
-    message: str = ""
+    problem: Sentence | None = None
+    """Why no nodes come of it; None: they may still come, or are there."""
+    what: Sentence = NOTHING
     """Without a problem: what the unit waits for."""
     recheck_at: float | None = None
     granted: bool = False
@@ -101,11 +102,23 @@ class PodWait(NamedTuple):
     """What a pod that has no node yet waits for."""
 
     waits: UnitReason
-    words: str
+    what: Sentence
     began: float | None
     """From when on provisioning.timeout counts; None: it waits for as long as it takes."""
     speaker: str = "it"
     """Who brings nodes, for the words of an autoscaler about the pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedGrantor:
+    """What there is to say as long as a grantor that was asked has not answered."""
+
+    who: str
+    what: str
+    at: float
+
+    def words(self) -> str:
+        return f"asked {self.who} for {self.what} at {format_timestamp(self.at)}"
 
 
 class Grantor(ABC):
@@ -193,7 +206,7 @@ class Grantor(ABC):
     def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
         """Return what a pod waits for that has no node, of an attempt that began at `since`."""
         began = between(since, pod.created, context.now, context.now)
-        return PodWait(self.gives.unit, f"asked {self.asked} for {self.gives.words} at {format_timestamp(began)}", began)
+        return PodWait(self.gives.unit, AskedGrantor(self.asked, self.gives.words, began), began)
 
     # --- its marks on pods --------------------------------------------------------------------------------------------
     def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:

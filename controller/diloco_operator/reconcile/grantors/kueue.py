@@ -22,10 +22,10 @@ from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.fields import Fields, string
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Patch
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import NODES, QUOTA, Grantor, PodPlace, PodWait, Watched
+from diloco_operator.reconcile.grantors.kueue_words import HasQuota, WaitsForQuota
 from diloco_operator.reconcile.grantors.workload_view import Workload, project_workload
 from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pod_marks import PodGroup
@@ -88,10 +88,9 @@ class Kueue(Grantor):
         admitted_at = workload.admitted_at if workload is not None else None
         if startup.gated or admitted_at is None:
             queue = pod.group.queue if pod.group is not None else context.spec.queue_name
-            return PodWait(QUOTA.unit, f"waits for quota in queue {queue}; {_said(workload)}", None)
+            return PodWait(QUOTA.unit, WaitsForQuota(queue, workload), None)
         began = between(since, admitted_at, context.now, context.now)
-        words = f"has its quota since {format_timestamp(began)} and waits for a node"
-        return PodWait(NODES.unit, words, began, speaker="the autoscaler")
+        return PodWait(NODES.unit, HasQuota(began), began, speaker="the autoscaler")
 
     def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
         name = string(labels, names.KUEUE_GROUP, "metadata.labels", limit=_LABEL_LIMIT)
@@ -236,17 +235,5 @@ def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
     return _counts(pod) and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
 
 
-# --- what there is to say ---------------------------------------------------------------------------------------------
 def _workload(context: ReconcileContext, pod: PodView) -> Workload | None:
     return WORKLOADS.among(context.observed.children).get(pod.group.name) if pod.group is not None else None
-
-
-def _said(workload: Workload | None) -> str:
-    if workload is None:
-        return (
-            "Kueue has not taken it up yet; if this lasts, check that Kueue's integration for pods is on and manages this namespace "
-            "(managedJobsNamespaceSelector)"
-        )
-    if workload.admitted_at is not None:
-        return "Kueue has admitted it, and lets its pods go to nodes in a moment"
-    return f"Kueue says: {workload.words}" if workload.words else "Kueue has not come to it yet"

@@ -9,27 +9,35 @@ from collections.abc import Collection, Mapping, Sequence
 
 from diloco_operator.accelerators.labels import GKE_GPU, GKE_TPU, LabelDialect
 from diloco_operator.api import names
-from diloco_operator.api.durations import format_duration
 from diloco_operator.api.spec import Pool, ProvisioningMode, Spec
 from diloco_operator.kube.client import Obj, Resource
-from diloco_operator.kube.fields import clip
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import WAVE_LEARNERS, WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.attempt_objects import attempt_object, object_name, outdated
 from diloco_operator.reconcile.grantors.interface import NODES, Answer, Grantor, PodPlace, Watched
 from diloco_operator.reconcile.grantors.provisioning_view import RequestState, RequestView, project_request
+from diloco_operator.reconcile.grantors.provisioning_words import (
+    ModeChanged,
+    NodesWithoutPods,
+    NoNodesInTime,
+    ParametersChanged,
+    RequestDeleted,
+    RequestEnded,
+    RequestIsNonsense,
+    RequestOfOther,
+    RequestWaits,
+)
 from diloco_operator.reconcile.observe.children import project_child
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Quoted, Sentence
 
 _VERBS, _PURPOSE = "get create delete", "pools with `provisioning.mode: ProvisioningRequest`"
 _WITHOUT = "pools whose provisioning.mode is ProvisioningRequest get no nodes, and their units say so."
 REQUESTS = Watched(names.PROVISIONING_REQUESTS, project_request, _VERBS, _PURPOSE, _WITHOUT, problem=lambda request: request.problem)
 TEMPLATES = Watched(names.POD_TEMPLATES, project_child, _VERBS, _PURPOSE, _WITHOUT)
-_WORDS = 400
-"""Characters of what an autoscaler says."""
+_ENDS = (RequestState.FAILED, RequestState.REVOKED, RequestState.EXPIRED)
 
 
 class ProvisioningRequests(Grantor):
@@ -91,17 +99,17 @@ class ProvisioningRequests(Grantor):
             return None
         pool, request = context.pools.get(record.pool), _request(context, record)
         if pool is None or not chosen:
-            return None if pods or request is None else Answer(f"provisioning.mode of pool {record.pool} was changed")
+            return None if pods or request is None else Answer(ModeChanged(record.pool))
         if request is None and pods:  # they may still find the nodes
             return None
         if request is None:  # no autoscaler works on it any more
-            gone = f"ProvisioningRequest {object_name(context, record)} was deleted, but not by the operator"
-            return Answer(self.missing(context.observed.without) or gone)
-        if problem := _problem(context, pool, request):
+            missing = self.missing(context.observed.without)
+            return Answer(Quoted(missing) if missing else RequestDeleted(object_name(context, record)))
+        if (problem := _problem(context, pool, request)) is not None:
             return Answer(problem)
         answer = _waiting(context, record, pool, request)
         whole = len(pods) >= context.shapes[record.pool].hosts or any(pod.ended or pod.deletion is not None for pod in pods)
-        return None if whole and not answer.problem else answer
+        return None if whole and answer.problem is None else answer
 
     def has_granted(self, context: ReconcileContext, record: UnitStatusRecord) -> bool:
         request = _request(context, record)
@@ -119,22 +127,17 @@ def _request(context: ReconcileContext, record: UnitStatusRecord) -> RequestView
     return REQUESTS.among(context.observed.children).get(object_name(context, record))
 
 
-def _problem(context: ReconcileContext, pool: Pool, request: RequestView) -> str:
-    what = f"ProvisioningRequest {request.name}"
+def _problem(context: ReconcileContext, pool: Pool, request: RequestView) -> Sentence | None:
+    """Return why no nodes come of the request; None: they may still come, or are there."""
     if request.owner != context.observed.job.uid:
-        return f"{what} exists and does not belong to this job; delete or rename it, or give the job another name"
+        return RequestOfOther(request.name)
     if request.deleting:
-        return f"{what} was deleted, but not by the operator"
+        return RequestDeleted(request.name)
     if (request.class_name, request.parameters) != (pool.provisioning.class_name, pool.provisioning.parameters):
-        return f"provisioning.class or provisioning.parameters of pool {pool.name} were changed"
+        return ParametersChanged(pool.name)
     if request.state is RequestState.NONSENSE:
-        return f"{what} says what cannot be: {clip(request.problem, _WORDS)}"
-    ends = {
-        RequestState.FAILED: f"{what} failed",
-        RequestState.REVOKED: f"the nodes of {what} are taken away",
-        RequestState.EXPIRED: f"the nodes of {what} were kept for too short a time, and its pods were not bound",
-    }
-    return f"{ends[request.state]}; it says: {clip(request.words, _WORDS)}" if request.state in ends else ""
+        return RequestIsNonsense(request.name, request.problem)
+    return RequestEnded(request) if request.state in _ENDS else None
 
 
 def _waiting(context: ReconcileContext, record: UnitStatusRecord, pool: Pool, request: RequestView) -> Answer:
@@ -142,11 +145,9 @@ def _waiting(context: ReconcileContext, record: UnitStatusRecord, pool: Pool, re
     asked = min(request.created, context.now)
     since = min(request.since, context.now) if granted else asked
     due = max(since, asked) + pool.provisioning.timeout
-    says = f"it says: {clip(request.words, _WORDS)}" if request.words else "it has said nothing yet"
-    words = f"asked the autoscaler for nodes at {format_timestamp(asked)} by ProvisioningRequest {request.name}; {says}"
+    wait = RequestWaits(request, asked)
     if context.now >= due:
-        limit = f"{format_duration(pool.provisioning.timeout)} (provisioning.timeout of pool {pool.name})"
-        return Answer(f"no nodes came within {limit}: {words}")
+        return Answer(NoNodesInTime(pool.name, pool.provisioning.timeout, wait))
     if granted and (rejection := context.rejection((UNIT, record.name))) is not None:
-        return Answer("", f"its nodes are there, and its pods are not: {rejection.message}", min(due, rejection.retry_at))
-    return Answer("", words, due, granted)
+        return Answer(what=NodesWithoutPods(rejection.message), recheck_at=min(due, rejection.retry_at))
+    return Answer(None, wait, due, granted)

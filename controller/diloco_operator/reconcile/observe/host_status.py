@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import follows
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.reconcile.sentences import Sentence
 
 
 class HostFailure(NamedTuple):
@@ -93,8 +94,8 @@ class JobHosts(NamedTuple):
     """By node."""
     avoided: Mapping[str, float] = MappingProxyType({})
     """Node -> until when no attempt may start there, seconds since the epoch."""
-    program: str = ""
-    """Why the program is to blame and no host is avoided, although attempts failed on several; "" where that is not so."""
+    program: Sentence | None = None
+    """Why the program is to blame and no host is avoided, although attempts failed on several; None where that is not so."""
     deadlines: tuple[float, ...] = ()
     """When the passing of time alone changes any of this."""
 

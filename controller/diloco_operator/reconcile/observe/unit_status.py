@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
+from diloco_operator.reconcile.sentences import Quoted, Sentence
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has processes, or had them a moment ago."""
@@ -59,6 +60,11 @@ class UnitStatusRecord(NamedTuple):
     def running(self) -> bool:
         """The current attempt's end is not on record."""
         return self.attempt > self.ended_attempt
+
+    @property
+    def sentence(self) -> Sentence:
+        """Its message, for a record that follows from this one."""
+        return Quoted(self.message)
 
     @property
     def number(self) -> int:

@@ -130,6 +130,8 @@ def _idle(unit: Mapping[str, Any]) -> bool:
 # --- what the CRD allows ------------------------------------------------------------------------------------------------
 def _within_crd(status: dict[str, Any]) -> dict[str, Any]:
     found = status
+    if len(status.get(_ENDED, "")) > MESSAGE_LIMIT:
+        found = {**found, _ENDED: _first(status[_ENDED], MESSAGE_LIMIT)}
     for key, limit in (("units", MESSAGE_LIMIT), ("pools", MESSAGE_LIMIT), ("conditions", CONDITION_LIMIT)):
         entries = status.get(key) or ()
         if any(len(each.get(text, "")) > limit for each in entries for text in _TEXTS):
@@ -176,6 +178,7 @@ def _at_most(status: Mapping[str, Any], units: Sequence[Mapping[str, Any]]) -> i
     refused = _REFUSED_KEYS * (_REFUSED_KEY + 24)
     progress = status.get("progress") or {}
     found = TOP_FLOOR + sum(6 * len(each.get("message", "")) for key in _OTHER_TEXTS for each in status.get(key) or ())
+    found += 6 * len(status.get(_ENDED, ""))
     found += sum(6 * len(remedy) + 3 for pool in status.get("pools") or () for remedy in pool.get("remedies") or ())
     found += sum(len(progress.get(key) or "") for key in (LOSSES, HELD_OUT_LOSSES))  # ASCII
     for unit in units:
@@ -197,7 +200,7 @@ class _Sizes:
     messages: tuple[int, ...]
     slices: tuple[int, ...]
     others: tuple[int, ...]
-    """Messages of conditions, pools and hosts."""
+    """Messages of conditions, pools and hosts, and how the job ended."""
     last: int
     """What the last step saves, besides shorter texts."""
     remedies: int
@@ -208,7 +211,7 @@ class _Sizes:
         texts = [each for key in _OTHER_TEXTS for each in status.get(key) or ()]
         messages = tuple(_text_bytes(unit[text]) for unit in units for text in _TEXTS if text in unit)
         slices = tuple(_text_bytes(unit["slice"]) for unit in units)
-        others = tuple(_text_bytes(each.get("message", "")) for each in texts)
+        others = (*(_text_bytes(each.get("message", "")) for each in texts), _text_bytes(status.get(_ENDED, "")))
         pools = [{key: value for key, value in pool.items() if key not in POOL_FIGURES} for pool in status.get("pools") or ()]
         found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "pools": pools, "progress": {}, "goodput": {}})
         found += _PROGRESS + _GOODPUT + _FIGURES * len(units) + _POOL_FIGURES * len(pools)
@@ -227,6 +230,7 @@ class _Sizes:
 
 
 _OTHER_TEXTS = ("pools", "conditions", "hosts")
+_ENDED = "endedWith"
 _UNSTABLE = frozenset(UNIT_FIGURES) - {"refused"}
 
 
@@ -242,6 +246,8 @@ def _shortened(status: dict[str, Any], limits: _Limits) -> dict[str, Any]:
     for key in _OTHER_TEXTS:
         if key in status:
             found[key] = [{**each, "message": clip_bytes(each.get("message", ""), limits.other)} for each in status[key] or ()]
+    if _ENDED in status:
+        found[_ENDED] = clip_bytes(status[_ENDED], limits.other)
     units = [_essential(unit) for unit in status["units"]] if limits.last else status["units"]
     found["units"] = [_with_short_texts(unit, limits) for unit in units]
     return found

@@ -30,30 +30,28 @@ from diloco_operator.api.reasons import (
 from diloco_operator.kube.client import Cause
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.sentences import Sentence
+from diloco_operator.reconcile.status.condition_words import CompleteButRefused, NothingTrained, RightsMissing, SpecInvalid, Suspending
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.degraded import MANY_REFUSED, degraded, missing_units
 from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.status.job_state import under_way
+from diloco_operator.reconcile.status.model_words import Ended
 from diloco_operator.reconcile.status.placed import placed
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.status.training import training
 from diloco_operator.reconcile.status.training_words import QuorumMissing
-from diloco_operator.reconcile.status.unit_words import NAMED, refused_work, several
 from diloco_operator.reconcile.units.scaling import Scaling
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
-    """Count by reason."""
-    text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
-    return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is fixed")}
+    """State that the spec cannot be followed; everything else stays as it was."""
+    return {ConditionType.ACCEPTED: Statement.of(SpecInvalid(problems))}
 
 
 def rights_missing(missing: Sequence[str]) -> Statements:
-    """Return the operator does not see what there is; everything else stays as it was."""
-    text = (
-        f"{'; '.join(missing[:NAMED])}. Give its service account the rights that docs/install.md lists; what runs is left alone until then"
-    )
-    return {ConditionType.ACCEPTED: Statement(AcceptedReason.RIGHTS_MISSING, text)}
+    """State that the operator does not see what there is; everything else stays as it was."""
+    return {ConditionType.ACCEPTED: Statement.of(RightsMissing(missing))}
 
 
 def running(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects) -> Statements:
@@ -78,36 +76,37 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
 def suspended(still: Sequence[str]) -> Statements:
     """State the conditions of a suspended job; `still`: names of the pods that have not gone yet."""
     done = not still
-    message = "nothing runs, the state is kept" if done else f"waits for {several(still)} to hand back state and end"
     how = "the job is suspended; set spec.suspend to false to resume where it stopped"
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: Statement(PlacedReason.SUSPENDED, "every slice is given back" if done else "slices are being given back"),
         ConditionType.TRAINING: Statement(TrainingReason.SUSPENDED, how),
         ConditionType.DEGRADED: Statement(DegradedReason.SUSPENDED, "the job is suspended"),
-        ConditionType.SUSPENDED: Statement(SuspendedReason.SUSPENDED if done else SuspendedReason.SUSPENDING, message),
+        ConditionType.SUSPENDED: Statement(SuspendedReason.SUSPENDED, "nothing runs, the state is kept")
+        if done
+        else Statement.of(Suspending(still)),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }
 
 
-def ended(end: JobEnd) -> Statements:
-    """State the conditions of a job that is complete or failed."""
+def ended(end: JobEnd, how: Ended) -> Statements:
+    """State the conditions of a job that is complete or failed. `how`: its end, with where the model is."""
     if end.complete:
         text = "the job is complete"
         hardware, trains, wrong = PlacedReason.JOB_COMPLETE, TrainingReason.JOB_COMPLETE, _work_of(end.result, text)
     else:
         text = "the job failed"
         hardware, trains, wrong = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, Statement(DegradedReason.JOB_FAILED, text)
-    how = Statement(end.reason, end.message)
+    told = Statement.of(how)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: Statement(hardware, text),
         ConditionType.TRAINING: Statement(trains, text),
         ConditionType.DEGRADED: wrong,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
-        ConditionType.COMPLETE: how if end.complete else Statement(CompleteReason.JOB_FAILED, "the job failed before its last step"),
-        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else how,
+        ConditionType.COMPLETE: told if end.complete else Statement(CompleteReason.JOB_FAILED, "the job failed before its last step"),
+        ConditionType.FAILED: Statement(FailedReason.NOT_FAILED) if end.complete else told,
     }
 
 
@@ -115,29 +114,28 @@ def _work_of(result: Result | None, text: str) -> Statement:
     """Return whether a complete job holds what its learners trained. `text`: where nothing is wrong."""
     if result is None:
         return Statement(DegradedReason.JOB_COMPLETE, text)
-    refused = refused_work(result.refused, result.contributions)
     if not result.tokens:
-        too_short = "a sample counts once every fragment has merged it: give the job more steps than its syncInterval"
-        why = refused if result.refused else too_short
-        return Statement(DegradedReason.NOTHING_TRAINED, f"the job is complete, and no token that a learner trained counts: {why}")
+        return Statement.of(NothingTrained(result.refused, result.contributions))
     if result.refused > MANY_REFUSED * (result.refused + result.contributions):
-        return Statement(DegradedReason.WORK_REFUSED, f"the job is complete, but {refused}")
+        return Statement.of(CompleteButRefused(result.refused, result.contributions))
     return Statement(DegradedReason.JOB_COMPLETE, text)
 
 
-def starting_again(why: FailedReason | CompleteReason, text: str) -> Statements:
+def starting_again(reason: FailedReason | CompleteReason, why: Sentence) -> Statements:
     """State the conditions of a job that has ended and starts again now: nothing of it runs yet."""
+    text = why.words()
+    failed = isinstance(reason, FailedReason)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
-        ConditionType.PLACED: Statement(PlacedReason.JOB_FAILED if isinstance(why, FailedReason) else PlacedReason.JOB_COMPLETE, text),
+        ConditionType.PLACED: Statement(PlacedReason.JOB_FAILED if failed else PlacedReason.JOB_COMPLETE, text),
         ConditionType.TRAINING: Statement(TrainingReason.SYNCER_STARTING, text),
         ConditionType.DEGRADED: Statement(DegradedReason.LEARNERS_STARTING, text),
-        ConditionType.COMPLETE: Statement(why if isinstance(why, CompleteReason) else CompleteReason.IN_PROGRESS, text),
-        ConditionType.FAILED: Statement(why if isinstance(why, FailedReason) else FailedReason.NOT_FAILED, text),
+        ConditionType.COMPLETE: Statement(reason if isinstance(reason, CompleteReason) else CompleteReason.IN_PROGRESS, text),
+        ConditionType.FAILED: Statement(reason if isinstance(reason, FailedReason) else FailedReason.NOT_FAILED, text),
     }
 
 
-def waiting_to_start(why: FailedReason | CompleteReason, text: str) -> Statements:
+def waiting_to_start(reason: FailedReason | CompleteReason, why: Sentence) -> Statements:
     """State the conditions of a job that has ended and that cannot start again yet; the rest stays as it was."""
-    failed = isinstance(why, FailedReason)
-    return {ConditionType.TRAINING: Statement(TrainingReason.JOB_FAILED if failed else TrainingReason.JOB_COMPLETE, text)}
+    failed = isinstance(reason, FailedReason)
+    return {ConditionType.TRAINING: Statement(TrainingReason.JOB_FAILED if failed else TrainingReason.JOB_COMPLETE, why.words())}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from diloco.wording import plural
 
 from diloco_operator.api.reasons import DegradedReason
+from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.status.unit_words import NAMED, Contribution, MissingUnits, refused_work
 from diloco_operator.reconcile.units.roll_out import StoppedRollOut
 
@@ -59,8 +60,8 @@ class LearnersLost:
     missing: int
     desired: int
     contributing: int
-    program: str
-    """Why the program is to blame; "": it is not known to be."""
+    program: Sentence | None
+    """Why the program is to blame; None: it is not known to be."""
     reason = DegradedReason.LEARNERS_LOST
 
     def words(self) -> str:
@@ -119,8 +120,8 @@ class TooFewLearners:
     least: int
     missing: MissingUnits
     stopped: RollOutsStopped
-    program: str
-    """Why the program is to blame; "": it is not known to be."""
+    program: Sentence | None
+    """Why the program is to blame; None: it is not known to be."""
 
     def words(self) -> str:
         details = "; ".join(filter(None, (self.missing.words(), self.stopped.words())))
@@ -128,5 +129,5 @@ class TooFewLearners:
         return count + (f"; {details}" if details else "") + _blamed(self.program)
 
 
-def _blamed(program: str) -> str:
-    return f"; {program}" if program else ""
+def _blamed(program: Sentence | None) -> str:
+    return f"; {program.words()}" if program is not None else ""

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Exit, Result
 from diloco.error_line import error_line
-from diloco.wording import loss_text, plural
 from pydantic import ValidationError
 
 from diloco_operator.api import names
@@ -18,13 +17,15 @@ from diloco_operator.api.consequences import Follows
 from diloco_operator.api.last_failure import read_last_failure
 from diloco_operator.api.reasons import CompleteReason, FailedReason, follows
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.fields import MOST_COUNT, clip
+from diloco_operator.kube.fields import MOST_COUNT
 from diloco_operator.kube.timestamps import parse_timestamp
 from diloco_operator.plan import Delete
 from diloco_operator.reconcile.children.retention import Retention
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Quoted, Sentence
+from diloco_operator.reconcile.status.ending_words import ContractUnreadable, NoResult, QuorumLost, StateUnusable, Summary
 from diloco_operator.reconcile.units.job_request import possible_units
 from diloco_operator.reconcile.units.restarts import why_given_up
 
@@ -55,7 +56,7 @@ class JobEnd:
     """How the job ended."""
 
     reason: CompleteReason | FailedReason
-    message: str
+    why: Sentence
     result: Result | None = None
 
     @property
@@ -76,25 +77,16 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
     if syncer.phase == "Succeeded" or (syncer.main_ended and end is not None and end.exit_code == Exit.COMPLETE):
         result = _result(end.message if end else "")
         if result is None:
-            return JobEnd(CompleteReason.STEPS_REACHED, "the syncer ended with status 0, but left no readable result")
-        return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), _summary(result), result)
+            return JobEnd(CompleteReason.STEPS_REACHED, NoResult())
+        return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), Summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
     # Its last words may be the end of its log, in which the cause comes last.
     cause = error_line(end.message)
-    detail = f": {clip(cause)}" if cause else ""
     if end.exit_code == Exit.BAD_STATE:
-        message = (
-            f"the state on volume {names.volume_claim_name(syncer.job)} cannot be used{detail}. Nothing was overwritten: "
-            f"repair or replace the snapshots, then {_retry(syncer.job)}"
-        )
-        return JobEnd(FailedReason.STATE_UNUSABLE, message)
+        return JobEnd(FailedReason.STATE_UNUSABLE, StateUnusable(syncer.job, cause))
     if end.exit_code == Exit.BAD_CONTRACT:
-        return JobEnd(
-            FailedReason.SYNCER_FAILED,
-            f"the syncer cannot read its environment or job file{detail}; use the syncer "
-            f"image that belongs to the operator, then {_retry(syncer.job)}",
-        )
+        return JobEnd(FailedReason.SYNCER_FAILED, ContractUnreadable(syncer.job, cause))
     return None
 
 
@@ -113,17 +105,6 @@ def _result(message: str) -> Result | None:
     return result if all(0 <= count <= MOST_COUNT for count in counts) and all(map(math.isfinite, losses)) else None
 
 
-def _summary(result: Result) -> str:
-    text = f"{result.step} of {plural(result.steps, 'step')}, {plural(result.tokens, 'token')}"
-    if result.loss is not None:
-        text += f", training loss {loss_text(result.loss, 5)}"
-    if result.held_out_loss is not None:
-        text += f", held-out loss {loss_text(result.held_out_loss, 5)}"
-    if result.end_reason:
-        text += f"; ended by unit {clip(result.end_reason)}"
-    return f"{text}. {clip(result.message)}" if result.message else text
-
-
 def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> JobEnd | None:
     """Return Failed, when fewer units than the quorum can ever contribute again; None while there is hope."""
     failed = [r for r in records.values() if r.state is UnitState.FAILED and context.up_to_date(r)]
@@ -135,17 +116,8 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     layout = all(follows(r.reason, Follows.OTHER_MODEL) for r in failed)
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
-    why = why_given_up(last, context.spec.learners.restart, read_last_failure(last.last_failure).message)
-    text = (
-        f"{plural(len(failed), 'unit has', 'units have')} been given up, the rest cannot reach training.quorum {quorum}; "
-        f"{last.name}: {why}. Fix the cause, then {_retry(context.observed.job.name)}"
-    )
-    return JobEnd(reason, text)
-
-
-def _retry(job: str) -> str:
-    """Return what a person does to start a failed job again."""
-    return f"kubectl diloco retry {job}; a change of the spec goes with a higher spec.retry in the same kubectl apply"
+    why = why_given_up(last, context.spec.learners.restart, Quoted(read_last_failure(last.last_failure).message))
+    return JobEnd(reason, QuorumLost(context.observed.job.name, len(failed), quorum, last.name, why))
 
 
 def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:

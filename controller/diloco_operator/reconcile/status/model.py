@@ -9,7 +9,6 @@ See docs/decisions/0189-words-of-ends-and-returns.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from diloco.contract import Result, remote_snapshots
@@ -21,14 +20,13 @@ from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.sentences import Quoted
 from diloco_operator.reconcile.status.ending import JobEnd
+from diloco_operator.reconcile.status.model_words import ClaimFate, Ended, ModelPlace, NoSnapshot, ended_message
 from diloco_operator.report import Report, snapshot_path
 
 FORMAT = "safetensors"
 
-_MODEL = "The model is in"
-_LAST = "The last snapshot, of outer step"
-_NONE = "No snapshot is known in"
 _FOLDER = 1000
 """Characters of the name of a folder that a message says."""
 
@@ -76,28 +74,27 @@ def _place(context: ReconcileContext, step: int, path: str, *, copied: bool) -> 
     return found
 
 
-def model_sentence(
+def model_place(
     context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float
-) -> str:
-    """Say where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in
+) -> ModelPlace | NoSnapshot:
+    """Return where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in
     seconds."""
     claim, folder = names.volume_claim_name(context.observed.job.name), _folder(context)
     if model is None and not complete:
-        return f"{_NONE} {folder}" if folder else f"{_NONE} claim {claim}; {_fate(context, _retain(context), retention, ended)}"
+        return NoSnapshot(claim, folder, _fate(context, _retain(context), retention, ended))
     model = model or {}  # a syncer that left no readable result: its exit says that there is a model
-    begin = _MODEL if complete else f"{_LAST} {model.get('step', 0)}, is in"
-    path = model.get("path") or ""
-    place = f"{folder}/{path}".rstrip("/") if folder else f"claim {model.get('claim') or claim}{f', {path}' if path else ''}"
-    text = f"{begin} {place} ({model.get('format') or FORMAT})"
-    uri, copy = context.spec.training.checkpoint.uri, model.get("uri", "")
-    if copy:
-        text += f", and in {copy}"
-    elif uri and model.get("path"):
-        text += f", and has not been copied to {uri}"
-    stays = "; the copy stays" if copy else ""
-    if folder:
-        return f"{text}, and stays there until you delete it"
-    return f"{text}; {_fate(context, Retain(model.get('retain', Retain.DELETE)), retention, ended)}{stays}"
+    path, copy = model.get("path") or "", model.get("uri", "")
+    return ModelPlace(
+        complete=complete,
+        step=model.get("step", 0),
+        claim=model.get("claim") or claim,
+        folder=folder,
+        path=path,
+        format=model.get("format") or FORMAT,
+        copy=copy,
+        not_copied_to=(context.spec.training.checkpoint.uri or "") if path and not copy else "",
+        fate=_fate(context, Retain(model.get("retain", Retain.DELETE)), retention, ended),
+    )
 
 
 def _folder(context: ReconcileContext) -> str:
@@ -106,23 +103,16 @@ def _folder(context: ReconcileContext) -> str:
     return clip(claim.folder, _FOLDER) if claim is not None and is_claim_of(claim, context.observed.job) else ""
 
 
-def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended: float) -> str:
-    wanted = context.spec.syncer.storage.retain
-    why = f"syncer.storage.retain: {wanted.value}"
-    if wanted is not retain:
-        why += f", which is not in effect yet{': ' + retention.refused if retention.refused else ''}"
+def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended: float) -> ClaimFate:
     ttl = context.spec.ttl_seconds_after_finished
-    when = f"at {format_timestamp(ended + ttl)} (ttlSecondsAfterFinished)" if ttl is not None else ""
-    if retain is Retain.KEEP:
-        return f"the claim stays when the job is deleted{' ' + when if when else ''} ({why})"
-    return f"the claim is deleted with the job{' ' + when if when else ''} ({why})"
+    return ClaimFate(retain, context.spec.syncer.storage.retain, retention.refused, ended + ttl if ttl is not None else None)
 
 
-def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> JobEnd:
-    """Return the end of a job that is over now; its message says where the model is."""
+def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> Ended:
+    """Return the end of a job that is over now, with where its model is."""
     ended = parse_timestamp(format_timestamp(context.now))  # as lastTransitionTime will say it
-    sentence = model_sentence(context, model_status(context, end.result), retention, complete=end.complete, ended=ended)
-    return replace(end, message=f"{end.message.rstrip('.')}. {sentence}")
+    place = model_place(context, model_status(context, end.result), retention, complete=end.complete, ended=ended)
+    return Ended(end.reason, end.why, place)
 
 
 def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, Any]:
@@ -139,12 +129,10 @@ def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, A
 def _restated(
     context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, condition: Mapping[str, Any]
 ) -> dict[str, Any]:
-    if condition["type"] not in TERMINAL or condition["status"] != "True":
+    """Return a condition; that of the end says where the model is now. How the job ended stays."""
+    ended_with = context.observed.job.status.get("endedWith")
+    if condition["type"] not in TERMINAL or condition["status"] != "True" or ended_with is None:
         return dict(condition)
     complete = condition["type"] == ConditionType.COMPLETE
-    message: str = condition.get("message", "")
-    cuts = [at for at in (message.rfind(f". {begin}") for begin in (_MODEL, _LAST, _NONE)) if at >= 0]
-    if not cuts:
-        return dict(condition)
-    sentence = model_sentence(context, model, retention, complete=complete, ended=parse_timestamp(condition["lastTransitionTime"]))
-    return {**condition, "message": f"{message[: max(cuts)]}. {sentence}"}
+    place = model_place(context, model, retention, complete=complete, ended=parse_timestamp(condition["lastTransitionTime"]))
+    return {**condition, "message": ended_message(Quoted(ended_with), place)}

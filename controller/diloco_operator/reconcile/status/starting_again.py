@@ -20,9 +20,11 @@ from diloco_operator.api import names
 from diloco_operator.api.reasons import CompleteReason, FailedReason
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
+from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.status.assembly import with_conditions
 from diloco_operator.reconcile.status.conditions import starting_again, waiting_to_start
 from diloco_operator.reconcile.status.ending import RecordedEnd
+from diloco_operator.reconcile.status.starting_again_words import Continues, Retries, WaitsForSyncerPod
 from diloco_operator.reconcile.units.restarts import is_retry_due, start_fresh
 
 
@@ -31,7 +33,7 @@ class SecondStart:
     """Why a job that has ended starts again."""
 
     reason: FailedReason | CompleteReason
-    message: str
+    why: Sentence
 
 
 def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | None:
@@ -40,13 +42,12 @@ def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | N
     if not end.complete:
         if not is_retry_due(context):
             return None
-        return SecondStart(FailedReason.RETRYING, f"retry {context.spec.retry}: the job starts again {_from_where(status)}")
+        model = status.get("model")
+        return SecondStart(FailedReason.RETRYING, Retries(context.spec.retry, model.get("step", 0) if model is not None else None))
     progress, training = status.get("progress") or {}, context.spec.training
     if not _has_more_to_do(progress, training):
         return None
-    tokens = f" or {training.tokens} tokens" if training.tokens is not None else ""
-    text = f"the job goes on from its final snapshot, of outer step {progress.get('step', 0)}, to {training.steps} steps{tokens}"
-    return SecondStart(CompleteReason.CONTINUING, text)
+    return SecondStart(CompleteReason.CONTINUING, Continues(progress.get("step", 0), training.steps, training.tokens))
 
 
 def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
@@ -58,17 +59,12 @@ def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
     return training.steps > reached or (ended_by_budget and training.steps > progress.get("step", 0))
 
 
-def _from_where(status: Mapping[str, Any]) -> str:
-    if (model := status.get("model")) is not None:
-        return f"from its last snapshot, of outer step {model.get('step', 0)}"
-    return "from the beginning, because it has no snapshot"
-
-
 def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapping[str, UnitStatusRecord]) -> dict[str, Any]:
     """Return the status with which the job starts again; everything that says so changes in this one write."""
-    status = with_conditions(context.observed.job, starting_again(start.reason, start.message), context.now)
+    status = with_conditions(context.observed.job, starting_again(start.reason, start.why), context.now)
     training = context.spec.training
     progress = {key: value for key, value in (status.get("progress") or {}).items() if key not in ("heldOutLoss", "tokenBudget")}
+    status.pop("endedWith", None)
     return {
         **status,
         **({"retry": context.spec.retry} if is_retry_due(context) else {}),
@@ -79,10 +75,10 @@ def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapp
 
 def status_while_waiting(context: ReconcileContext, start: SecondStart) -> dict[str, Any]:
     """Return the status as it is, with what the start waits for."""
-    text = f"{start.message}, as soon as the pod {names.syncer_pod_name(context.observed.job.name)} of its last run has gone"
-    return with_conditions(context.observed.job, waiting_to_start(start.reason, text), context.now)
+    waits = WaitsForSyncerPod(start.why, names.syncer_pod_name(context.observed.job.name))
+    return with_conditions(context.observed.job, waiting_to_start(start.reason, waits), context.now)
 
 
 def fresh_units(context: ReconcileContext, start: SecondStart) -> dict[str, UnitStatusRecord]:
     """Return all units that are on record, with a new restart budget."""
-    return {name: start_fresh(record, start.message, context.now) for name, record in context.before.items()}
+    return {name: start_fresh(record, start.why, context.now) for name, record in context.before.items()}

@@ -12,17 +12,14 @@ from typing import Any, Protocol
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import ConditionReason
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.reconcile.sentences import Sentence
 
 
-class Finding(Protocol):
-    """What a decision has found of a condition: a value with all that its words need."""
+class Finding(Sentence, Protocol):
+    """What a decision has found of a condition."""
 
     @property
     def reason(self) -> ConditionReason: ...
-
-    def words(self) -> str:
-        """Say it to people, and what they can do about it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

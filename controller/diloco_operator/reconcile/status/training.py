@@ -11,6 +11,7 @@ from diloco_operator.api.reasons import TRUE, TrainingReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.status.statements import Finding
 from diloco_operator.reconcile.status.training_words import (
     AsOnRecord,
@@ -62,13 +63,13 @@ def _obstacle(shared: SharedObjects) -> Finding | None:
     kept_claim, taken = shared.configuration.kept, shared.taken
     if kept_claim or taken:
         return NameTaken(kept_claim, taken)
-    return VolumePending(shared.volume.problem) if shared.volume.problem else None
+    return VolumePending(shared.volume.problem) if shared.volume.problem is not None else None
 
 
-def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: str) -> Finding | None:
-    """Why the syncer says nothing of now; None: its report counts. `syncer_down`: why its pod does not serve; "": it does."""
+def _silence(context: ReconcileContext, scaling: Scaling, syncer_down: Sentence | None) -> Finding | None:
+    """Why the syncer says nothing of now; None: its report counts. `syncer_down`: why its pod does not serve; None: it does."""
     observed = context.observed
-    if syncer_down:
+    if syncer_down is not None:
         served = observed.report is not None or bool((observed.job.status.get("progress") or {}).get("step"))
         joined = any(record.state in (UnitState.JOINING, UnitState.TRAINING) for record in scaling.records.values())
         return SyncerDown(syncer_down) if served and joined else SyncerNotUp(syncer_down)

@@ -9,6 +9,7 @@ from diloco.wording import plural
 
 from diloco_operator.api import names
 from diloco_operator.api.reasons import TrainingReason
+from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.status.events import own_data_advice
 from diloco_operator.reconcile.status.unit_words import Contribution, several
 
@@ -47,11 +48,11 @@ class NameTaken:
 
 @dataclass(frozen=True, slots=True)
 class VolumePending:
-    problem: str
+    problem: Sentence
     reason = TrainingReason.VOLUME_PENDING
 
     def words(self) -> str:
-        return self.problem
+        return self.problem.words()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +73,20 @@ class WaitingForHardware:
 class SyncerDown:
     """It has served before, and learners have joined it."""
 
-    why: str
+    why: Sentence
     reason = TrainingReason.SYNCER_UNAVAILABLE
 
     def words(self) -> str:
-        return f"the syncer does not run: {self.why}. Learners train on and reconnect by themselves"
+        return f"the syncer does not run: {self.why.words()}. Learners train on and reconnect by themselves"
 
 
 @dataclass(frozen=True, slots=True)
 class SyncerNotUp:
-    why: str
+    why: Sentence
     reason = TrainingReason.SYNCER_STARTING
 
     def words(self) -> str:
-        return f"the syncer does not serve yet: {self.why}"
+        return f"the syncer does not serve yet: {self.why.words()}"
 
 
 @dataclass(frozen=True, slots=True)

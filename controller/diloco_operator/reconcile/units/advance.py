@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diloco.wording import plural
-
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.beginnings import began_with, taking
+from diloco_operator.reconcile.sentences import NOTHING, Sentence
+from diloco_operator.reconcile.units.beginning_words import TakesState, began_with
 from diloco_operator.reconcile.units.timeouts import all_bound, all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
-from diloco_operator.report import UnitPhase, UnitReport
+from diloco_operator.reconcile.units.wait_words import (
+    BeforeFirstStep,
+    Disconnected,
+    NoReport,
+    Paused,
+    ProgramStarts,
+    Rests,
+    TakesParameters,
+)
+from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
 
 _PAUSE_TOLERANCE = 5.0
 """Seconds."""
@@ -26,12 +33,11 @@ _REST_SHOWN_AFTER = 10.0
 def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> UnitStatusRecord:
     """Return the record with the state that the attempt is in now. `pods`: its own."""
     seen = context.unit_report(record.name, record.attempt)
-    state, reason, message = _state(context, record, pods, seen)
+    state, reason, why = _state(context, record, pods, seen)
     until = record.paused_until if (state, reason) == (record.state, record.reason) else None  # without a report all stays as it was
     if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
         until = _paused_until(context, record, seen)
-        words = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
-        reason, message = UnitReason.PAUSED, words
+        reason, why = UnitReason.PAUSED, Paused(until, seen.pause)
     if record.unschedulable and all_bound(pods):
         record = record._replace(unschedulable=0)
     if seen is not None and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
@@ -39,9 +45,9 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
         record = record._replace(began_with=text) if text != record.began_with else record
     if state is UnitState.TRAINING and record.ended_at is not None:
         record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
-    if (state, reason, message, until) == (record.state, record.reason, record.message, record.paused_until):
+    if (state, reason, why.words(), until) == (record.state, record.reason, record.message, record.paused_until):
         return record
-    return transition(record, UnitEvent.SEEN, context.now, reason, message, shown=state, paused_until=until)
+    return transition(record, UnitEvent.SEEN, context.now, reason, why, shown=state, paused_until=until)
 
 
 def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
@@ -54,28 +60,28 @@ def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: Uni
 
 def _state(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], seen: UnitReport | None
-) -> tuple[UnitState, str, str]:
+) -> tuple[UnitState, str, Sentence]:
     if seen is not None and seen.phase is UnitPhase.CONTRIBUTING and seen.resting_seconds >= _REST_SHOWN_AFTER:
-        quorum = plural(context.spec.training.quorum, "learner")
-        return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, f"is ahead of the job, and rests until a quorum of {quorum} trains"
+        return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, Rests(context.spec.training.quorum)
     if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
-        return UnitState.TRAINING, "", ""
+        return UnitState.TRAINING, "", NOTHING
     if not all_run(pods):
         if record.state is not UnitState.STARTING and pods:
-            return record.state, record.reason, record.message
+            return record.state, record.reason, record.sentence
         return UnitState.STARTING, *starting(context, record, pods)
     if context.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
-        return record.state, record.reason, record.message
+        return record.state, record.reason, record.sentence
     if seen is not None and seen.phase is UnitPhase.JOINING and seen.holds_parameters and not seen.local_step:
-        return UnitState.JOINING, UnitReason.FIRST_STEP, "has the parameters; its program compiles, or runs its first step"
+        return UnitState.JOINING, UnitReason.FIRST_STEP, BeforeFirstStep()
     if seen is not None and seen.phase is UnitPhase.JOINING:
-        return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, taking(seen.recovery) or "connected, takes the current parameters"
+        return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, _taking(seen.recovery)
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
-        return (
-            UnitState.JOINING,
-            UnitReason.WAITING_FOR_SYNCER,
-            "is not connected to the syncer: its program starts, or reconnects after a loss",
-        )
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, Disconnected()
     if context.report is None:
-        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, and no report of the syncer says more"
-    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its program starts (imports, builds its model) and has not joined yet"
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, NoReport()
+    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, ProgramStarts()
+
+
+def _taking(recovery: Recovery | None) -> Sentence:
+    """Return what a process waits for that is connected: the parameters, or then the state of a peer."""
+    return TakesParameters() if recovery is None or recovery.phase is RecoveryPhase.OVER else TakesState(recovery)

@@ -16,7 +16,18 @@ from diloco.contract import Exit
 
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
-from diloco_operator.reconcile.observe.pods import PodView, Termination
+from diloco_operator.reconcile.observe.pods import PodView
+from diloco_operator.reconcile.sentences import NOTHING, Quoted, Sentence
+from diloco_operator.reconcile.units.end_words import (
+    AllPodsGone,
+    Exited,
+    OutOfMemory,
+    PodDeleted,
+    PodDisrupted,
+    PodEvicted,
+    PodFailed,
+    PodGone,
+)
 
 EVICTION_REASONS = frozenset(
     {"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity"}
@@ -49,7 +60,7 @@ class End:
     kind: EndKind
     reason: str
     """A `UnitReason`; "" of an end that needs none."""
-    message: str
+    why: Sentence
     at: float
     leave_slice: bool = False
     """The next attempt should start elsewhere."""
@@ -63,42 +74,15 @@ class End:
 
 
 _REFUSALS = {
-    Exit.REFUSED_LAYOUT: (
-        EndKind.PERMANENT,
-        UnitReason.REFUSED_LAYOUT,
-        "the parameters of the training program do not fit the job's; make the model the same in every pool's template",
-    ),
-    Exit.BAD_CONTRACT: (
-        EndKind.PERMANENT,
-        UnitReason.BAD_CONTRACT,
-        "the training program found its environment or job file missing or wrong; use the diloco version that belongs to the operator",
-    ),
-    Exit.REFUSED_NONFINITE: (
-        EndKind.FAILURE,
-        UnitReason.REFUSED_NONFINITE,
-        "it sent NaN or infinite parameters, which were refused; check its learning rate and data",
-    ),
-    Exit.REFUSED_QUARANTINED: (
-        EndKind.FAILURE,
-        UnitReason.REFUSED_QUARANTINED,
-        "the syncer refused its contributions again and again as outliers; check its data, learning rate, token counts and accelerator",
-    ),
-    Exit.RANK_LOST: (
-        EndKind.FAILURE,
-        UnitReason.RANK_LOST,
-        "another rank of its unit ended or was lost",
-    ),
-    Exit.REFUSED_FENCED: (
-        EndKind.FAILURE,
-        UnitReason.REFUSED_IDENTITY,
-        "the syncer knows a newer attempt or another process with this identity",
-    ),
-    Exit.REFUSED_UNAUTHENTICATED: (
-        EndKind.FAILURE,
-        UnitReason.REFUSED_IDENTITY,
-        "it and the syncer do not accept each other's certificates, or its certificate names another job, unit or attempt; see its log",
-    ),
+    Exit.REFUSED_LAYOUT: (EndKind.PERMANENT, UnitReason.REFUSED_LAYOUT),
+    Exit.BAD_CONTRACT: (EndKind.PERMANENT, UnitReason.BAD_CONTRACT),
+    Exit.REFUSED_NONFINITE: (EndKind.FAILURE, UnitReason.REFUSED_NONFINITE),
+    Exit.REFUSED_QUARANTINED: (EndKind.FAILURE, UnitReason.REFUSED_QUARANTINED),
+    Exit.RANK_LOST: (EndKind.FAILURE, UnitReason.RANK_LOST),
+    Exit.REFUSED_FENCED: (EndKind.FAILURE, UnitReason.REFUSED_IDENTITY),
+    Exit.REFUSED_UNAUTHENTICATED: (EndKind.FAILURE, UnitReason.REFUSED_IDENTITY),
 }
+"""Statuses of the contract with which a program says why it cannot go on."""
 
 
 def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
@@ -106,11 +90,11 @@ def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
     if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
         return _classify_ended(pod, eviction_reason, now)
     if pod.disruption:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.disruption}", now)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDisrupted(pod.name, pod.disruption), now)
     if eviction_reason:
-        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, now, leave_slice=True)
+        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, Quoted(eviction_reason), now, leave_slice=True)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"the pod {pod.name} was deleted, but not by the operator", now)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDeleted(pod.name), now)
     return None
 
 
@@ -120,41 +104,32 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     disruption = _disruption_of_ended(pod, eviction_reason, at)
     if end is not None:
         if end.exit_code == Exit.COMPLETE:
-            return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", "", at)
+            return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", NOTHING, at)
         if end.exit_code in _REFUSALS:
-            kind, reason, message = _REFUSALS[Exit(end.exit_code)]
-            return End(kind, reason, _with_detail(f"exit {end.exit_code}: {message}", end), at)
+            kind, reason = _REFUSALS[Exit(end.exit_code)]
+            return End(kind, reason, Exited(end), at)
         if end.reason == "OOMKilled":
-            message = f"exit {end.exit_code} (OOMKilled): it used more memory than its limit; raise the limit or use a smaller batch"
-            return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, message, at)
+            return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, OutOfMemory(end.exit_code), at)
     if disruption is not None:
         return disruption
     if end is None:
         if pod.phase == "Succeeded":
-            return End(EndKind.COMPLETE, "", "", at)
-        detail = f"{pod.reason}: {pod.message}" if pod.reason else "the kubelet gives no reason"
-        return End(EndKind.FAILURE, UnitReason.CRASHED, f"the pod {pod.name} failed ({detail})", at)
-    return End(EndKind.FAILURE, UnitReason.CRASHED, _with_detail(end.text, end), at)
+            return End(EndKind.COMPLETE, "", NOTHING, at)
+        return End(EndKind.FAILURE, UnitReason.CRASHED, PodFailed(pod.name, pod.reason, pod.message), at)
+    return End(EndKind.FAILURE, UnitReason.CRASHED, Exited(end), at)
 
 
 def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End | None:
     """Return what asked a pod to leave that has ended at `at`; None: nothing did."""
     if pod.disruption:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.disruption}", at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDisrupted(pod.name, pod.disruption), at)
     if eviction_reason:
-        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, at, leave_slice=True)
+        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, Quoted(eviction_reason), at, leave_slice=True)
     if pod.reason in EVICTION_REASONS:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"{pod.name}: {pod.reason} {pod.message}".rstrip(), at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodEvicted(pod.name, pod.reason, pod.message), at)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, f"the pod {pod.name} was deleted, but not by the operator", at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDeleted(pod.name), at)
     return None
-
-
-def _with_detail(text: str, end: Termination) -> str:
-    """Add to the text what the program left as its termination message. One that a signal killed left none, unless another process of its
-    pod did: its log ends anywhere."""
-    killed = (end.signal or end.exit_code > 128) and not end.said
-    return text if killed or not end.message else f"{text}: {end.message}"
 
 
 def gang_end(
@@ -169,9 +144,9 @@ def gang_end(
     over = [replace(end, node=pod.node) for pod, end in ends if end is not None]
     if len(pods) < hosts and not adopted:
         if ever_ran:
-            over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, "a pod is gone, and the operator had not deleted it", now))
+            over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, PodGone(), now))
         elif not over:
-            return End(EndKind.NEVER_RAN, UnitReason.POD_LOST, "its pods are gone", now)
+            return End(EndKind.NEVER_RAN, UnitReason.POD_LOST, AllPodsGone(), now)
     if not over:
         return None
     heaviest = max(end.kind for end in over)

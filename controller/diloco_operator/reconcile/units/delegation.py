@@ -15,7 +15,6 @@ from typing import NamedTuple
 from diloco.wording import plural
 
 from diloco_operator.api.consequences import Follows, Lack
-from diloco_operator.api.durations import format_duration
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slice_kinds import kinds_for
@@ -28,9 +27,12 @@ from diloco_operator.reconcile.grantors.interface import Grantor
 from diloco_operator.reconcile.grantors.registry import cannot_ask, grantor_of
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Sentence
+from diloco_operator.reconcile.units.departure_words import NotNeeded
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace, all_bound, bound_at
+from diloco_operator.reconcile.units.wait_words import BoundToTwoSlices, NoSlice
 from diloco_operator.reconcile.units.worth import pool_worth
 from diloco_operator.timeouts import RECONCILE
 
@@ -66,15 +68,14 @@ def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
         if (name := _one_slice(context, record, shape, nodes, known)) is not None:
             return Binding(name)
         if len({slice_.name for slice_ in known}) > 1 and shape.topology and all(len(each.hosts) >= shape.hosts for each in known):
-            where = " and ".join(sorted({slice_.name for slice_ in known}))
-            return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", f"its pods were bound to two slices, {where}"))
+            two = BoundToTwoSlices(tuple(sorted({slice_.name for slice_ in known})))
+            return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", two))
     timeout = context.pools[record.pool].provisioning.timeout
     due = max(bound_at(pod, context.now) or 0.0 for pod in pods) + timeout
     if context.now < due:
         return Binding(recheck_at=due)
-    limit = f"{format_duration(timeout)} (provisioning.timeout of pool {record.pool})"
-    where = ", ".join(sorted({pod.node for pod in pods})[:3])
-    return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", f"its nodes ({where}) did not become a slice of {shape} within {limit}"))
+    none = NoSlice(tuple(sorted({pod.node for pod in pods})), shape, record.pool, timeout)
+    return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", none))
 
 
 def stuck_at(context: ReconcileContext, pods: Sequence[PodView]) -> float | None:
@@ -218,16 +219,10 @@ ASK = "an autoscaler, which provisioning.mode of the pool asks"
 
 
 # --- in words ----------------------------------------------------------------------------------------------------------
-def asked_message(grantor: Grantor, at: float) -> str:
-    """Say that nodes were asked for."""
-    return f"asked {grantor.asked} for {grantor.gives.words} at {format_timestamp(at)}"
-
-
-def not_needed(record: UnitStatusRecord, why: str) -> tuple[str, str]:
-    """Return the message of a unit that the job has no room for any more, because of `why`, and what its grantor had said until then:
-    without that a pool that is not used could not say what was wrong with it."""
+def not_needed(record: UnitStatusRecord, why: Sentence) -> tuple[Sentence, str]:
+    """Return what to say of a unit that the job has no room for any more, because of `why`, and what its grantor had said until then."""
     said = record.message if state_of(record) is State.WAITING_FOR_GRANTOR else record.grantor_said
-    return f"{why}; until then: {said}" if said else why, said
+    return NotNeeded(why, said), said
 
 
 def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:

@@ -10,20 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from diloco.protocol.backoff import exponential
-from diloco.wording import plural
 
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Pool, Restart
 from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS
 from diloco_operator.fleet.slices import Fleet, Slice
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, JobHosts, read_hosts
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.reconcile.units.departure_words import FailuresExcused, ProgramBlamed
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.restarts import backoff_seconds
 from diloco_operator.reconcile.units.states import State, state_of
@@ -47,7 +47,7 @@ class BlamedFailure(NamedTuple):
 
     node: str
     failure: HostFailure
-    message: str
+    why: Sentence
 
 
 def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodView]) -> list[BlamedFailure]:
@@ -58,7 +58,7 @@ def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodVi
     nodes = {end.node} if end.node else {pod.node for pod in pods}
     if len(nodes) != 1:  # hosts that are silent together
         return []
-    return [BlamedFailure(nodes.pop(), HostFailure(record.name, attempt, end.at, str(end.reason)), end.message)]
+    return [BlamedFailure(nodes.pop(), HostFailure(record.name, attempt, end.at, str(end.reason)), end.why)]
 
 
 def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], failures: Iterable[BlamedFailure]) -> JobHosts:
@@ -68,9 +68,9 @@ def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
         _add(context, hosts, blamed)
     suspects = _suspects(hosts, context.now)
     bad = [node for node in suspects if _until(hosts[node]) > context.now]
-    program = _blame_program(context, records, hosts, suspects) if bad else ""
+    program = _blame_program(context, records, hosts, suspects) if bad else None
     for node in bad:
-        avoid = not program and _is_replaceable(context, records, hosts[node], suspects)
+        avoid = program is None and _is_replaceable(context, records, hosts[node], suspects)
         hosts[node] = _avoided(hosts[node]) if avoid else _acquitted(hosts[node])
     hosts = {record.node: record for record in _most_important(hosts.values(), context.now)}
     avoided = {node: record.avoided_until for node, record in hosts.items() if record.avoided_until and record.avoided(context.now)}
@@ -116,7 +116,7 @@ def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: Blamed
     if same is not None and (not same.is_slowness or _until(record) > context.now):
         return
     before = tuple(each for each in record.failures if each != same)  # a unit that is slow still, when the avoidance is over
-    message = f"{new.unit}, attempt {new.attempt}: {blamed.message}"[:_MESSAGE_LIMIT]
+    message = f"{new.unit}, attempt {new.attempt}: {blamed.why.words()}"[:_MESSAGE_LIMIT]
     hosts[blamed.node] = record._replace(failures=(*before, new)[-MAX_HOST_FAILURES:], message=message)
 
 
@@ -153,8 +153,8 @@ def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
 
 def _blame_program(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostRecord], suspects: Sequence[str]
-) -> str:
-    """Return why it must be the program if attempts failed on all these hosts; "" where the hosts may be bad."""
+) -> Sentence | None:
+    """Return why it must be the program if attempts failed on all these hosts; None where the hosts may be bad."""
     used = set(hosts)
     for record in records.values():
         shape = context.shapes.get(record.pool)
@@ -162,11 +162,8 @@ def _blame_program(
             slices = context.observed.fleet.resolve(shape, record.slice) or ()
             used.update(host.node for slice_ in slices for host in slice_.hosts)
     if len(suspects) <= min(MOST_AVOIDED, max(1, int(len(used) * SHARE))):
-        return ""
-    return (
-        f"attempts failed on {len(suspects)} of the {plural(len(used), 'host')} that the job uses or used, so the program is blamed, "
-        "and no host is avoided"
-    )
+        return None
+    return ProgramBlamed(len(suspects), len(used))
 
 
 def _is_replaceable(
@@ -218,8 +215,7 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
             UnitEvent.EXCUSED,
             now,
             UnitReason.HOST_AVOIDED,
-            f"{excused} of its {plural(len(record.failures), 'failure')} happened on node {node}, which is avoided until "
-            f"{format_timestamp(hosts.avoided[node])}; it starts again on another host",
+            FailuresExcused(excused, len(record.failures), node, hosts.avoided[node]),
             restarts=record.restarts + 1,
             not_before=not_before,
         )

@@ -10,6 +10,7 @@ from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
+from diloco_operator.reconcile.units.departure_words import JobOver, PoolRemoved, Suspended
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 
@@ -20,23 +21,21 @@ def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitSta
         if record.pool in context.pools or record.state is UnitState.DRAINING:
             found[name] = record
         elif record.running:
-            text = f"spec.pools has no pool {record.pool} any more"
-            found[name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, text)
+            found[name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, PoolRemoved(record.pool))
         elif context.learners.get(name):
-            found[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.message)
+            found[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.sentence)
     return found
 
 
 def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     """Return a unit of a suspended job: running ones drain, and those that were given up start again when the job resumes."""
-    message = "the job is suspended"
     if record.running:
         if record.state is UnitState.DRAINING:
             return record
-        return transition(record, UnitEvent.ASKED_TO_LEAVE, now, UnitReason.SUSPENDED, message)
+        return transition(record, UnitEvent.ASKED_TO_LEAVE, now, UnitReason.SUSPENDED, Suspended())
     if record.state is UnitState.COMPLETED and not record.reason:
         return record
-    return transition(record, UnitEvent.SUSPENDED, now, UnitReason.SUSPENDED, message)
+    return transition(record, UnitEvent.SUSPENDED, now, UnitReason.SUSPENDED, Suspended())
 
 
 def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | None, now: float) -> UnitStatusRecord:
@@ -50,4 +49,4 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
         return transition(record, UnitEvent.JOB_COMPLETE, now)
     if complete and record.state in LIVE:
         return transition(record, UnitEvent.JOB_COMPLETE, now, since=now)
-    return transition(record, UnitEvent.JOB_OVER, now, message="the job is over", since=now)
+    return transition(record, UnitEvent.JOB_OVER, now, why=JobOver(), since=now)

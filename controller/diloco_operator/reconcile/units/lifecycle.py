@@ -17,26 +17,35 @@ from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.status import UnitState
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.clocks import CLOCK_TOLERANCE
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Quoted, Sentence
 from diloco_operator.reconcile.units.advance import advance
 from diloco_operator.reconcile.units.answers import read_answer
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
 from diloco_operator.reconcile.units.delegation import read_binding
+from diloco_operator.reconcile.units.departure_words import PodDoesNotEnd, Resumed
+from diloco_operator.reconcile.units.end_words import (
+    AttemptReplaced,
+    CreatedInPart,
+    CreatedOnTwoSlices,
+    LeftEarly,
+    NodesForSomePods,
+    PodsDeletedBeforeNodes,
+    TookFreeSlice,
+)
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace, Timeout, all_bound, bound_at, timed_out
 from diloco_operator.reconcile.units.transitions import UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_taken, nodes_to_avoid
+from diloco_operator.reconcile.units.wait_words import PodsFound
 from diloco_operator.timeouts import RECONCILE
 
-TOOK_SLICE = "the unit took a slice that became free"
-"""Message of the end of an attempt that waited for a grantor."""
 _DRAINED_GRACE = 5.0
 """Seconds after which a unit that was asked to leave, and ended with status 0, comes back if the syncer still reports a running job. A
 report comes every second. A needless attempt at the end of a job costs little."""
@@ -94,7 +103,7 @@ def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejec
 
 def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection: Rejection) -> UnitObservation:
     """End the attempt: it would occupy what it cannot use."""
-    ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, rejection.message)
+    ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, Quoted(rejection.message))
     return UnitObservation(ended, deadlines=(rejection.retry_at,))
 
 
@@ -133,16 +142,16 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     if state_of(record) is not State.WAITING_FOR_GRANTOR:
         return _observe_attempt(context, record, current, adopted=adopted)
     answer = read_answer(context, record, current)
-    if answer is not None and answer.problem:
+    if answer is not None and answer.problem is not None:
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", answer.problem)), adopted)
     if answer is not None:  # its pods come when its nodes do
-        record = transition(record, UnitEvent.GRANTOR_SAID, context.now, answer.waits, answer.message)
+        record = transition(record, UnitEvent.GRANTOR_SAID, context.now, answer.waits, answer.what)
         return UnitObservation(record, adopted, [answer.recheck_at] if answer.recheck_at is not None else [])
     binding = read_binding(context, record, current)
     if binding.problem is not None:
         return UnitObservation(give_slice_up(context, record, binding.problem), adopted)
     if binding.slice:
-        record = transition(record, UnitEvent.GRANTED, context.now, record.reason, record.message, slice=binding.slice)
+        record = transition(record, UnitEvent.GRANTED, context.now, record.reason, record.sentence, slice=binding.slice)
     observation = _observe_attempt(context, record, current, adopted=adopted)
     return observation._replace(deadlines=[*observation.deadlines, *([binding.recheck_at] if binding.recheck_at is not None else [])])
 
@@ -161,9 +170,8 @@ def _adopt(
 
 def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
     """Return a unit of which there are pods of an attempt that is not on record."""
-    message = "its pods were there, and their attempt was not on record"
     starting, event = UnitState.STARTING, UnitEvent.FOUND
-    return transition(record, event, since, UnitReason.SCHEDULING, message, shown=starting, since=since, attempt=attempt, slice=slice_)
+    return transition(record, event, since, UnitReason.SCHEDULING, PodsFound(), shown=starting, since=since, attempt=attempt, slice=slice_)
 
 
 def _slices(pods: Sequence[PodView]) -> set[str]:
@@ -178,16 +186,14 @@ def _slices(pods: Sequence[PodView]) -> set[str]:
 
 
 def _without_slice(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
-    """Return an operator died before it had created any of the pods that name the group, so the rest of the attempt cannot be created."""
-    message = f"attempt {record.attempt} was created in part, and none of its pods names its slice; it is created again"
-    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
+    """End the attempt: an operator died before it had created any of the pods that name the group, so the rest cannot be created."""
+    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, CreatedInPart(record.attempt), context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
 
 def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:
-    """Return two plans created the attempt, because the operator did not know how much of the first was carried out."""
-    message = f"attempt {record.attempt} was created on two slices, {' and '.join(sorted(slices))}; it is created again on one"
-    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, message, context.now)
+    """End the attempt: two plans created it, because the operator did not know how much of the first was carried out."""
+    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, CreatedOnTwoSlices(record.attempt, slices), context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
 
@@ -216,24 +222,24 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     due = cause_due(end, current, context.now)
     if due is not None:
         return UnitObservation(record, adopted, [*deadlines, due])
-    if state_of(record) is State.WAITING_FOR_GRANTOR and (why := _never_whole(end, current)):
+    if state_of(record) is State.WAITING_FOR_GRANTOR and (why := _never_whole(end, current)) is not None:
         # With a pause, or it would be asked for without end.
         return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", why)), adopted, deadlines)
     end = _when(context, record, end)
     if end.kind is EndKind.DISRUPTION and _lingers(context, current):
-        draining = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, end.reason, end.message)
+        draining = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, end.reason, end.why)
         return UnitObservation(draining, adopted, deadlines)
     failures = blame(record, record.attempt, end, current)
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted, deadlines, failures=failures)
 
 
-def _never_whole(end: End, current: Sequence[PodView]) -> str:
-    """Return why a delegated unit ended that never had all its nodes; "" if this end is that of any other unit."""
+def _never_whole(end: End, current: Sequence[PodView]) -> Sentence | None:
+    """Return why a delegated unit ended that never had all its nodes; None if this end is that of any other unit."""
     if end.kind is EndKind.NEVER_RAN:
-        return "its pods were deleted, but not by the operator, before they had nodes"
+        return PodsDeletedBeforeNodes()
     if end.kind is EndKind.FAILURE and not all_bound(current):
-        return f"nodes came for some of its pods only, and these did not wait for the others: {end.message}"
-    return ""
+        return NodesForSomePods(end.why)
+    return None
 
 
 def _node_health(context: ReconcileContext, record: UnitStatusRecord, pod: PodView) -> NodeHealth:
@@ -259,7 +265,7 @@ def _account_older(
         mine = [pod for pod in pods if pod.attempt == attempt]
         end = gang_end(mine, len(mine), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
         if end is None and waited:
-            end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, TOOK_SLICE, context.now)
+            end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, TookFreeSlice(), context.now)
         elif record.state is UnitState.DRAINING or end is None:
             # It drained, or its pods are gone or going, and with them the cause: a failure cannot be proven.
             end = _end_of_drain(record, context.now)
@@ -309,8 +315,8 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     if _lingers(context, current):
         late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
         why = _why_it_drains(context, record)
-        message, cause = (f"{why}; {_stuck(late)}", why) if late else (why, "")
-        told = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, message, cause=cause)
+        what, cause = (_stuck(why, late), why.words()) if late else (why, "")
+        told = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, what, cause=cause)
         return UnitObservation(told, adopted, [due] if due is not None and not late else [])
     end = _asked_to_leave(record, _why_it_drains(context, record), context.now)
     if current and all(pod.termination is not None and pod.termination.exit_code == 0 for pod in current):
@@ -319,30 +325,27 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
 
 
-def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
+def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> Sentence:
     """Return why it drains, without what was added while its pods did not end."""
     if follows(record.reason, Follows.UNTIL_RESUMED) and not context.spec.suspend:
-        return "the job was suspended and is resumed; the unit starts again when its pods have ended"
-    return record.cause or record.message
+        return Resumed()
+    return Quoted(record.cause or record.message)
 
 
-def _stuck(pods: Sequence[PodView]) -> str:
-    """Return what a person can do about pods that do not end. None is forced: on a node that answers, a process of theirs may still run."""
+def _stuck(why: Sentence, pods: Sequence[PodView]) -> Sentence:
+    """Name the first of the pods that do not end. None is forced: on a node that answers, a process of theirs may still run."""
     first = min(pods, key=lambda pod: pod.name)
     assert first.deletion is not None, "chosen for it"
-    return (
-        f"its pod {first.name} was to end by {format_timestamp(first.deletion)}, and node {first.node} answers but has not ended it: a "
-        "process that waits for a device or a file system cannot be killed. Look at the node; if it must be restarted, drain it first"
-    )
+    return PodDoesNotEnd(why, first.name, first.node, first.deletion)
 
 
 def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
     if record.state is not UnitState.DRAINING:
-        return End(EndKind.DISRUPTION, UnitReason.POD_LOST, f"attempt {record.attempt} was replaced", now)
-    return _asked_to_leave(record, record.message, now)
+        return End(EndKind.DISRUPTION, UnitReason.POD_LOST, AttemptReplaced(record.attempt), now)
+    return _asked_to_leave(record, record.sentence, now)
 
 
-def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
+def _asked_to_leave(record: UnitStatusRecord, why: Sentence, now: float) -> End:
     """Return the end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with
     the state."""
     elsewhere = follows(record.reason, Follows.NEXT_ELSEWHERE)
@@ -353,8 +356,8 @@ def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
 
 
 def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> UnitObservation:
-    """Return a program that ends with status 0 while the syncer, well after, goes on was not done. One that had been asked to leave did
-    so."""
+    """Judge a unit whose program ended with status 0: while the syncer, well after, goes on, it was not done. One that had been asked to
+    leave did so."""
     if record.state is not UnitState.COMPLETED or record.since is None or context.report is None or context.finishing:
         return UnitObservation(record)
     grace = context.observed.config.early_end_grace
@@ -362,11 +365,7 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     if context.report.received_at < deadline:
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
     if record.reason:
-        left = _asked_to_leave(record, record.message, context.now)
+        left = _asked_to_leave(record, record.sentence, context.now)
         return UnitObservation(after_end(record, left, context.spec.learners.restart, context.now))
-    message = (
-        "the training program ended with status 0 before the job was done; let it train until session.batches ends, or end the job for all "
-        "units with session.finish"
-    )
-    end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, message, record.since)
+    end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, LeftEarly(), record.since)
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now))

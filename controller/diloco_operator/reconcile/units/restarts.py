@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Unpack
 
 from diloco.protocol.backoff import exponential
-from diloco.wording import plural
 
-from diloco_operator.api.durations import format_duration
 from diloco_operator.api.last_failure import LastFailure
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.spec import Restart
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.reconcile.units.departure_words import Retried
+from diloco_operator.reconcile.units.end_words import Crashed, GivenUp, WhyGivenUp
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, transition
 
@@ -42,14 +42,14 @@ def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     """Return the units; if a retry is due, those that were given up start again."""
     if not is_retry_due(context):
         return dict(records)
-    text = f"retry {context.spec.retry}: the unit starts again"
-    return {name: start_fresh(r, text, context.now) if r.state is UnitState.FAILED else r for name, r in records.items()}
+    why = Retried(context.spec.retry)
+    return {name: start_fresh(r, why, context.now) if r.state is UnitState.FAILED else r for name, r in records.items()}
 
 
-def start_fresh(record: UnitStatusRecord, message: str, now: float) -> UnitStatusRecord:
+def start_fresh(record: UnitStatusRecord, why: Sentence, now: float) -> UnitStatusRecord:
     """Return a unit without processes that starts again with a new restart budget. Its attempts go on counting: the syncer refuses older
     ones."""
-    return transition(record, UnitEvent.RETRIED, now, UnitReason.RETRIED, message, since=now)
+    return transition(record, UnitEvent.RETRIED, now, UnitReason.RETRIED, why, since=now)
 
 
 def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -> UnitStatusRecord:
@@ -58,14 +58,14 @@ def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -
     slice_ = "" if end.leave_slice else record.slice
     match end.kind:
         case EndKind.COMPLETE:
-            return transition(record, UnitEvent.ENDED, now, end.reason, end.message, since=end.at)
+            return transition(record, UnitEvent.ENDED, now, end.reason, end.why, since=end.at)
         case EndKind.DRAINED:
-            return transition(record, UnitEvent.DRAINED, now, end.reason, end.message, slice=slice_)
+            return transition(record, UnitEvent.DRAINED, now, end.reason, end.why, slice=slice_)
         case EndKind.NEVER_RAN:
-            return transition(record, UnitEvent.NEVER_RAN, now, end.reason, end.message)
+            return transition(record, UnitEvent.NEVER_RAN, now, end.reason, end.why)
         case EndKind.DISRUPTION:
             restarts = record.restarts + 1
-            return transition(record, UnitEvent.DISRUPTED, now, end.reason, end.message, slice=slice_, restarts=restarts, ended_at=lost_at)
+            return transition(record, UnitEvent.DISRUPTED, now, end.reason, end.why, slice=slice_, restarts=restarts, ended_at=lost_at)
         case EndKind.PERMANENT:
             return _given_up(
                 record, end, budget, now, end.reason, failed_attempt=record.attempt, last_failure=_cause(end), ended_at=lost_at
@@ -76,21 +76,17 @@ def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -
 
 def _given_up(record: UnitStatusRecord, end: End, budget: Restart, now: float, reason: str, **changes: Unpack[Changes]) -> UnitStatusRecord:
     found = transition(record, UnitEvent.GIVEN_UP, now, reason, **changes)
-    why = why_given_up(found, budget, end.message)
-    return found._replace(message=f"{why}; fix the cause, then kubectl diloco retry starts it again")
+    return found._replace(message=GivenUp(why_given_up(found, budget, end.why)).words())
 
 
-def why_given_up(record: UnitStatusRecord, budget: Restart, cause: str) -> str:
-    """Say why a unit was given up, from its record. `cause`: how its last attempt failed; "": that is not known any more."""
-    last = f"attempt {record.failed_attempt}{': ' if cause else ''}{cause}"
-    if state_of(record) is not State.OUT_OF_RESTARTS:
-        return f"given up after {last}"
-    many = f"{plural(len(record.failures), 'failure')} within {format_duration(budget.window)}"
-    return f"given up: {many}, learners.restart.limit is {budget.limit}; the last, {last}"
+def why_given_up(record: UnitStatusRecord, budget: Restart, end: Sentence) -> WhyGivenUp:
+    """Return why a unit was given up, from its record. `end`: how its last attempt failed."""
+    failures = len(record.failures) if state_of(record) is State.OUT_OF_RESTARTS else None
+    return WhyGivenUp(record.failed_attempt, failures, budget, end)
 
 
 def _cause(end: End) -> str:
-    return LastFailure(str(end.reason), end.message).written()
+    return LastFailure(str(end.reason), end.why.words()).written()
 
 
 def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: float, lost_at: float) -> UnitStatusRecord:
@@ -113,7 +109,7 @@ def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: flo
         UnitEvent.CRASHED,
         now,
         end.reason,
-        f"attempt {record.attempt} ended: {end.message}; the next one starts at {format_timestamp(not_before)}",
+        Crashed(record.attempt, end.why, not_before),
         slice="" if end.leave_slice else record.slice,
         failed_attempt=record.attempt,
         last_failure=_cause(end),

@@ -24,18 +24,22 @@ from diloco_operator.placement import JobRequest, PlacedUnit, Placement, Unplace
 from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors.interface import AskedGrantor
 from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.observe.pod_answers import ask_at
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.delegation import asked_message, delegate, not_needed, with_waiting
+from diloco_operator.reconcile.sentences import Quoted, Sentence
+from diloco_operator.reconcile.units.delegation import delegate, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request, settled_at
+from diloco_operator.reconcile.units.departure_words import NodesNotNeeded
+from diloco_operator.reconcile.units.end_words import TookFreeSlice
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
-from diloco_operator.reconcile.units.lifecycle import TOOK_SLICE
 from diloco_operator.reconcile.units.meanwhile import awaits_grant
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
+from diloco_operator.reconcile.units.wait_words import JobEndsSoon, NoUnitLeavesForIt, PodsCreated, WaitsAfter, WaitsForPod
 from diloco_operator.reconcile.units.worth import worth_moving_to
 from diloco_operator.timeouts import RECONCILE
 
@@ -73,10 +77,10 @@ def scale(
     records: Mapping[str, UnitStatusRecord],
     pods: LearnerPods,
     *,
-    blocked: str,
+    blocked: Sentence | None,
     avoid: Mapping[str, float],
 ) -> Scaling:
-    """Place, start and release units. `blocked`: "" or why no pod may be created yet. `avoid`: nodes that units use only if there are no
+    """Place, start and release units. `blocked`: why no pod may be created yet. `avoid`: nodes that units use only if there are no
     others -> since when."""
     records = without_places(context, records)
     every = job_request(context, records, avoid)
@@ -105,7 +109,7 @@ def scale(
         for unit, record in scaling.records.items()
         if state_of(record) is State.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
     }
-    may_start = not blocked and context.syncer is not None
+    may_start = blocked is None and context.syncer is not None
     scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start)
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
@@ -175,11 +179,11 @@ def _assign(
     pods: LearnerPods,
     assignment: PlacedUnit,
     busy: Mapping[str, Mapping[str, str]],
-    blocked: str,
+    blocked: Sentence | None,
 ) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or new_unit(assignment.unit, assignment.pool, context.now)
     if state_of(record) is State.WAITING_FOR_GRANTOR:  # its attempt never ran: the slice was there before the nodes that it asked for
-        record = transition(record, UnitEvent.NEVER_RAN, context.now, UnitReason.SCHEDULING, TOOK_SLICE)
+        record = transition(record, UnitEvent.NEVER_RAN, context.now, UnitReason.SCHEDULING, TookFreeSlice())
     if record.running:
         return record
     # One that cools down pauses before it asks again, and does not ask for this slice.
@@ -193,35 +197,32 @@ def _assign(
     blocker = next(
         (pods_there[unit] for host in assignment.hosts if (pods_there := busy.get(host.node)) for unit in own if unit in pods_there), ""
     )
-    if blocked or blocker or context.finishing:
-        if blocker and not blocked:
-            return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, f"waits until the pod {blocker} has gone", context.now)
-        why = blocked or "the job is about to end"
+    if blocked is not None or blocker or context.finishing:
+        if blocker and blocked is None:
+            return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, WaitsForPod(blocker, ended=False), context.now)
+        why = blocked if blocked is not None else JobEndsSoon()
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.placed -= 1
         scaling.deadlines.append(rejection.retry_at)
         # The slice is free for others until the next try.
-        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message, slice="")
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, Quoted(rejection.message), slice="")
     started = _started(context, record)
     scaling.creates += pods.of_attempt(started, assignment.hosts)
     return started
 
 
 def _delegate(
-    context: ReconcileContext, scaling: Scaling, request: JobRequest, placement: Placement, pods: LearnerPods, blocked: str
+    context: ReconcileContext, scaling: Scaling, request: JobRequest, placement: Placement, pods: LearnerPods, blocked: Sentence | None
 ) -> None:
     """Ask for nodes for units for which no slice is free, and withdraw what waits and is not needed any more."""
     decided = delegate(context, request, placement, scaling.records)
     scaling.deadlines += decided.deadlines
     for unit in decided.withdrawn:
-        text = "its nodes are not needed any more: the job has, or asks for, as many units as it wants"
         record = scaling.records[unit]
-        message, said = not_needed(record, text)
-        scaling.records[unit] = transition(
-            record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, message, grantor_said=said
-        )
+        why, said = not_needed(record, NodesNotNeeded())
+        scaling.records[unit] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, why, grantor_said=said)
     for pool, unit in decided.asked:
         known = scaling.records.get(unit)
         if known is None and not room_on_record(scaling.records):
@@ -230,37 +231,38 @@ def _delegate(
         scaling.records[unit] = _ask(context, scaling, pods, _still(record, UnitEvent.UNPLACED, context.now), blocked)
 
 
-def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str) -> UnitStatusRecord:
+def _ask(
+    context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: Sentence | None
+) -> UnitStatusRecord:
     grantor = grantor_of(context.spec, context.pools[record.pool])
     assert grantor is not None, "only units of pools with a grantor are asked for"
     if missing := grantor.missing(context.observed.without):
-        return transition(record, UnitEvent.HELD, context.now, grantor.gives.unit, missing)
-    if blocked:
+        return transition(record, UnitEvent.HELD, context.now, grantor.gives.unit, Quoted(missing))
+    if blocked is not None:
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, blocked)
     if blocker := grantor.blocker(context, record):
-        return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, f"waits until the pod {blocker} has ended", context.now)
+        return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, WaitsForPod(blocker, ended=True), context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.deadlines.append(rejection.retry_at)
-        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message)
-    message = asked_message(grantor, context.now)
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, Quoted(rejection.message))
+    what = AskedGrantor(grantor.asked, grantor.gives.words, context.now)
     following = _next_attempt(context, record)
-    asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, message, shown=UnitState.STARTING)
+    asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, what, shown=UnitState.STARTING)
     scaling.creates += grantor.creates(context, asked, pods.of_delegated(asked, grantor))
     return asked
 
 
-def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, waits: str, now: float) -> UnitStatusRecord:
-    """Return a unit that waits for something. How its last attempt ended comes first: it is what a reader needs most."""
+def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, wait: Sentence, now: float) -> UnitStatusRecord:
+    """Return a unit that waits for something, with how its last attempt ended."""
     ended = record.state is UnitState.BACKING_OFF or follows(record.reason, Follows.NO_FAILURE)
     cause = record.cause or (record.message if ended else "")
-    message = f"{cause}; {waits}" if cause else waits
-    return transition(record, event, now, reason, message, cause=cause)
+    return transition(record, event, now, reason, WaitsAfter(cause, wait), cause=cause)
 
 
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     event = UnitEvent.STARTED
-    return transition(_next_attempt(context, record), event, context.now, UnitReason.SCHEDULING, "its pods have been created")
+    return transition(_next_attempt(context, record), event, context.now, UnitReason.SCHEDULING, PodsCreated())
 
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
@@ -271,29 +273,28 @@ def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitSt
 def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Unpack[Changes]) -> UnitStatusRecord:
     """Return a unit that gets or loses its slice, and is otherwise as it was."""
     kept = Changes(cause=record.cause)
-    return transition(record, event, now, record.reason, record.message, **(kept | changes))
+    return transition(record, event, now, record.reason, record.sentence, **(kept | changes))
 
 
 def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
     if record.running:
-        return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, left.message)
+        return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, Quoted(left.message))
     if record.not_before is not None and context.now < record.not_before and left.waits:
         scaling.deadlines.append(record.not_before)
         return _still(record, UnitEvent.UNPLACED, context.now)
     if left.waits:
-        reason, message = _why_waits(context, scaling, left)
-        return _waits_on(record, UnitEvent.LEFT_OUT, reason, message, context.now)
-    message, said = not_needed(record, left.message)
-    return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, message, grantor_said=said)
+        return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left), context.now)
+    why, said = not_needed(record, Quoted(left.message))
+    return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, why, grantor_said=said)
 
 
-def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, str]:
-    """Return why a unit has no slice: reason and message."""
+def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, Sentence]:
+    """Return why a unit has no slice: reason and sentence."""
     refused = context.refused_pods(left.pool)
     if refused is None:
-        return left.reason, left.message
+        return left.reason, Quoted(left.message)
     scaling.barred += 1
-    return UnitReason.PODS_REFUSED, f"{left.message}; no unit of another job leaves for it: {refused.message}"
+    return UnitReason.PODS_REFUSED, NoUnitLeavesForIt(left.message, refused.message)
 
 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:
@@ -307,8 +308,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
             continue
         pool = context.pools[left.pool]
         if left.waits and (short > 0 or assigned[left.pool] < pool.learners.min):
-            reason, message = _why_waits(context, scaling, left)
-            scaling.records[left.unit] = new_unit(left.unit, left.pool, context.now, reason, message)
+            scaling.records[left.unit] = new_unit(left.unit, left.pool, context.now, *_why_waits(context, scaling, left))
             assigned[left.pool] += 1
             short -= 1
 

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.registry import chooser_of
 from diloco_operator.reconcile.observe.host_status import HostFailure
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.departure_words import LeavesSlowHost, SlowSteps
 from diloco_operator.reconcile.units.hosts import BlamedFailure, SpareSlices
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.states import State, state_of
@@ -75,14 +75,13 @@ def mark_slow(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]
 def _explained(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """Return the record with the reason for all to see, where there is no other one."""
     if is_straggler(context, record) and state_of(record) is State.TRAINING and not record.reason:
-        return transition(record, UnitEvent.SLOW, context.now, UnitReason.SLOW, _text(record))
+        return transition(record, UnitEvent.SLOW, context.now, UnitReason.SLOW, _slow_steps(record))
     return record
 
 
-def _text(record: UnitStatusRecord) -> str:
+def _slow_steps(record: UnitStatusRecord) -> SlowSteps:
     assert record.slow_since is not None, "it is a straggler"
-    since = format_timestamp(record.slow_since)
-    return f"since {since} its steps take at least half as long again as those of the other units of pool {record.pool}"
+    return SlowSteps(record.slow_since, record.pool)
 
 
 def is_straggler(context: ReconcileContext, record: UnitStatusRecord) -> bool:
@@ -99,7 +98,7 @@ def blame_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatus
             nodes = {pod.node for pod in _pods(context, record) if pod.node}
             if len(nodes) == 1:
                 failure = HostFailure(record.name, record.attempt, context.now, str(UnitReason.SLOW))
-                found.append(BlamedFailure(nodes.pop(), failure, _text(record)))
+                found.append(BlamedFailure(nodes.pop(), failure, _slow_steps(record)))
     return found
 
 
@@ -119,8 +118,8 @@ def leave_slow_hosts(context: ReconcileContext, records: Mapping[str, UnitStatus
         slices = context.observed.fleet.resolve(context.shapes[record.pool], record.slice)
         requirements = pool_requirements(context, context.pools[record.pool])
         if slices is not None and SpareSlices(context.observed.fleet, record.pool, requirements).take_for(slices):
-            message = f"{_text(record)}; it starts again on another host"
-            found[record.name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SLOW, message, slow_since=None)
+            why = LeavesSlowHost(_slow_steps(record))
+            found[record.name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SLOW, why, slow_since=None)
     return found
 
 

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from diloco.contract import HEARTBEAT
 
-from diloco_operator.api.durations import format_duration
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.kube.fields import clip
@@ -26,7 +25,33 @@ from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Quoted, Sentence
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.reconcile.units.end_words import (
+    ImageRefused,
+    JoinTimedOut,
+    NoFirstStep,
+    NoFurtherStep,
+    NotHeardFrom,
+    PauseTooLong,
+    PullTimedOut,
+    StartTimedOut,
+)
+from diloco_operator.reconcile.units.wait_words import (
+    Asked,
+    CannotStart,
+    Gated,
+    InitContainerRuns,
+    Nominated,
+    NoNodeCame,
+    NoScheduler,
+    NotLookedAt,
+    NotScheduled,
+    PodWaits,
+    PreparesPod,
+    PullsImages,
+    WaitsForPods,
+)
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
 HEARTBEATS_MISSED = 3
@@ -57,7 +82,7 @@ class NoPlace(NamedTuple):
 
     reason: UnitReason
     node: str
-    message: str
+    why: Sentence
 
 
 class Timeout(NamedTuple):
@@ -83,7 +108,7 @@ class _Wait(NamedTuple):
 
     pod: PodView
     step: StartStep
-    words: str
+    what: Sentence
     due: float | None
     """None: for as long as it takes."""
     end: End | NoPlace
@@ -120,14 +145,14 @@ def bound_at(pod: PodView, now: float) -> float | None:
     return max(pod.created, min(pod.running_since or 0.0, now))
 
 
-def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, str]:
-    """Return reason and message of an attempt whose pods do not all run yet: what the first of them waits for."""
+def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, Sentence]:
+    """Return reason and sentence of an attempt whose pods do not all run yet: what the first of them waits for."""
     since = record.since if record.since is not None else context.now
     waits = _waits(context, pods, since)
     if not waits:
-        return UnitReason.SCHEDULING, "waits for its pods"
+        return UnitReason.SCHEDULING, WaitsForPods()
     first = min(waits, key=lambda wait: list(StartStep).index(wait.step))
-    return first.step.value, f"{first.pod.name}: {first.words}"
+    return first.step.value, PodWaits(first.pod.name, first.what)
 
 
 def _has_run(pod: PodView) -> bool:
@@ -168,40 +193,35 @@ def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: f
 def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
     timeouts = context.spec.learners.timeouts
     began = between(since, pod.created, context.now, context.now)
-    limit = f"{format_duration(timeouts.schedule)} (learners.timeouts.schedule)"
     words = _clip(pod.unschedulable)
-    message = f"no scheduler bound {pod.name} to {pod.node or 'its node'} within {limit}: {words}"
+    late: Sentence = NotScheduled(pod.name, pod.node, timeouts.schedule, words)
+    what: Sentence = Quoted(words)
     due: float | None
     if startup.gated:
-        words, due = f"is held back by spec.schedulingGates: {words}", None
+        what, due = Gated(words), None
     elif startup.nominated:  # its victims take their time to end
-        words, due = f"a scheduler makes room for it: {words}", began + timeouts.schedule + timeouts.start
+        what, due = Nominated(words), began + timeouts.schedule + timeouts.start
     elif words:
         due = between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
     else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
-        words, due = "waits for a scheduler", began + timeouts.schedule + timeouts.start
-        message = (
-            f"no scheduler has looked at {pod.name} within {format_duration(timeouts.schedule + timeouts.start)} "
-            "(learners.timeouts.schedule and start); check that kube-scheduler runs, and schedulerName in the pool's template"
-        )
-    return _Wait(pod, StartStep.SCHEDULING, words, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, message))
+        limit = timeouts.schedule + timeouts.start
+        what, due, late = NotLookedAt(), began + limit, NoScheduler(pod.name, limit)
+    return _Wait(pod, StartStep.SCHEDULING, what, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, late))
 
 
 def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wait:
     """Return what a pod waits for: what its grantor says, and its node, which may not exist yet."""
-    step, words = StartStep(wait.waits), wait.words
+    step = StartStep(wait.waits)
     if wait.began is None:
-        return _Wait(pod, step, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
-    if said := context.observed.grantor_words.get(pod.name, ""):
-        words += f"; {wait.speaker} says: {_clip(said)}"
-    elif pod.unschedulable:
-        words += f"; the scheduler says: {_clip(pod.unschedulable)}"
+        return _Wait(pod, step, wait.what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", wait.what))
+    said = context.observed.grantor_words.get(pod.name, "")
+    what = Asked(wait.what, wait.speaker, _clip(said), _clip(pod.unschedulable))
     pool = context.pools.get(pod.pool)
     if pool is None:
-        return _Wait(pod, step, words, None, NoPlace(UnitReason.NOT_PROVISIONED, "", words))
-    limit = f"{format_duration(pool.provisioning.timeout)} (provisioning.timeout of pool {pool.name})"
-    message = f"no node came for {pod.name} within {limit}: {words}"
-    return _Wait(pod, step, words, wait.began + pool.provisioning.timeout, NoPlace(UnitReason.NOT_PROVISIONED, "", message))
+        return _Wait(pod, step, what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", what))
+    limit = pool.provisioning.timeout
+    late = NoNodeCame(pod.name, pool.name, limit, what)
+    return _Wait(pod, step, what, wait.began + limit, NoPlace(UnitReason.NOT_PROVISIONED, "", late))
 
 
 def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
@@ -210,11 +230,10 @@ def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup,
     words = _clip(startup.image_problem)
     began = _network_ready(context, startup, bound)
     if is_refused(startup.image_problem):
-        message = f"{pod.name} on {pod.node}: an image cannot be pulled; correct it in the pool's template, or the pull secret: {words}"
-        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, message, context.now)
-        return _Wait(pod, StartStep.PULLING, words, began + timeouts.start, end)
+        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, ImageRefused(pod.name, pod.node, words), context.now)
+        return _Wait(pod, StartStep.PULLING, Quoted(words), began + timeouts.start, end)
     grace = timeouts.pull if startup.network_at is not None and not startup.init_ran else timeouts.pull + timeouts.start
-    return _Wait(pod, StartStep.PULLING, words, began + grace, _pull_timeout(context, pod, words))
+    return _Wait(pod, StartStep.PULLING, Quoted(words), began + grace, _pull_timeout(context, pod, Quoted(words)))
 
 
 def is_refused(problem: str) -> bool:
@@ -225,9 +244,8 @@ def is_refused(problem: str) -> bool:
 
 def _prepare(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
     timeouts = context.spec.learners.timeouts
-    waits = pod.waiting if startup.seen else "the kubelet has not taken it up yet"
-    words = f"waits for volumes and network on {pod.node}" + (f" ({_clip(waits)})" if waits not in _STARTS_BY_ITSELF else "")
-    return _Wait(pod, StartStep.STARTING, words, bound + timeouts.start, _too_slow_to_start(context, pod, words))
+    what = PreparesPod(pod.node, startup.seen, "" if pod.waiting in _STARTS_BY_ITSELF else _clip(pod.waiting))
+    return _Wait(pod, StartStep.STARTING, what, bound + timeouts.start, _too_slow_to_start(context, pod, what))
 
 
 def _pull_or_start(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
@@ -235,27 +253,26 @@ def _pull_or_start(context: ReconcileContext, pod: PodView, startup: PodStartup,
     both."""
     timeouts = context.spec.learners.timeouts
     ready = _network_ready(context, startup, bound)
+    what: Sentence
     if startup.init_runs:
-        words = f"the init container {startup.init_runs} runs on {pod.node}"
-        return _Wait(pod, StartStep.STARTING, words, ready + timeouts.pull + timeouts.start, _too_slow_to_start(context, pod, words))
+        what = InitContainerRuns(startup.init_runs, pod.node)
+        return _Wait(pod, StartStep.STARTING, what, ready + timeouts.pull + timeouts.start, _too_slow_to_start(context, pod, what))
     if pod.waiting.partition(": ")[0] not in _STARTS_BY_ITSELF:
-        words = f"its container cannot start on {pod.node}: {_clip(pod.waiting)}"
-        return _Wait(pod, StartStep.STARTING, words, ready + timeouts.start, _too_slow_to_start(context, pod, words))
-    words = f"pulls its images on {pod.node}"
+        what = CannotStart(pod.node, _clip(pod.waiting))
+        return _Wait(pod, StartStep.STARTING, what, ready + timeouts.start, _too_slow_to_start(context, pod, what))
+    what = PullsImages(pod.node)
     grace = timeouts.pull + (timeouts.start if startup.init_ran else 0.0)
-    return _Wait(pod, StartStep.PULLING, words, ready + grace, _pull_timeout(context, pod, words))
+    return _Wait(pod, StartStep.PULLING, what, ready + grace, _pull_timeout(context, pod, what))
 
 
-def _pull_timeout(context: ReconcileContext, pod: PodView, words: str) -> End:
-    limit = format_duration(context.spec.learners.timeouts.pull)
-    message = f"the images of {pod.name} were not pulled within {limit} (learners.timeouts.pull): {words}"
-    return End(EndKind.FAILURE, UnitReason.PULL_TIMEOUT, message, context.now, leave_slice=True)
+def _pull_timeout(context: ReconcileContext, pod: PodView, wait: Sentence) -> End:
+    why = PullTimedOut(pod.name, context.spec.learners.timeouts.pull, wait)
+    return End(EndKind.FAILURE, UnitReason.PULL_TIMEOUT, why, context.now, leave_slice=True)
 
 
-def _too_slow_to_start(context: ReconcileContext, pod: PodView, words: str) -> End:
-    limit = format_duration(context.spec.learners.timeouts.start)
-    message = f"{pod.name} was not ready to run within {limit} (learners.timeouts.start): {words}"
-    return End(EndKind.FAILURE, UnitReason.START_TIMEOUT, message, context.now, leave_slice=True)
+def _too_slow_to_start(context: ReconcileContext, pod: PodView, wait: Sentence) -> End:
+    why = StartTimedOut(pod.name, context.spec.learners.timeouts.start, wait)
+    return End(EndKind.FAILURE, UnitReason.START_TIMEOUT, why, context.now, leave_slice=True)
 
 
 def _network_ready(context: ReconcileContext, startup: PodStartup, bound: float) -> float:
@@ -276,9 +293,8 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: fl
         return Timeout()
     limit = context.spec.learners.timeouts.join
     began = context.now if record.state is UnitState.STARTING else max(since, min(context.syncer_since, context.now))
-    message = f"its pods run, but it did not join the syncer within {format_duration(limit)} (learners.timeouts.join); see its log"
     if context.now >= began + limit:
-        return Timeout(End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, message, context.now))
+        return Timeout(End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, JoinTimedOut(limit), context.now))
     return Timeout(due=began + limit)
 
 
@@ -290,35 +306,27 @@ def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) 
     # A syncer that has just restarted has heard nothing for long, which is not the learner's fault.
     since_syncer = report.received_at - context.syncer_since
     ends = [
-        (report.received_at - quiet + limit, message)
-        for seconds, limit, message in _silences(context, seen)
+        (report.received_at - quiet + limit, why)
+        for seconds, limit, why in _silences(context, seen)
         if (quiet := min(seconds, since_syncer)) > 0
     ]
     if not ends:
         return Timeout()
-    due, message = min(ends, key=lambda each: each[0])
+    due, why = min(ends, key=lambda each: each[0])
     if report.received_at >= due:
-        return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, message, context.now))
+        return Timeout(End(EndKind.FAILURE, UnitReason.STALLED, why, context.now))
     return Timeout(due=due if due > context.now else None)
 
 
-def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, str]]:
+def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, Sentence]]:
     """Yield what a unit has not done for long: (for how many seconds, how many it may, what to say when they are over)."""
     learners = context.spec.learners
-    stall = learners.stall_timeout
-    stall_words = f"{format_duration(stall)} (learners.stallTimeout)"
+    stall, first_step = learners.stall_timeout, learners.timeouts.first_step
     alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard
-    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), f"the syncer has not heard from it for {stall_words}"
+    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), NotHeardFrom(stall)
     if seen.pause:
-        message = f"its program paused for longer than it had said ({seen.pause}); raise at_most in session.paused"
-        yield quiet, max(stall, quiet + seen.pause_left), message
+        yield quiet, max(stall, quiet + seen.pause_left), PauseTooLong(seen.pause)
     elif not seen.local_step:
-        limit = f"{format_duration(learners.timeouts.first_step)} (learners.timeouts.firstStep)"
-        message = f"its process is alive, but did not take its first step within {limit}; see its log"
-        yield quiet, max(stall, learners.timeouts.first_step), message
+        yield quiet, max(stall, first_step), NoFirstStep(first_step)
     else:
-        message = (
-            f"its process is alive, but took no step for {stall_words}: training hangs, or the program does something else for so long, "
-            "which session.paused announces"
-        )
-        yield quiet, stall, message
+        yield quiet, stall, NoFurtherStep(stall)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import NOTHING, Sentence
 from diloco_operator.reconcile.units.states import ATTEMPT, ENDED_IN_FAILURE, IDLE, LIVES, OVER, PENDING, STARTS, State, state_of
 
 
@@ -226,20 +227,21 @@ def transition(
     event: UnitEvent,
     now: float,
     reason: str = "",
-    message: str = "",
+    why: Sentence = NOTHING,
     *,
     shown: UnitState | None = None,
     since: float | None = None,
     **changes: Unpack[Changes],
 ) -> UnitStatusRecord:
-    """Return the record after an event. `reason` and `message`: why it is in its new state. `shown`: its new `state`, where the event has
-    several. `since`: when it entered that; None: now, or as before if `state` stays. Raises ImpossibleTransitionError."""
+    """Return the record after an event. `reason` and `why`: why it is in its new state, which is put into words here. `shown`: its new
+    `state`, where the event has several. `since`: when it entered that; None: now, or as before if `state` stays. Raises
+    ImpossibleTransitionError."""
     row = event.row
     to = record.state if row.stays else shown if shown is not None else _shown(event)
     if since is None:
         since = record.since if to is record.state and record.since is not None else now
     fields: dict[str, Any] = {**_WIPED[event], **({"ended_attempt": record.attempt} if row.ends else {}), **changes}
-    found = record._replace(**fields, state=to, reason=reason, message=message, since=since)
+    found = record._replace(**fields, state=to, reason=reason, message=why.words(), since=since)
     before, after = state_of(record), state_of(found)
     if before not in row.before or after not in row.after:
         raise ImpossibleTransitionError(
@@ -269,6 +271,6 @@ _WIPED: Mapping[UnitEvent, Mapping[str, Any]] = {
 """Fields that an event sets back. What its caller gives comes after."""
 
 
-def new_unit(name: str, pool: str, now: float, reason: str = "", message: str = "") -> UnitStatusRecord:
+def new_unit(name: str, pool: str, now: float, reason: str = "", why: Sentence = NOTHING) -> UnitStatusRecord:
     """Return the record of a unit that had none."""
-    return UnitStatusRecord(name, pool, UnitState.PENDING, reason=reason, message=message, since=now)
+    return UnitStatusRecord(name, pool, UnitState.PENDING, reason=reason, message=why.words(), since=now)

@@ -24,6 +24,7 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, State, state_of
 from diloco_operator.reconcile.units.timeouts import NoPlace
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
+from diloco_operator.reconcile.units.wait_words import NodeTaken, PausesAfter, SliceGivenUp
 
 
 def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> NoPlace | None:
@@ -41,8 +42,7 @@ def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequen
             others = (use for use in others if has_accelerators(use.requests.devices))
         first = min(others, key=_created, default=None)
         if first is not None and _created(first) < (pod.created, pod.uid):
-            message = f"{first}, a learner of another operator, was created before {pod.name} and is on its node {pod.node}"
-            return NoPlace(UnitReason.NODE_TAKEN, pod.node, message)
+            return NoPlace(UnitReason.NODE_TAKEN, pod.node, NodeTaken(first, pod.name, pod.node))
     return None
 
 
@@ -55,16 +55,15 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
     slices."""
     in_a_row = record.unschedulable + 1
     not_before = context.now + _pause(context, record, in_a_row)
-    times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
     withdrawn = why.reason in State.COOLING_DOWN.row.reasons
-    words = f"attempt {record.attempt} {'was withdrawn' if withdrawn else 'gave its slice up'}{times}: {why.message}"
+    given_up = SliceGivenUp(record.attempt, withdrawn, in_a_row, why.why)
     return transition(
         record,
         UnitEvent.GAVE_UP_SLICE,
         context.now,
         why.reason,
-        f"{words}; the next one starts at {format_timestamp(not_before)}",
-        grantor_said=words if withdrawn else "",
+        PausesAfter(given_up, not_before),
+        grantor_said=given_up.words() if withdrawn else "",
         not_before=not_before,
         unschedulable=in_a_row,
     )

@@ -6,6 +6,8 @@ from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.pods import exits
 from builders.stage import Stage
+from diloco.contract import Exit
+from diloco_operator.api.names import ANNOTATION_FOLDER
 
 
 def test_too_few_units_for_the_quorum_are_counted() -> None:
@@ -37,3 +39,13 @@ def test_pod_that_failed_without_a_reason_says_so() -> None:
     pod["status"] = {"phase": "Failed"}
     stage.step()
     assert "the pod bytes-lm-v5p-0-a1-0 failed (the kubelet gives no reason)" in stage.unit("v5p-0")["lastFailure"]
+
+
+def test_failed_job_without_a_snapshot_names_the_folder_of_its_claim() -> None:
+    """As under `diloco up`."""
+    stage = Stage(a_job().with_learners(1, 1).with_pool(max=1), a_tpu_node("tpu-0")).train()
+    stage.children["PersistentVolumeClaim"]["metadata"]["annotations"][ANNOTATION_FOLDER] = "/home/me/volumes/bytes-lm-syncer"
+    exits(stage.syncer, Exit.BAD_CONTRACT, stage.now)
+    stage.syncer["status"]["containerStatuses"][0]["restartCount"] = 1
+    stage.settle()
+    assert stage.condition("Failed")["message"].endswith(". No snapshot is known in /home/me/volumes/bytes-lm-syncer")

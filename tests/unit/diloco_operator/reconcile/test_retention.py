@@ -155,6 +155,19 @@ def test_field_has_its_effect_on_a_job_that_is_over_and_the_message_follows(befo
     assert stage.status["observedGeneration"] == stage.job["metadata"]["generation"]
 
 
+def test_message_of_the_end_follows_from_fields_whatever_it_says() -> None:
+    """A status that is too long has shortened messages."""
+    stage = complete(a_stage().train())
+    stage.condition("Complete")["message"] = "100 of 100 steps, 64…"
+    set_retain(stage, "Keep")
+    stage.settle()
+    assert stage.status["endedWith"] == "100 of 100 steps, 64000 tokens"
+    assert stage.condition("Complete")["message"] == (
+        f"100 of 100 steps, 64000 tokens. The model is in claim bytes-lm-syncer, {PATH} (safetensors); the claim stays when the job is "
+        "deleted (syncer.storage.retain: Keep)"
+    )
+
+
 @pytest.mark.parametrize(("before", "after"), [("Delete", "Keep"), ("Keep", "Delete")])
 def test_time_to_live_deletes_the_job_only_when_the_claim_is_seen_as_the_spec_wants_it(before: str, after: str) -> None:
     """The field changes while no operator runs, and the time is up when one comes back."""

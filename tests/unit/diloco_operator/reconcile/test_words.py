@@ -25,7 +25,6 @@ _LEFT_OUT |= {"test_certificates", "test_pods", "test_node_ends"}
 _LARGE = "tests/unit/diloco_operator/reconcile/test_bad_hosts.py::test_large_job_with_a_bad_program_ends_too"
 _NOWHERE = {
     "its nodes ({where}) did not become a slice",
-    "(provisioning.timeout of pool {record.pool})",
     "'waits for its pods'",
     "'its node'",
     "'the autoscaler'",

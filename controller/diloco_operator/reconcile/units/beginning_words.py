@@ -1,9 +1,11 @@
-"""What is said of how a unit's process came to its state. Pure.
+"""How a unit's process came to its state, in words. Pure.
 
 See docs/decisions/0251-choice-of-a-donor.md.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from diloco_operator.report import Recovery, RecoveryPhase
 
@@ -28,11 +30,14 @@ def began_with(recovery: Recovery | None) -> str:
     return f"{state}; {took}" if took else state
 
 
-def taking(recovery: Recovery | None) -> str:
-    """Return what a process that has the parameters waits for; "": for no state."""
-    if recovery is None or recovery.phase is RecoveryPhase.OVER:
-        return ""
-    if recovery.phase is RecoveryPhase.COPYING:
-        return f"connected, takes the optimizer's state of unit {recovery.unit}"
-    failed = f"; before, {recovery.why}" if recovery.why else ""
-    return f"connected, waits until a unit can give it the optimizer's state{failed}"
+@dataclass(frozen=True, slots=True)
+class TakesState:
+    """A process that has the parameters waits for the state of a peer, or copies it."""
+
+    recovery: Recovery
+
+    def words(self) -> str:
+        if self.recovery.phase is RecoveryPhase.COPYING:
+            return f"connected, takes the optimizer's state of unit {self.recovery.unit}"
+        failed = f"; before, {self.recovery.why}" if self.recovery.why else ""
+        return f"connected, waits until a unit can give it the optimizer's state{failed}"
