@@ -1,0 +1,195 @@
+"""What the streams of learners bring: each event goes to the part of the syncer that it concerns. One message can harm its sender only.
+
+Only the engine's task uses it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from diloco.protocol.diloco_pb2 import Alive, Refused, ToLearner
+from diloco.protocol.diloco_pb2 import Work as WorkMessage
+from diloco.protocol.framing import Transfer
+from diloco.syncer.job.answers import Answers
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.farewell import Farewell
+from diloco.syncer.job.membership import Membership
+from diloco.syncer.job.ranks import not_of_rank
+from diloco.syncer.job.recoveries import Recoveries
+from diloco.syncer.job.work import Lease, Work
+from diloco.syncer.reporting.history import History
+from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT, UnitStatsTable
+from diloco.syncer.snapshots.ending import JobEnding
+from diloco.syncer.snapshots.tape_writer import TapeWriter
+from diloco.syncer.streams.changes import Changes
+from diloco.syncer.streams.peer import (
+    WITHOUT_SLOT,
+    AliveReceived,
+    ByeReceived,
+    EvaluationReceived,
+    HelloReceived,
+    Peer,
+    PortionReceived,
+    ProgressReported,
+    ProtocolViolation,
+    PushDecoded,
+    PushOffered,
+    SeedReceived,
+    StreamEvent,
+    StreamLost,
+    WorkRequested,
+)
+from diloco.syncer.streams.sessions import Rejected, UnitSession
+from diloco.wording import one_line
+
+_log = logging.getLogger(__name__)
+
+
+class LearnerEvents:
+    """Takes the events of streams. `now` is in seconds on the engine's clock."""
+
+    def __init__(
+        self,
+        exchanges: Exchanges,
+        membership: Membership,
+        answers: Answers,
+        work: Work,
+        recoveries: Recoveries,
+        tape: TapeWriter,
+        unit_stats: UnitStatsTable,
+        changes: Changes,
+        ending: JobEnding,
+        history: History,
+        farewell: Farewell,
+        on_seeded: Callable[[], None],
+    ) -> None:
+        """Prepare to take events; `on_seeded` is called once the job has its first parameters."""
+        self._exchanges = exchanges
+        self._membership = membership
+        self._answers = answers
+        self._work = work
+        self._recoveries = recoveries
+        self._tape = tape
+        self._unit_stats = unit_stats
+        self._changes = changes
+        self._ending = ending
+        self._history = history
+        self._farewell = farewell
+        self._on_seeded = on_seeded
+
+    async def take(self, event: StreamEvent, now: float) -> None:
+        """Handle the event of a stream. What it raises refuses its unit, of which nothing stays but contributions that were accepted."""
+        peer = event.peer
+        try:
+            await self._handle_of_stream(peer, event, now)
+        except Exception as error:  # noqa: BLE001 - a defect that one message has shown; `fail` logs it
+            self._membership.fail(peer, _name(event), error, now)
+        self._answers.release(event)
+        if not isinstance(event, WITHOUT_SLOT):
+            peer.slots.release()
+
+    async def _handle_of_stream(self, peer: Peer, event: StreamEvent, now: float) -> None:
+        if isinstance(event, HelloReceived):
+            self._membership.join(peer, event.hello, event.owned, now)
+            if peer.joining is None:
+                peer.join_decided.set()
+            if peer.rank:
+                self._take_up_progress(peer.leader, now)
+        elif isinstance(event, StreamLost):
+            self._membership.stream_lost(peer, event.why, now)
+        elif peer.session is not None:
+            rejected = not_of_rank(peer, peer.session, event) or await self._handle(peer, peer.session, event, now)
+            if rejected is not None:
+                self._membership.refuse(peer, rejected, now)
+        elif isinstance(event, ProtocolViolation):
+            self._membership.refuse_stream(peer, Rejected(Refused.PROTOCOL, event.why), now)
+
+    async def _handle(self, peer: Peer, session: UnitSession, event: StreamEvent, now: float) -> Rejected | None:
+        """Handle the event of a joined learner. Not None: the learner must be refused."""
+        match event:
+            case ProgressReported():
+                return self._progress_reported(peer, session, now)
+            case SeedReceived():
+                return await self._seed_received(peer, session, event.transfer, now)
+            case PushOffered() | PortionReceived() | PushDecoded():
+                return self._answers.take(session, event, now)
+            case WorkRequested():
+                if why := self._work.too_many(session):
+                    return Rejected(Refused.PROTOCOL, why)
+                self._send_leases(peer, session, list(self._work.lease(session, event.samples)))
+            case EvaluationReceived():
+                self._evaluation_received(session, event)
+            case AliveReceived():
+                self._alive(session, event.alive, now)
+                if self._recoveries.heard(peer, session, event.alive, now):
+                    self._changes.notify()
+            case ByeReceived():
+                self._membership.bye(peer, session, event.bye, now)
+            case ProtocolViolation():
+                return Rejected(Refused.PROTOCOL, event.why)
+        return None
+
+    def _send_leases(self, peer: Peer, session: UnitSession, leases: Sequence[Lease]) -> None:
+        """Once they are written: the next process must know of each that a learner has."""
+
+        def send() -> None:
+            if peer.session is session:
+                for lease, start, end in leases:
+                    peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
+
+        self._tape.after_notes(send)
+
+    def _take_up_progress(self, leader: Peer, now: float) -> None:
+        """Count what the leader has reported, once all ranks are there."""
+        if leader.session is not None and (rejected := self._progress_reported(leader, leader.session, now)):
+            self._membership.refuse(leader, rejected, now)
+
+    def _progress_reported(self, peer: Peer, session: UnitSession, now: float) -> Rejected | None:
+        if not peer.complete:
+            return None  # the newest report waits for all ranks: without them the unit is not asked and not waited for
+        progress, peer.progress = peer.progress, None
+        if progress is None:
+            return None
+        if rejected := self._exchanges.progress(session, progress, now):
+            return rejected
+        stats = self._unit_stats.of(session.unit)
+        stats.own_data, stats.seen = progress.own_data, progress.t
+        if stats.progressed(progress.local_step, progress.step_seconds, progress.loss, progress.tokens_done, now):
+            self._changes.notify()
+        return None
+
+    def _alive(self, session: UnitSession, alive: Alive, now: float) -> None:
+        if alive.finish and self._exchanges.seeded and self._farewell.finished_at is None:
+            self._ending.finish(session.unit, alive.finish, self._exchanges.t)
+        self._exchanges.alive(session.unit, now)
+        stats = self._unit_stats.of(session.unit)
+        if alive.holds_parameters and not stats.holds_parameters:
+            stats.holds_parameters = True
+            self._changes.notify()
+        pause = one_line(alive.pause, MOST_PAUSE_TEXT)
+        if stats.alive(alive.local_step, pause, alive.pause_left, now):
+            self._exchanges.paused(session.unit, stats.paused_until or now, now)
+            _log.info("unit %s %s", session.unit, f"pauses for at most {alive.pause_left:.0f} s: {pause}" if pause else "goes on")
+            self._changes.notify()
+
+    async def _seed_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> Rejected | None:
+        seeded = await self._exchanges.seed(peer, session, transfer, now)
+        if isinstance(seeded, Rejected):
+            return seeded
+        if seeded and self._exchanges.core is not None:
+            self._tape.note("seed", unit=session.unit)
+            self._on_seeded()
+            self._changes.notify()
+        return None
+
+    def _evaluation_received(self, session: UnitSession, event: EvaluationReceived) -> None:
+        core = self._exchanges.core
+        evaluation = event.evaluation
+        if core is not None and self._history.evaluated(core, session.unit, evaluation):
+            self._changes.notify()
+
+
+def _name(event: StreamEvent) -> str:
+    """Return what the event brings, in the words of the wire."""
+    return type(event).__name__.removesuffix("Received").removesuffix("Reported").removesuffix("Requested")

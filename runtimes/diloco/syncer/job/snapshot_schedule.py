@@ -1,0 +1,90 @@
+"""When a snapshot of the job is due, and what of the tape it takes the place of.
+
+Only the engine's task uses it. See docs/decisions/0247-commit-records.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from diloco.algorithm.core import Core
+from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
+from diloco.syncer.snapshots.writer import DurableSnapshot, SnapshotData, SnapshotWriter
+
+LEAST_VALUES = 64 << 20
+"""Bytes of values that the tape of a small model may hold."""
+ARRAYS_OF_SNAPSHOT = 2
+"""A snapshot holds value and momentum, and remainders with int4."""
+
+
+class SnapshotSchedule:
+    """Writes snapshots of the job's state, one at a time."""
+
+    def __init__(
+        self,
+        snapshots: SnapshotWriter,
+        tape: TapeWriter,
+        data: Callable[[Core, Position], SnapshotData],
+        core: Core | None,
+        *,
+        due: bool,
+        then: Callable[[], None],
+    ) -> None:
+        """Prepare to write; `data` gives the state of the job, `core` is the one that it begins with. `due`: one is due at once. `then` is
+        called after each attempt in the background."""
+        self._snapshots = snapshots
+        self._tape = tape
+        self._data = data
+        self._then = then
+        self._due = due
+        self._most_values = _most_values(core)
+        self._tape_was_lost = False
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    def request(self) -> None:
+        """Let the next `write` begin a snapshot."""
+        self._due = True
+
+    def settle(self) -> None:
+        """Let none be due: what is on the volume is all that there will be."""
+        self._due = False
+
+    def write(self, core: Core) -> None:
+        """Begin the snapshot that is due. While one is being written, wait, and then take the state of that moment: a state that waits for
+        the writer would hold a second model in memory."""
+        if self._tape.lost and not self._tape_was_lost:
+            self._due = True  # merges are written again after it
+        self._tape_was_lost = self._tape.lost
+        if core.seeded and self._tape.bytes > self._most_values:
+            self._due = True  # the volume holds no more than that besides snapshots
+        if self._due and not self._snapshots.busy:
+            self._due = False
+            self._most_values = _most_values(core)
+            position, before = self._tape.begin_snapshot(), self._snapshots.newest
+            self._snapshots.begin(self._data(core, position), lambda: self._written(position, before))
+
+    def _written(self, position: Position, before: DurableSnapshot | None) -> None:
+        """Note that the attempt to write one is over. `before`: the newest one until then."""
+        ended = asyncio.create_task(self._tape.snapshot_ended(position, durable=self._snapshots.newest is not before), name="tape-retire")
+        self._retiring.add(ended)  # an event loop holds its tasks weakly
+        ended.add_done_callback(self._retiring.discard)
+        self._then()
+
+    async def save(self, core: Core) -> bool:
+        """Write a snapshot now. True: it is durable."""
+        position = self._tape.begin_snapshot()
+        durable = await self._snapshots.save(self._data(core, position))
+        await self._tape.snapshot_ended(position, durable=durable)
+        return durable
+
+    async def close_tape(self) -> None:
+        """Close the tape once nothing of it is being retired any more."""
+        await asyncio.gather(*self._retiring)
+        await self._tape.close()
+
+
+def _most_values(core: Core | None) -> int:
+    """Return how many bytes of values the tape may hold before a snapshot takes their place: as many as that has."""
+    size = sum(fragment.size for fragment in core.fragments) if core is not None else 0
+    return max(LEAST_VALUES, ARRAYS_OF_SNAPSHOT * 4 * size)
