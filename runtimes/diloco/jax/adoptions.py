@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from diloco.jax.own_mesh import beside_the_mesh
-from diloco.learner.lasting import Lasting
+from diloco.learner.overwrite_detector import OverwriteDetector
 
 SAMPLE = 4096
 """Elements of an adopted leaf that are looked at. One that stacks layers may have adopted one of them."""
@@ -44,20 +44,20 @@ class Adoptions:
         """Compile what it runs for leaves of these shapes and types."""
         for leaf in {(one.shape, str(one.dtype), one.sharding): one for one in leaves}.values():
             _some(leaf.addressable_shards[0].data, np.uint8(0))
-        self._lasting = Lasting()
+        self._overwrites = OverwriteDetector()
         self._open: list[_Sample] = []
         self._done: deque[_Sample] = deque()
 
     @beside_the_mesh
     def adopted(self, before: Mapping[str, jax.Array], adopted: Mapping[str, jax.Array]) -> None:
         """Note that leaves are overwritten: by path what they were, and what they are. The largest of them is looked at."""
-        if self._lasting.looks and adopted:
+        if self._overwrites.looks and adopted:
             path = max(adopted, key=lambda path: adopted[path].size)
             sample = _Sample(path)
             sample.take(before[path])
             sample.take(adopted[path])
             self._open.append(sample)
-        self._lasting.adopted()
+        self._overwrites.adopted()
 
     @beside_the_mesh
     def stepped(self, leaves: Mapping[str, jax.Array]) -> None:
@@ -69,7 +69,7 @@ class Adoptions:
         self._open = [sample for sample in self._open if len(sample.values) < 4]
         while self._done and self._done[0].values[-1].is_ready():  # type: ignore[attr-defined]  # its stub lacks it
             sample = self._done.popleft()
-            self._lasting.judge(sample.path, *(np.asarray(values) for values in sample.values))
+            self._overwrites.judge(sample.path, *(np.asarray(values) for values in sample.values))
 
 
 @jax.jit

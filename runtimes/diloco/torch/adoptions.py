@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from diloco.learner.lasting import Lasting
+from diloco.learner.overwrite_detector import OverwriteDetector
 from diloco.torch.places import Place, local
 
 SAMPLE = 256
@@ -46,12 +46,12 @@ class Adoptions:
         """The candidates of the fragment that is adopted now."""
         self._keys: dict[str, list[Any]] = {}
         """By parameter, where in its optimizer's state masters are; there is no entry while the state is empty."""
-        self._lasting = Lasting()
+        self._overwrites = OverwriteDetector()
 
     def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
         """Prepare to overwrite `target`, a place in a parameter's memory. Call the result afterwards."""
         masters = self._masters(name, parameter, place, target)
-        looked_at = self._lasting.looks  # each costs the host a wait for the device
+        looked_at = self._overwrites.looks  # each costs the host a wait for the device
         where = _some_of(target) if looked_at else ()
         before = target[where].float() if looked_at else None
 
@@ -66,7 +66,7 @@ class Adoptions:
 
     def adopted(self) -> None:
         """Look at the largest parameter of a fragment again, of which all were overwritten."""
-        self._lasting.adopted()
+        self._overwrites.adopted()
         if self._candidates:
             self._open.append(max(self._candidates, key=lambda sample: sample.elements))
             self._candidates.clear()
@@ -81,7 +81,7 @@ class Adoptions:
         self._open = [sample for sample in self._open if len(sample.later) < 2]
         for sample in done:
             before, adopted, *after = (value.cpu().numpy() for value in (sample.before, sample.adopted, *sample.later))
-            self._lasting.judge(sample.name, before, adopted, *after)
+            self._overwrites.judge(sample.name, before, adopted, *after)
 
     def _masters(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> list[torch.Tensor]:
         """Return the same place in tensors of its optimizer's state that the parameter is a rounded copy of."""

@@ -15,8 +15,8 @@ from builders.exchange import PROGRAMS, Place, Processes, job_file, training
 from diloco.canonical import Canonical
 from diloco.contract import Exit
 from diloco.jax import TreeStore
-from diloco.learner.lasting import FIRST, LOST
 from diloco.learner.loop_check import LoopError
+from diloco.learner.overwrite_detector import FIRST, LOST
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 type Params = dict[str, jax.Array]

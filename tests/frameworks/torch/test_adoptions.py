@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from diloco.learner.lasting import FIRST, LOST
 from diloco.learner.loop_check import LoopError
+from diloco.learner.overwrite_detector import FIRST, LOST
 from diloco.torch.adoptions import Adoptions
 from diloco.torch.store import ModuleStore
 from torch import nn

@@ -18,7 +18,7 @@ LOST = 3
 """So many adoptions in a row that do not last are no chance."""
 
 
-class Lasting:
+class OverwriteDetector:
     """What the adoptions of one program showed so far."""
 
     def __init__(self) -> None:
