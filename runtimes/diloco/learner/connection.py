@@ -24,6 +24,7 @@ from diloco.algorithm.fragments import Fragment
 from diloco.contract import Exit, learner_identity
 from diloco.learner.ahead import StagedAhead
 from diloco.learner.broadcasts import Broadcasts, Whole
+from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Finished, Inbox, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
@@ -31,7 +32,6 @@ from diloco.learner.peers import NoPeers, Peers
 from diloco.learner.push_coding import push_chunks, seed_chunks
 from diloco.learner.reconnect import reconnect_delay
 from diloco.learner.remainders import Remainders
-from diloco.learner.standing import Standing
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
@@ -90,7 +90,7 @@ class Connection:
         self._remainders = Remainders()
         self._ahead = StagedAhead()
         self._peers = peers or NoPeers()
-        self._standing = Standing(self._peers.message)
+        self._heartbeat_state = HeartbeatState(self._peers.message)
         self._incarnation = b""
         self._epoch = 0
         self._leased = 0
@@ -111,24 +111,24 @@ class Connection:
 
     def progress(self, generation: int, progress: Progress) -> None:
         """Report a local step. Dropped while there is no stream, and if `generation` is over."""
-        self._standing.stepped(progress.local_step)
+        self._heartbeat_state.stepped(progress.local_step)
         with self._lock:
             if self._outbox is not None and generation == self._generation:
                 self._outbox.progress(progress)
 
     def paused(self, reason: str, at_most: float) -> None:
         """Note that the program takes no steps for at most so many seconds; "": it goes on. Each stream says so again."""
-        self._standing.paused(reason, at_most)
+        self._heartbeat_state.paused(reason, at_most)
         self.tell_standing()
 
     def holds_parameters(self) -> None:
         """Note that the model holds the job's parameters. Each stream says so again."""
-        self._standing.holds_parameters()
+        self._heartbeat_state.holds_parameters()
         self.tell_standing()
 
     def finish(self, reason: str) -> None:
         """Note that the program wants the job to end. Each stream says so again."""
-        self._standing.finish(reason)
+        self._heartbeat_state.finish(reason)
         self.tell_standing()
 
     def tell_standing(self) -> None:
@@ -264,7 +264,7 @@ class Connection:
     def _stream(self) -> tuple[bool, str | None]:
         """Run one stream to its end: (whether a Welcome came, why it ended). None in place of the reason: do not reconnect."""
         welcomed = False
-        alive = None if self._hello.rank else self._standing.message
+        alive = None if self._hello.rank else self._heartbeat_state.message
         outbox = Outbox(FromLearner(hello=self._make_hello()), self._overlap_steps, alive=alive)
         assembler = Assembler(self._expected_bytes)
         try:

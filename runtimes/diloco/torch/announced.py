@@ -9,8 +9,8 @@ import functools
 from collections.abc import Callable
 from typing import Final
 
+from diloco.learner.heartbeat_state import check_pause
 from diloco.learner.session import Session
-from diloco.learner.standing import check_pause
 
 LONGEST_PAUSE: Final = 3600.0
 """Seconds. What a framework does between two steps may take so long, unless its program says another time."""

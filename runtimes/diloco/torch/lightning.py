@@ -22,8 +22,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
+from diloco.learner.heartbeat_state import check_pause
 from diloco.learner.session import Session
-from diloco.learner.standing import check_pause
 from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
 

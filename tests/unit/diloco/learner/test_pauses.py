@@ -10,22 +10,22 @@ from builders.scripted_connection import ScriptedSession
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
 from builders.stepped_learner import Learner
 from diloco.contract import MOST_PAUSE
+from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Welcomed
-from diloco.learner.standing import Standing
 from diloco.protocol.diloco_pb2 import Alive
 
 
 def test_a_pause_is_told_with_what_is_left_of_it_and_does_not_end_by_itself() -> None:
     now = 100.0
-    standing = Standing(now=lambda: now)
-    standing.stepped(7)
-    standing.paused("evaluation", 60.0)
+    state = HeartbeatState(now=lambda: now)
+    state.stepped(7)
+    state.paused("evaluation", 60.0)
     now = 130.0
-    assert standing.message() == Alive(local_step=7, pause="evaluation", pause_left=30.0)
+    assert state.message() == Alive(local_step=7, pause="evaluation", pause_left=30.0)
     now = 500.0
-    assert standing.message() == Alive(local_step=7, pause="evaluation", pause_left=0.0)
-    standing.paused("", 0.0)
-    assert standing.message() == Alive(local_step=7)
+    assert state.message() == Alive(local_step=7, pause="evaluation", pause_left=0.0)
+    state.paused("", 0.0)
+    assert state.message() == Alive(local_step=7)
 
 
 def test_a_session_tells_its_pauses_and_the_outer_one_again_after_an_inner_one() -> None:

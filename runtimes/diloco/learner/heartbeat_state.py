@@ -28,7 +28,7 @@ def check_pause(reason: str, at_most: float) -> None:
         raise ValueError(f"at_most must be a number of seconds above 0 and at most {MOST_PAUSE:.0f}, a day, not {at_most}")
 
 
-class Standing:
+class HeartbeatState:
     """Written by the training thread and read by the sending one: each value is replaced as a whole."""
 
     def __init__(self, recovery: Callable[[], Recovery | None] = lambda: None, now: Callable[[], float] = time.monotonic) -> None:
