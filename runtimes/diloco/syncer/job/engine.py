@@ -30,12 +30,12 @@ from diloco.syncer.job.answers import Answers
 from diloco.syncer.job.awake import TICK
 from diloco.syncer.job.donors import Donors
 from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.job.farewell import Farewell
 from diloco.syncer.job.learner_events import LearnerEvents
 from diloco.syncer.job.membership import Membership
 from diloco.syncer.job.payloads import Payloads
 from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.restore import RestoredState, snapshot_data
+from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
@@ -129,7 +129,7 @@ class Engine:
         self._history = History(state.losses, state.evaluations, state.work.ledger, state.unit_stats, events)
         self._stopping = asyncio.Event()
         found_over = state.core is not None and is_over(training, state.ending, state.core.t, state.work.ledger.tokens)
-        self.farewell = Farewell(
+        self.shutdown_grace = ShutdownGrace(
             config.timeouts, self._peers, self._sessions, state.unit_stats, continued_at=continued_at, began_finished=found_over
         )
         self._schedule = SnapshotSchedule(
@@ -152,7 +152,7 @@ class Engine:
             changes,
             self._ending,
             self._history,
-            self.farewell,
+            self.shutdown_grace,
             on_seeded=self._schedule.request,
         )
 
@@ -315,12 +315,12 @@ class Engine:
         await self._schedule.close_tape()
 
     def _over(self) -> bool:
-        until = self.farewell.until
+        until = self.shutdown_grace.until
         return until is not None and self._clock() >= until
 
     def _timeout(self) -> float:
         now = self._clock()
-        wakes = [self._sessions.wake_at(), self.farewell.until, self.exchanges.wake_at(now)]
+        wakes = [self._sessions.wake_at(), self.shutdown_grace.until, self.exchanges.wake_at(now)]
         return max(0.0, min([now + TICK, *(at for at in wakes if at is not None)]) - now)
 
     def _disconnect(self) -> None:
@@ -335,8 +335,8 @@ class Engine:
         core = self.exchanges.core
         if core is None or not core.seeded:
             return RunOutcome.DRAINED
-        self._history.end(core, self._clock(), began_finished=self.farewell.began_finished)
-        durable = self._snapshots.snapshot_t == core.t and self.farewell.finished_at is not None and not self._history.evaluated_anew
+        self._history.end(core, self._clock(), began_finished=self.shutdown_grace.began_finished)
+        durable = self._snapshots.snapshot_t == core.t and self.shutdown_grace.finished_at is not None and not self._history.evaluated_anew
         while not durable:
             durable = await self._schedule.save(core)
             if durable or self._stopping.is_set():
@@ -344,7 +344,7 @@ class Engine:
             _log.error("the final snapshot is written again in %.0f s", self._config.timeouts.final_retry)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), self._config.timeouts.final_retry)
-        if self.farewell.finished_at is None or not durable:
+        if self.shutdown_grace.finished_at is None or not durable:
             return RunOutcome.DRAINED
         for _ in range(_FINAL_COPIES):  # the last snapshot has no next one that would bring its copy
             if self._stopping.is_set() or await self._snapshots.copy():
@@ -402,8 +402,8 @@ class Engine:
 
     def _finish(self, core: Core) -> None:
         _log.info("outer step %d of %d is reached", core.t, self._config.job.training.steps)
-        self.farewell.finished_at = self._clock()
-        if self.farewell.began_finished:
+        self.shutdown_grace.finished_at = self._clock()
+        if self.shutdown_grace.began_finished:
             self._schedule.settle()
         else:
             self._schedule.request()

@@ -13,10 +13,10 @@ from diloco.protocol.diloco_pb2 import Work as WorkMessage
 from diloco.protocol.framing import Transfer
 from diloco.syncer.job.answers import Answers
 from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.job.farewell import Farewell
 from diloco.syncer.job.membership import Membership
 from diloco.syncer.job.ranks import not_of_rank
 from diloco.syncer.job.recoveries import Recoveries
+from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.work import Lease, Work
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT, UnitStatsTable
@@ -61,7 +61,7 @@ class LearnerEvents:
         changes: Changes,
         ending: JobEnding,
         history: History,
-        farewell: Farewell,
+        shutdown_grace: ShutdownGrace,
         on_seeded: Callable[[], None],
     ) -> None:
         """Prepare to take events; `on_seeded` is called once the job has its first parameters."""
@@ -75,7 +75,7 @@ class LearnerEvents:
         self._changes = changes
         self._ending = ending
         self._history = history
-        self._farewell = farewell
+        self._shutdown_grace = shutdown_grace
         self._on_seeded = on_seeded
 
     async def take(self, event: StreamEvent, now: float) -> None:
@@ -160,7 +160,7 @@ class LearnerEvents:
         return None
 
     def _alive(self, session: UnitSession, alive: Alive, now: float) -> None:
-        if alive.finish and self._exchanges.seeded and self._farewell.finished_at is None:
+        if alive.finish and self._exchanges.seeded and self._shutdown_grace.finished_at is None:
             self._ending.finish(session.unit, alive.finish, self._exchanges.t)
         self._exchanges.alive(session.unit, now)
         stats = self._unit_stats.of(session.unit)

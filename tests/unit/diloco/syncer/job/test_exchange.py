@@ -500,7 +500,7 @@ def test_a_unit_that_pauses_after_the_last_step_is_waited_for(tmp_path: Path) ->
         learner.step(1, step_seconds=0.01)  # the syncer asks it for its last work, and waits a second for the answer
         learner.hear("done")
         # It was told the end; now it evaluates for longer than the farewell of 0.2 s.
-        waits_until = syncer.call(lambda: (syncer.syncer.engine.farewell.until or 0.0) - time.monotonic())
+        waits_until = syncer.call(lambda: (syncer.syncer.engine.shutdown_grace.until or 0.0) - time.monotonic())
         assert waits_until > WAIT_TIMEOUT / 2
         unit = syncer.unit("u")
         assert unit is not None

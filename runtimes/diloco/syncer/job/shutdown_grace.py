@@ -8,7 +8,7 @@ from diloco.syncer.streams.peer import Peers
 from diloco.syncer.streams.sessions import SessionRegistry
 
 
-class Farewell:
+class ShutdownGrace:
     """Times in seconds on the clock of the unit statistics."""
 
     def __init__(

@@ -1,5 +1,5 @@
 from diloco.syncer.config import Timeouts
-from diloco.syncer.job.farewell import Farewell
+from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.streams.peer import Peers
 from diloco.syncer.streams.sessions import JoinRequest, SessionRegistry
@@ -16,8 +16,10 @@ class AtTheEnd:
         self.peers = Peers()
         self.sessions = SessionRegistry(JOB, {}, TIMEOUTS.reconnect_window)
         self.units = UnitStatsTable({unit: {"attempt": 1, "refused": {}} for unit in units})
-        self.farewell = Farewell(TIMEOUTS, self.peers, self.sessions, self.units, continued_at=continued_at, began_finished=began_finished)
-        self.farewell.finished_at = 100.0
+        self.shutdown_grace = ShutdownGrace(
+            TIMEOUTS, self.peers, self.sessions, self.units, continued_at=continued_at, began_finished=began_finished
+        )
+        self.shutdown_grace.finished_at = 100.0
 
     def comes(self, unit: str) -> None:
         """It joins, hears of the end, and is connected."""
@@ -36,16 +38,16 @@ class AtTheEnd:
 
 def test_a_job_that_has_not_ended_has_no_farewell() -> None:
     syncer = AtTheEnd()
-    syncer.farewell.finished_at = None
-    assert syncer.farewell.until is None
+    syncer.shutdown_grace.finished_at = None
+    assert syncer.shutdown_grace.until is None
 
 
 def test_it_waits_for_the_units_that_are_connected_and_ends_with_their_byes() -> None:
     syncer = AtTheEnd()
     syncer.comes("a")
-    assert syncer.farewell.until == 160.0
+    assert syncer.shutdown_grace.until == 160.0
     syncer.says_bye("a")
-    assert syncer.farewell.until == 100.0
+    assert syncer.shutdown_grace.until == 100.0
 
 
 def test_it_waits_for_a_unit_whose_stream_broke() -> None:
@@ -54,27 +56,27 @@ def test_it_waits_for_a_unit_whose_stream_broke() -> None:
     ((peer, _),) = syncer.peers.joined()
     syncer.sessions.stream_lost("a", peer.stream, 100.0)
     peer.session = None
-    assert syncer.farewell.until == 110.0
+    assert syncer.shutdown_grace.until == 110.0
 
 
 def test_a_process_that_was_started_again_shortly_before_the_end_waits_until_its_units_have_found_it() -> None:
     syncer = AtTheEnd("a", "b", continued_at=97.0)
     syncer.comes("a")
     syncer.says_bye("a")
-    assert syncer.farewell.until == 107.0, "b is still on its way back: 10 s from the start of the process"
+    assert syncer.shutdown_grace.until == 107.0, "b is still on its way back: 10 s from the start of the process"
     syncer.comes("b")
     syncer.says_bye("b")
-    assert syncer.farewell.until == 100.0
+    assert syncer.shutdown_grace.until == 100.0
 
 
 def test_a_process_that_was_started_again_long_before_the_end_does_not_wait_for_units_that_never_came_back() -> None:
     syncer = AtTheEnd("a", "gone", continued_at=20.0)
     syncer.comes("a")
     syncer.says_bye("a")
-    until = syncer.farewell.until
+    until = syncer.shutdown_grace.until
     assert until is not None
     assert until <= 100.0
 
 
 def test_a_process_that_found_a_finished_job_waits_for_units_that_it_does_not_know() -> None:
-    assert AtTheEnd(continued_at=100.0, began_finished=True).farewell.until == 110.0
+    assert AtTheEnd(continued_at=100.0, began_finished=True).shutdown_grace.until == 110.0
