@@ -40,7 +40,7 @@ from diloco.syncer.streams.peer import (
     StreamLost,
     WorkRequested,
 )
-from diloco.syncer.streams.turns import Turns
+from diloco.syncer.streams.send_turns import SendTurns
 
 _log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Service:
         self._job = job
         self._job_uid = job_uid
         self._changes = changes
-        self._turns = Turns()
+        self._turns = SendTurns()
 
     async def Exchange(self, requests: AsyncIterator[FromLearner | DataChunk], context: ExchangeContext) -> None:  # noqa: N802 - the name on the wire
         """Serve one learner's stream until its end."""

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 
 
-class Turns:
+class SendTurns:
     """One waiting task after the other goes on, first come, first served, one in each pass of the event loop."""
 
     def __init__(self) -> None:

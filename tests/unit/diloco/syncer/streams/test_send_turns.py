@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 
-from diloco.syncer.streams.turns import Turns
+from diloco.syncer.streams.send_turns import SendTurns
 
 
-async def passes_of(turns: Turns, tasks: int, rounds: int) -> list[list[str]]:
+async def passes_of(turns: SendTurns, tasks: int, rounds: int) -> list[list[str]]:
     """Which tasks had a turn in each pass of the event loop that had one."""
     loop, passed = asyncio.get_running_loop(), [0]
     found: dict[int, list[str]] = {}
@@ -26,17 +26,17 @@ async def passes_of(turns: Turns, tasks: int, rounds: int) -> list[list[str]]:
 
 
 async def test_one_task_goes_on_in_each_pass_of_the_event_loop_in_turn() -> None:
-    passes = await passes_of(Turns(), tasks=3, rounds=4)
+    passes = await passes_of(SendTurns(), tasks=3, rounds=4)
     # The first one finds no other that waits, and goes on at once.
     assert passes == [["0"], *([name] for name in ["0", "1", "2"] * 3), ["1"], ["2"]]
 
 
 async def test_a_task_that_is_alone_never_waits_for_another() -> None:
-    assert await passes_of(Turns(), tasks=1, rounds=5) == [["0"]] * 5
+    assert await passes_of(SendTurns(), tasks=1, rounds=5) == [["0"]] * 5
 
 
 async def test_a_cancelled_task_does_not_keep_the_turn() -> None:
-    turns = Turns()
+    turns = SendTurns()
     await turns.next()
     waiting = [asyncio.create_task(turns.next()) for _ in range(3)]
     await asyncio.sleep(0)  # the first one has its turn in the next pass
