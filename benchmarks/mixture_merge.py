@@ -193,7 +193,7 @@ def _loss(corpus: Corpus, data: str, experts: int, way: Way, seed: int, steps: i
     while not job.core.done:
         job.tick()
     assert not job.refused
-    assert not job.distrusted
+    assert not job.rejected
     final = {name: x for f in job.core.fragments for name, x in unpack(f, job.core.value(f.index)).items()}
     theta = {name: torch.from_numpy(value.copy()) for name, value in final.items()}
     rng = np.random.default_rng(seed)

@@ -50,7 +50,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         for name, poison in POISONS.items():
             job = sick(coding, first, size, poison)
             cases += 1
-            count = len(job.distrusted) + len(job.refused)
+            count = len(job.rejected) + len(job.refused)
             refused += count
             if digest(job) != expected or not count:
                 wrong.append(f"{name} from outer step {first + 1}, {coding}")

@@ -177,7 +177,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         for what, fault in faults.items():
             jobs = [wrong(a_job(seed, size), fault) for seed in range(size.seeds)]
             found[what] = math.exp(fmean(math.log(loss(job, size) / without) for job, without in zip(jobs, right, strict=True)))
-            refused[what] = sum(len(job.distrusted) + len(job.refused) for job in jobs)
+            refused[what] = sum(len(job.rejected) + len(job.refused) for job in jobs)
         worst = max(found.values())
         yield Figure(
             name, worst, "ratio of losses", limit, worst <= limit, size.seeds * len(faults), {"by_fault": found, "refused": refused}

@@ -152,4 +152,4 @@ def refusals(pattern: str, seed: int, cycles: int = CYCLES) -> int:
     rule = RULES[(seed + list(PATTERNS).index(pattern)) % len(RULES)]
     job = PATTERNS[pattern](seed, rule).run(cycles * INTERVAL)
     assert job.core.t > (cycles - 2) * INTERVAL
-    return len(job.distrusted) + len(job.refused)
+    return len(job.rejected) + len(job.refused)

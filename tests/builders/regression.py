@@ -9,7 +9,7 @@ from typing import Protocol, Self
 import numpy as np
 from builders.core import InlineCore, Push
 from diloco.algorithm import codec
-from diloco.algorithm.effects import Broadcast, Distrusted, Effect, Pull, Reason, Refusal
+from diloco.algorithm.effects import Broadcast, ContributionRejected, Effect, Pull, Reason, Refusal
 from diloco.algorithm.events import Metadata, Offer
 from diloco.algorithm.fragments import pack, unpack
 from diloco.algorithm.layout import Layout, TensorSpec
@@ -138,7 +138,7 @@ class LockStep:
         self.trainees: dict[str, Trainee] = {}
         self.change = change
         self.now = 0
-        self.distrusted: list[Distrusted] = []
+        self.rejected: list[ContributionRejected] = []
         self.refused: list[Reason] = []
         for unit, trainee in trainees.items():
             self.join(unit, trainee)
@@ -195,8 +195,8 @@ class LockStep:
                     trainee.held[p] = codec.value_of(action.coding, bytes(action.payload), trainee.held[p])
                     trainee.theta = trainee.theta | unpack(self.core.fragments[p], trainee.held[p])
                     trainee.steps[p] = 0
-            case Distrusted():
-                self.distrusted.append(action)
+            case ContributionRejected():
+                self.rejected.append(action)
                 trainee = self.trainees.pop(action.unit)
                 if not action.quarantined:
                     self.join(action.unit, trainee)

@@ -12,7 +12,7 @@ from builders.core import InlineCore, a_job, a_layout
 from diloco.algorithm import codec
 from diloco.algorithm.commit import Commit, commit_of
 from diloco.algorithm.core import Core
-from diloco.algorithm.effects import Broadcast, Close, Decode, Distrusted, Effect, Pull
+from diloco.algorithm.effects import Broadcast, Close, ContributionRejected, Decode, Effect, Pull
 from diloco.algorithm.events import (
     Computed,
     EndsAt,
@@ -231,7 +231,7 @@ class Sequence:
                         self._pulled += [(unit, effect) for unit in effect.units]
                     case Close():
                         self._close(effect)
-                    case Distrusted():
+                    case ContributionRejected():
                         self._steps[effect.unit] = 0
 
     def _close(self, close: Close) -> None:

@@ -107,7 +107,7 @@ def test_a_healthy_run_stays_far_below_the_limits(run: Callable[[], LockStep], m
         monkeypatch.setattr(guards, limit, getattr(guards, limit) / MARGIN)
     monkeypatch.setattr(guards, "FAR", guards.FAR / MARGIN_OF_FAR)
     job = run()
-    assert not job.distrusted
+    assert not job.rejected
     assert not job.refused
     # Four fragments in an interval of 12 steps: a merge every third tick; the learners of a unit alone make the fewest contributions.
     contributions = sum(stats.contributions for stats in job.core.coordinator.contributions.values())

@@ -12,7 +12,7 @@ adoption.
 An answer goes through `admit`, before anything of it is decoded, and then through `contributed` or `rejected`. The exchange is closed as
 soon as all that were asked have answered or left; `Exchange.closes_at` limits the wait. `Close` orders a shard to merge it, and the
 shard's result comes back with `applied`. The merge of step t makes version t of the fragment. Contributions that the guards refuse are
-taken out before that, and their units with them: `Distrusted`.
+taken out before that, and their units with them: `ContributionRejected`.
 
 While the quorum of (1) is missing, `Rest` stops learners that are further ahead than the clock could catch up with.
 
@@ -34,7 +34,7 @@ from typing import Final
 from diloco import contract
 from diloco.algorithm.clock import Clock, PullClock
 from diloco.algorithm.codec import Coding, coding_for
-from diloco.algorithm.effects import Close, Distrusted, Finish, Merged, Order, Pull, Reason, Refusal, Rest, Skipped, Snapshot
+from diloco.algorithm.effects import Close, ContributionRejected, Finish, Merged, Order, Pull, Reason, Refusal, Rest, Skipped, Snapshot
 from diloco.algorithm.events import Metadata, Offer
 from diloco.algorithm.exchange import Contribution, Exchange
 from diloco.algorithm.fragments import offsets
@@ -477,7 +477,7 @@ class Coordinator:
                 self._members[unit].missed = True
             self._remember(exchange)
             answers = len(exchange.contributions)
-            orders += self._distrust(exchange, now)
+            orders += self._reject(exchange, now)
             given = exchange.contributions
             if not given:
                 why = (
@@ -494,7 +494,7 @@ class Coordinator:
             orders.append(Close(exchange.t, exchange.fragment, self._versions[exchange.fragment], units, weights))
         return ordered
 
-    def _distrust(self, exchange: Exchange, now: float) -> list[Distrusted]:
+    def _reject(self, exchange: Exchange, now: float) -> list[ContributionRejected]:
         """Take out of a closed exchange what the guards refuse, and its units out of the members. What is too long counts less."""
         given = exchange.contributions
         if not given:
@@ -506,7 +506,7 @@ class Coordinator:
             given[unit].weight *= part
         self._guard.merged(exchange.fragment, accepted)
         quarantined = self._quarantine.judged(verdicts, [unit for unit in given if unit not in verdicts])
-        orders: list[Distrusted] = []
+        orders: list[ContributionRejected] = []
         for unit, why in verdicts.items():
             contribution = given.pop(unit)
             if self._members.get(unit) is contribution.member:
@@ -518,7 +518,7 @@ class Coordinator:
             message = f"fragment {exchange.fragment} of outer step {exchange.t} from unit {unit} is refused: {why}"
             refusal = exchange.refused[unit] = Refusal(Reason.OUTLIER, message)
             orders.append(
-                Distrusted(
+                ContributionRejected(
                     exchange.t,
                     exchange.fragment,
                     unit,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Protocol, assert_never
 
 from diloco.algorithm.coordinator import Coordinator
-from diloco.algorithm.effects import Broadcast, Close, Decode, Distrusted, Effect, Refused, Skipped
+from diloco.algorithm.effects import Broadcast, Close, ContributionRejected, Decode, Effect, Refused, Skipped
 from diloco.algorithm.events import (
     Computed,
     EndsAt,
@@ -129,7 +129,7 @@ class Driver:
         for order in orders:
             if isinstance(order, Close):
                 self._ordered[order.t] = order
-            elif isinstance(order, Distrusted):
+            elif isinstance(order, ContributionRejected):
                 for t in (order.t, *order.withdrawn):
                     self._arrays.discard(t, order.unit)
         return [*orders]

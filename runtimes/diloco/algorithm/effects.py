@@ -91,7 +91,7 @@ class Merged:
 
 
 @dataclass(frozen=True, slots=True)
-class Distrusted:
+class ContributionRejected:
     """The guards refuse a contribution. The unit is no member any more: it must join again, which gives it the job's parameters anew."""
 
     t: int
@@ -165,7 +165,7 @@ class Refused:
     refusal: Refusal
 
 
-Order = Pull | Close | Distrusted | Skipped | Rest | Snapshot | Finish
+Order = Pull | Close | ContributionRejected | Skipped | Rest | Snapshot | Finish
 """What the coordinator wants done."""
 Effect = Decode | Refused | Order | Merged | Broadcast
 """What a driver wants done."""

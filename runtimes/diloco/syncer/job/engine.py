@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.core import Core
-from diloco.algorithm.effects import Distrusted, Finish, Snapshot
+from diloco.algorithm.effects import ContributionRejected, Finish, Snapshot
 from diloco.contract import Result
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Report, ToLearner
@@ -388,8 +388,8 @@ class Engine:
             match effect:
                 case Snapshot():
                     self._schedule.request()
-                case Distrusted():
-                    self._membership.distrust(effect, now)
+                case ContributionRejected():
+                    self._membership.reject_contribution(effect, now)
                 case Finish():
                     self._finish(core)
         self._schedule.write(core)

@@ -234,7 +234,7 @@ class Exchanges:
     # --- what the core decides ----------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> list[Effect]:
-        """Let the core decide and carry its effects out. Returns them: snapshots, distrusted units and the end are the caller's."""
+        """Let the core decide and carry its effects out. Returns them: snapshots, rejected units and the end are the caller's."""
         core = self.core
         carried_out: list[Effect] = []
         while core is not None and (effects := core.take(Tick(self.at(now)))):

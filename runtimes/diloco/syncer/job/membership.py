@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from diloco.algorithm.effects import Distrusted
+from diloco.algorithm.effects import ContributionRejected
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
 from diloco.protocol.diloco_pb2 import Bye, Done, Hello, Refused, ToLearner
@@ -284,7 +284,7 @@ class Membership:
             self._find_seeder(peer.stream)  # its Hello may have given the job a layout
         peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
 
-    def distrust(self, order: Distrusted, now: float) -> None:
+    def reject_contribution(self, order: ContributionRejected, now: float) -> None:
         """Act on a contribution that the guards refuse: its learner takes the job's parameters anew, or is quarantined. Its learner takes
         the job's parameters anew, or is quarantined."""
         stats = self._unit_stats.of(order.unit)

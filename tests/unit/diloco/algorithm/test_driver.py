@@ -41,7 +41,7 @@ def test_tapes_of_random_jobs_replay_to_equal_effects_and_equal_bytes() -> None:
         "Computed", "EndsAt", "Joined", "Left", "Lives", "Offered", "Paused", "Reported", "Seeded", "Tick", "Unusable", "Usable"
     }  # fmt: skip
     assert effects == {
-        "Broadcast", "Close", "Decode", "Distrusted", "Finish", "Merged", "Pull", "Refused", "Rest", "Skipped", "Snapshot"
+        "Broadcast", "Close", "Decode", "ContributionRejected", "Finish", "Merged", "Pull", "Refused", "Rest", "Skipped", "Snapshot"
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders.core import InlineCore, Push, a_job, a_push, a_seeded_core, metadata
-from diloco.algorithm.effects import Distrusted, Effect, Merged, Pull, Reason, Skipped
+from diloco.algorithm.effects import ContributionRejected, Effect, Merged, Pull, Reason, Skipped
 from diloco.algorithm.events import Marks
 from diloco.algorithm.guards import ARMED_AFTER
 from diloco.algorithm.quarantine import REFUSALS
@@ -42,14 +42,14 @@ def outer_step(core: InlineCore, now: float, answers: Mapping[str, Answer]) -> l
 
 
 def run(core: InlineCore, answers: Mapping[str, Answer], sick_from: int, rejoin: bool = True) -> list[Effect]:
-    """ROUNDS outer steps; a distrusted unit joins again at once."""
+    """ROUNDS outer steps; a rejected unit joins again at once."""
     actions: list[Effect] = []
     for step in range(1, ROUNDS + 1):
         sick = step > sick_from
         done = outer_step(core, float(step), answers if sick else {})
-        for distrusted in of(Distrusted, done):
-            if rejoin and not distrusted.quarantined:
-                core.join(distrusted.unit, float(step))
+        for rejected in of(ContributionRejected, done):
+            if rejoin and not rejected.quarantined:
+                core.join(rejected.unit, float(step))
         actions += done
     return actions
 
@@ -72,7 +72,7 @@ def test_the_parameters_are_as_if_the_sick_unit_were_absent(answer: Answer) -> N
         if step == sick_from + 1:
             reference.leave("sick", float(step))
         outer_step(reference, float(step), {})
-    assert of(Distrusted, actions)
+    assert of(ContributionRejected, actions)
     for p in range(4):
         assert core.value(p).tobytes() == reference.value(p).tobytes()
         assert core.version(p) == reference.version(p)
@@ -81,18 +81,18 @@ def test_the_parameters_are_as_if_the_sick_unit_were_absent(answer: Answer) -> N
 
 def test_a_distrusted_unit_is_no_member_until_it_joins_again() -> None:
     core = a_core()
-    (distrusted,) = of(Distrusted, run(core, {"sick": huge}, 0, rejoin=False))
+    (rejected,) = of(ContributionRejected, run(core, {"sick": huge}, 0, rejoin=False))
     assert core.units == ("a", "b")
-    assert distrusted.unit == "sick"
-    assert distrusted.refusal.reason is Reason.OUTLIER
-    assert "unit sick is refused: the norm of its outer gradient is" in distrusted.refusal.message
+    assert rejected.unit == "sick"
+    assert rejected.refusal.reason is Reason.OUTLIER
+    assert "unit sick is refused: the norm of its outer gradient is" in rejected.refusal.message
     assert "sick" not in core.coordinator.contributions
 
 
 def test_a_unit_that_is_refused_again_and_again_is_quarantined() -> None:
     core = a_core()
-    distrusted = of(Distrusted, run(core, {"sick": huge}, 0))
-    assert [x.quarantined for x in distrusted] == [False] * (REFUSALS - 1) + [True]
+    rejected = of(ContributionRejected, run(core, {"sick": huge}, 0))
+    assert [x.quarantined for x in rejected] == [False] * (REFUSALS - 1) + [True]
     assert core.units == ("a", "b")
 
 
@@ -100,17 +100,17 @@ def test_a_unit_that_recovers_contributes_again() -> None:
     core = a_core()
     for step in range(1, 30):
         actions = outer_step(core, float(step), {"sick": huge} if step in (9, 10) else {})
-        for distrusted in of(Distrusted, actions):
-            assert not distrusted.quarantined
-            core.join(distrusted.unit, float(step))
+        for rejected in of(ContributionRejected, actions):
+            assert not rejected.quarantined
+            core.join(rejected.unit, float(step))
     assert of(Merged, actions)[0].units == ("a", "b", "sick")
 
 
 def test_a_lone_sick_unit_leaves_the_fragment_as_it_is() -> None:
     core = a_core(["sick"])
     before = core.value(0).tobytes()
-    distrusted, skipped = [x for x in outer_step(core, 1.0, {"sick": huge}) if isinstance(x, (Distrusted, Skipped))]
-    assert isinstance(distrusted, Distrusted)
+    rejected, skipped = [x for x in outer_step(core, 1.0, {"sick": huge}) if isinstance(x, (ContributionRejected, Skipped))]
+    assert isinstance(rejected, ContributionRejected)
     assert isinstance(skipped, Skipped)
     assert skipped.message == "the guards refuse its one answer"
     assert core.value(0).tobytes() == before
@@ -129,8 +129,8 @@ def test_one_fault_in_several_open_exchanges_is_one_refusal() -> None:
     for pull in pulls:
         assert core.push("a", well(core, pull), 3.0) is None
     actions = core.advance(3.0)
-    (distrusted,) = of(Distrusted, actions)
-    assert distrusted.withdrawn == (2, 3)
+    (rejected,) = of(ContributionRejected, actions)
+    assert rejected.withdrawn == (2, 3)
     assert [merged.units for merged in of(Merged, actions)] == [("a",)] * 3
     assert not core.shard._accepted
 
@@ -144,8 +144,8 @@ def test_the_next_process_of_a_unit_does_not_suffer_for_the_one_before() -> None
     assert core.push("sick", replace(push, offer=replace(push.offer, marks=Marks("sick/1/1"))), 1.0) is None
     core.join("sick", 1.0)
     assert core.push("a", well(core, pull), 1.0) is None
-    (distrusted,) = of(Distrusted, core.advance(1.0))
-    assert distrusted.session == "sick/1/1"
+    (rejected,) = of(ContributionRejected, core.advance(1.0))
+    assert rejected.session == "sick/1/1"
     assert core.units == ("a", "sick")
 
 
@@ -168,7 +168,7 @@ def test_a_restored_core_judges_as_before() -> None:
     # 100 times the level of 0.1 * sqrt(5) and not 1000 times the parameters, as in a new job
     far = np.float32(1 + 100)
     actions = outer_step(restored, 1.0, {"sick": lambda core, pull: a_push(core, pull, float(far))})
-    assert [x.unit for x in of(Distrusted, actions)] == ["sick"]
+    assert [x.unit for x in of(ContributionRejected, actions)] == ["sick"]
 
 
 def test_what_is_long_and_not_refused_counts_less_in_the_merge() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
-from diloco.algorithm.effects import Distrusted, Reason, Refusal
+from diloco.algorithm.effects import ContributionRejected, Reason, Refusal
 from diloco.algorithm.guards import ARMED_AFTER
 from diloco.algorithm.quarantine import REFUSALS
 from diloco.contract import Exit
@@ -69,8 +69,8 @@ def test_what_a_former_process_of_the_unit_sent_harms_its_successor_nothing(tmp_
         successor.join().seed()
         until(lambda: syncer.report().seeded, "the seed")
         refusal = Refusal(Reason.OUTLIER, "its norm is too large")
-        order = Distrusted(1, 0, "u", "the process before", refusal, withdrawn=(), quarantined=quarantined)
-        syncer.call(syncer.syncer.engine._membership.distrust, order, 0.0)
+        order = ContributionRejected(1, 0, "u", "the process before", refusal, withdrawn=(), quarantined=quarantined)
+        syncer.call(syncer.syncer.engine._membership.reject_contribution, order, 0.0)
         assert refused(syncer, "u") == {"Outlier": 1}
         assert successor.want(2).hear("work").work.end == 2
         with ScriptedLearner(syncer, unit="u", attempt=2) as next_attempt:
