@@ -19,8 +19,8 @@ from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
-from diloco_operator.reconcile.units.meanwhile import takes_slices
 from diloco_operator.reconcile.units.requirements import hardware_request
+from diloco_operator.reconcile.units.slice_takeover import takes_slices
 from diloco_operator.reconcile.units.states import State, state_of
 
 _KEEP_ORDER = {

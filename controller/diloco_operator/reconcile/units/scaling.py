@@ -35,8 +35,8 @@ from diloco_operator.reconcile.units.demand import allotment_request, settled_at
 from diloco_operator.reconcile.units.departure_words import NodesNotNeeded
 from diloco_operator.reconcile.units.end_words import TookFreeSlice
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
-from diloco_operator.reconcile.units.meanwhile import awaits_grant
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
+from diloco_operator.reconcile.units.slice_takeover import awaits_grant
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.wait_words import JobEndsSoon, NoUnitLeavesForIt, PodsCreated, WaitsAfter, WaitsForPod
