@@ -116,10 +116,10 @@ def delegate(context: ReconcileContext, request: JobRequest, placement: Placemen
     What waits is kept as long as the job has room for it. New units are asked for in the pools that are worth most first, among equals in
     the order of the pools: those of the pools' minima, those of the job's minimum, and the others once every unit of the minima has its
     nodes."""
-    return _Asking(context, request, placement, records).decide()
+    return _Delegator(context, request, placement, records).decide()
 
 
-class _Asking:
+class _Delegator:
     def __init__(
         self, context: ReconcileContext, request: JobRequest, placement: Placement, records: Mapping[str, UnitStatusRecord]
     ) -> None:
