@@ -29,7 +29,7 @@ from diloco.ranks.orders import LAST, Adopt, Begin, Last, Order, ReadOut, Releas
 from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule, ahead
-from diloco.ranks.settled import Settled
+from diloco.ranks.settled_counts import SettledCounts
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class LeaderMember(RankMember[Leader]):
         """Batches that the last step settled."""
         self._shards = False
         """The program takes shards, not batches."""
-        self._settled = Settled(channel.me.ranks)
+        self._settled = SettledCounts(channel.me.ranks)
         self._reported = 0
         """The local step of the last report of progress."""
 

@@ -11,7 +11,7 @@ from diloco.learner.loop_check import LoopError
 from diloco.wording import plural
 
 
-class Settled:
+class SettledCounts:
     """Batches of a unit are settled by all ranks in the same step. Shards are not: each rank reads its own, which differ in length, and the
     unit has settled as many as the slowest of its ranks."""
 

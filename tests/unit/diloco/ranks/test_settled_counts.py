@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 from diloco.learner.loop_check import LoopError
-from diloco.ranks.settled import Settled
+from diloco.ranks.settled_counts import SettledCounts
 
 
-def stepped(ranks: Settled, *of_ranks: int | None) -> None:
+def stepped(ranks: SettledCounts, *of_ranks: int | None) -> None:
     for rank, settled in enumerate(of_ranks):
         ranks.stepped(rank, settled)
 
 
 def test_batches_are_the_same_on_all_ranks() -> None:
-    ranks = Settled(2)
+    ranks = SettledCounts(2)
     ranks.stepped(0, 4)
     assert ranks.ready(shards=False) == []
     ranks.stepped(1, 4)
@@ -23,7 +23,7 @@ def test_batches_are_the_same_on_all_ranks() -> None:
 
 
 def test_ranks_that_differ_are_named_with_their_numbers_before_the_others_have_done_the_step() -> None:
-    ranks = Settled(4)
+    ranks = SettledCounts(4)
     stepped(ranks, 2, 2, 2, 2)
     assert ranks.ready(shards=False) == [2]
     ranks.stepped(0, 2)
@@ -33,17 +33,17 @@ def test_ranks_that_differ_are_named_with_their_numbers_before_the_others_have_d
 
 
 def test_a_rank_that_feeds_itself_beside_others_that_do_not_is_an_error() -> None:
-    ranks = Settled(2)
+    ranks = SettledCounts(2)
     stepped(ranks, 1, None)
     with pytest.raises(LoopError, match="rank 0 settled 1 batch, and rank 1 settled no batch, as it feeds itself"):
         ranks.ready(shards=False)
-    every = Settled(2)
+    every = SettledCounts(2)
     stepped(every, None, None)
     assert every.ready(shards=False) == [0]
 
 
 def test_a_unit_has_settled_as_many_shards_as_its_slowest_rank() -> None:
-    ranks = Settled(2)
+    ranks = SettledCounts(2)
     for of_ranks in ((1, 0), (0, 0), (1, 1), (0, 1), (0, 2)):
         stepped(ranks, *of_ranks)
     # In all 1, 1, 2, 2, 2 of rank 0, and 0, 0, 1, 2, 4 of rank 1.
@@ -51,7 +51,7 @@ def test_a_unit_has_settled_as_many_shards_as_its_slowest_rank() -> None:
 
 
 def test_steps_that_may_be_done_with_what_is_dealt() -> None:
-    ranks = Settled(2)
+    ranks = SettledCounts(2)
     assert ranks.most_steps(3) == 2
     stepped(ranks, 0, 0)
     stepped(ranks, 1, 0)
