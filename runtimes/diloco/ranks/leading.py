@@ -20,9 +20,9 @@ from diloco.learner.unit_plan import UnitPlan, UnitState, most_at_once, new_unit
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
 from diloco.ranks import messages, ranks_pb2
+from diloco.ranks.batch_dealer import BatchDealer
 from diloco.ranks.channel import COUNTERS_TIMEOUT, LEAVING_TIMEOUT
 from diloco.ranks.counts import Reached
-from diloco.ranks.dealing import Dealing
 from diloco.ranks.leader import Leader
 from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import LAST, Adopt, Begin, Last, Order, ReadOut, Release, Seed, Version
@@ -51,7 +51,7 @@ class LeaderMember(RankMember[Leader]):
         """Orders of a syncer that this rank's own stream has not met yet."""
         everyone = range(channel.me.ranks)
         self._schedule = Schedule(new_unit(len(parts.portions), parts.steps), [everyone] * len(parts.portions), counting, self._plan)
-        self._dealing = Dealing(self._give)
+        self._dealer = BatchDealer(self._give)
         channel.wanted = self._deal_more
         self._feeds_itself = False
         self._per_step = FIRST_BATCHES
@@ -71,7 +71,7 @@ class LeaderMember(RankMember[Leader]):
 
     @property
     def why_none(self) -> str:
-        return self._dealing.why_none
+        return self._dealer.why_none
 
     def holds_parameters(self) -> None:
         self._parts.link.holds_parameters()
@@ -112,7 +112,7 @@ class LeaderMember(RankMember[Leader]):
         said = self._schedule.boundary(events, self._received.waiting(self._schedule.ordered))
         if generation not in (0, self._schedule.state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
-        self._dealing.follow(said.work, self._schedule.state.generation, over=self._schedule.last is not None)
+        self._dealer.follow(said.work, self._schedule.state.generation, over=self._schedule.last is not None)
         for drop in said.dropped:
             if drop.rank == 0:
                 self._drop(drop.fragment, drop.version)
@@ -125,7 +125,7 @@ class LeaderMember(RankMember[Leader]):
         steps_ahead = ahead(self._step_seconds)
         # Before the release of steps that need them.
         self._deal(steps_ahead)
-        most = self._settled.most_steps(self._dealing.dealt) if self._shards else None
+        most = self._settled.most_steps(self._dealer.dealt) if self._shards else None
         for order in [*said.orders, *self._schedule.release(self.step_count, steps_ahead, most)]:
             self._channel.say(FromLeader(order=messages.order_to_wire(order, self._incarnations.name)))
             self._cursor.put(order)
@@ -140,20 +140,20 @@ class LeaderMember(RankMember[Leader]):
         self._shards = batches is not None
         self._parts.link.set_initial_request((batches or AHEAD_BATCHES + ahead) * batch_size * self._parts.data.of)
         seconds = self._step_seconds / self._per_step
-        self._dealing.ask(seconds, batches, ahead, lambda samples: self._parts.link.want(self._generation, samples))
+        self._dealer.ask(seconds, batches, ahead, lambda samples: self._parts.link.want(self._generation, samples))
 
     def _deal(self, steps_ahead: int) -> None:
         """Deal out batches or shards for the next steps, so that no rank has to wait for them."""
-        self._dealing.deal(self._batch_size * self._parts.data.of, lambda: self._too_few(steps_ahead))
+        self._dealer.deal(self._batch_size * self._parts.data.of, lambda: self._too_few(steps_ahead))
 
     def _deal_more(self, batches: int) -> None:
         """Deal more batches on the channel's thread: the training thread may wait in a collective for the rank that wants them."""
-        self._dealing.want(batches)
+        self._dealer.want(batches)
         self._channel.send()
 
     def _too_few(self, steps_ahead: int) -> bool:
         if self._shards:
-            return self._settled.most_steps(self._dealing.dealt) < self.step_count + 2 + steps_ahead
+            return self._settled.most_steps(self._dealer.dealt) < self.step_count + 2 + steps_ahead
         return len(self._dealt) < (steps_ahead + 1) * self._per_step
 
     def _give(self, batch: Ranges) -> None:
@@ -168,7 +168,7 @@ class LeaderMember(RankMember[Leader]):
             # No rank can finish the step that it is in, as there are no samples for it any more: it ends here, on all of them.
             self._cut_short(last)
         self._channel.send()
-        if self._shards and self._cut is None and self._settled.most_steps(self._dealing.dealt) < self._schedule.state.step:
+        if self._shards and self._cut is None and self._settled.most_steps(self._dealer.dealt) < self._schedule.state.step:
             return None  # a rank could come to a step with no shard, while this one waits for it in the step's collectives
         return super().take(count)
 
@@ -246,7 +246,7 @@ class LeaderMember(RankMember[Leader]):
 
     def _count_trained(self) -> None:
         for count in self._settled.ready(shards=self._shards):
-            self._schedule.trained(self._dealing.settle(count))
+            self._schedule.trained(self._dealer.settle(count))
 
     def _tell_drain(self) -> None:
         self._schedule.drain()

@@ -7,7 +7,7 @@ import threading
 from builders.exchange import WAIT_TIMEOUT
 from diloco.learner.unit_plan import Work
 from diloco.learner.work import AHEAD_BATCHES
-from diloco.ranks.dealing import Dealing
+from diloco.ranks.batch_dealer import BatchDealer
 from diloco.ranks.samples import Ranges
 
 BATCH = 4
@@ -18,16 +18,16 @@ class Unit:
 
     def __init__(self) -> None:
         self.given: list[Ranges] = []
-        self.dealing = Dealing(self.given.append)
+        self.dealer = BatchDealer(self.given.append)
         self.asked: list[int] = []
         self.connected = True
-        self.dealing.follow(Work(restart=True, asked=0, leases=((0, 40),)), 1, over=False)
+        self.dealer.follow(Work(restart=True, asked=0, leases=((0, 40),)), 1, over=False)
 
     def deal_until(self, batches: int) -> None:
-        self.dealing.deal(BATCH, lambda: self.dealing.dealt < batches)
+        self.dealer.deal(BATCH, lambda: self.dealer.dealt < batches)
 
     def ask(self, *, batches: int | None = None, ahead: int = 64) -> None:
-        self.dealing.ask(0.0, batches, ahead, self._want)
+        self.dealer.ask(0.0, batches, ahead, self._want)
 
     def _want(self, samples: int) -> bool:
         if self.connected:
@@ -40,19 +40,19 @@ def test_batches_are_dealt_in_order_as_long_as_there_are_too_few() -> None:
     unit.deal_until(2)
     assert unit.given == [((0, 4),), ((4, 8),)]
     unit.deal_until(2)
-    assert unit.dealing.dealt == 2
+    assert unit.dealer.dealt == 2
 
 
 def test_a_rank_gets_what_it_wants_at_once_and_the_rest_with_the_next_lease() -> None:
     unit = Unit()
-    unit.dealing.want(3)
+    unit.dealer.want(3)
     assert unit.given == [], "it is not known how large a batch is"
     unit.deal_until(0)
-    assert unit.dealing.dealt == 3
-    unit.dealing.want(12)
-    assert unit.dealing.dealt == 10
-    unit.dealing.want(1)  # another rank, which has more than that
-    unit.dealing.follow(Work(leases=((100, 140),)), 1, over=False)
+    assert unit.dealer.dealt == 3
+    unit.dealer.want(12)
+    assert unit.dealer.dealt == 10
+    unit.dealer.want(1)  # another rank, which has more than that
+    unit.dealer.follow(Work(leases=((100, 140),)), 1, over=False)
     unit.deal_until(0)
     assert unit.given[10:] == [((100, 104),), ((104, 108),)]
 
@@ -60,29 +60,29 @@ def test_a_rank_gets_what_it_wants_at_once_and_the_rest_with_the_next_lease() ->
 def test_once_it_is_over_nothing_is_dealt() -> None:
     unit = Unit()
     unit.deal_until(1)
-    unit.dealing.follow(Work(), 1, over=True)
+    unit.dealer.follow(Work(), 1, over=True)
     unit.deal_until(5)
-    unit.dealing.want(5)
-    assert unit.dealing.dealt == 1
+    unit.dealer.want(5)
+    assert unit.dealer.dealt == 1
 
 
 def test_while_the_unit_rests_nothing_is_dealt_or_asked_for() -> None:
     unit = Unit()
     unit.deal_until(1)
-    unit.dealing.follow(Work(quorum=2), 1, over=False)
+    unit.dealer.follow(Work(quorum=2), 1, over=False)
     unit.deal_until(5)
     unit.ask()
-    assert (unit.dealing.dealt, unit.asked) == (1, [])
-    assert "rests until a quorum of 2 learners trains" in unit.dealing.why_none
+    assert (unit.dealer.dealt, unit.asked) == (1, [])
+    assert "rests until a quorum of 2 learners trains" in unit.dealer.why_none
 
 
 def test_batches_are_settled_in_the_generation_in_which_they_were_dealt() -> None:
     unit = Unit()
     unit.deal_until(2)
-    unit.dealing.follow(Work(restart=True, asked=0, leases=((200, 240),)), 2, over=False)
+    unit.dealer.follow(Work(restart=True, asked=0, leases=((200, 240),)), 2, over=False)
     unit.deal_until(3)
     assert unit.given[2] == ((200, 204),), "the leases from before are forgotten"
-    assert unit.dealing.settle(3) == [(1, 4), (1, 4), (2, 4)]
+    assert unit.dealer.settle(3) == [(1, 4), (1, 4), (2, 4)]
 
 
 def test_leases_are_held_for_all_that_a_rank_may_fetch_and_asked_for_again_where_nobody_heard() -> None:
@@ -98,12 +98,12 @@ def test_leases_are_held_for_all_that_a_rank_may_fetch_and_asked_for_again_where
 
 def test_two_threads_deal_every_sample_once_and_in_one_order() -> None:
     unit = Unit()
-    unit.dealing.follow(Work(leases=((40, 4000),)), 1, over=False)
+    unit.dealer.follow(Work(leases=((40, 4000),)), 1, over=False)
     unit.deal_until(1)
 
     def want() -> None:
         for batches in range(1, 1001):
-            unit.dealing.want(batches)
+            unit.dealer.want(batches)
 
     other = threading.Thread(target=want)
     other.start()

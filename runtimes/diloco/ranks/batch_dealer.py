@@ -15,7 +15,7 @@ from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.ranks.samples import Ranges
 
 
-class Dealing:
+class BatchDealer:
     """Batches of the unit; where the program takes shards, groups of one shard for each rank."""
 
     def __init__(self, give: Callable[[Ranges], None]) -> None:
