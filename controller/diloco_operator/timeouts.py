@@ -196,7 +196,7 @@ class ReconcileTimeouts:
     """A node that is younger may have been made for a ProvisioningRequest that does not say so yet."""
     half_bound: float = 30.0
     """When some pods of a unit are bound for so long and others are not, kube-scheduler finds no place for the others there."""
-    grantor_words: float = 15.0
+    grantor_events: float = 15.0
     """Between two looks at what autoscalers say about pods that wait for nodes."""
     admission: float = 300.0
     """A dry run that the API server admitted says so long that pods of this pool are admitted."""

@@ -40,7 +40,7 @@ from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import ExecutionResult, Executor
-from diloco_operator.operator.grantor_words import GrantorWords
+from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.job_context import JobContext, JobContexts
 from diloco_operator.operator.projections import CachedJob
 from diloco_operator.operator.rejected_writes import rejected_write_events
@@ -111,7 +111,7 @@ class Reconciler:
         now: Callable[[], float],
         issuer: Issuer,
         wake: Callable[[JobKey], None],
-        words: GrantorWords,
+        words: GrantorEvents,
         due: Callable[[JobKey], bool] = lambda _: False,
         decide: Decide = reconcile,
         offload: Offload | None = None,
@@ -335,7 +335,7 @@ class Reconciler:
             listening_since=context.listening_since if context.listening_since is not None else self._now(),
             report=self._telemetry.latest(key),
             report_fault=self._telemetry.fault(key),
-            grantor_words=self._words.of(key),
+            grantor_events=self._words.of(key),
         )
 
     def _decision(self, context: JobContext, cached: CachedJob) -> tuple[Callable[[Inventory], tuple[Job, Plan]], Allotted]:

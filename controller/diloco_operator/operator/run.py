@@ -24,7 +24,7 @@ from diloco_operator.kube.workqueue import ShutDown, WorkQueue
 from diloco_operator.operator.caches import Caches, JobKey
 from diloco_operator.operator.events import EventRecorder
 from diloco_operator.operator.executor import DEFAULT_CONCURRENCY, JOB_CONCURRENCY, Executor
-from diloco_operator.operator.grantor_words import GrantorWords
+from diloco_operator.operator.grantor_events import GrantorEvents
 from diloco_operator.operator.logs import about_job
 from diloco_operator.operator.malformed_object_events import MalformedObjectEvents
 from diloco_operator.operator.other_pods import OtherPods
@@ -135,7 +135,7 @@ class Operator:
             lambda: asyncio.get_running_loop().time(), expiry=self._run.expectation_expiry
         )
         self._events = events = EventRecorder(client, lambda: datetime.fromtimestamp(now(), tz=UTC))
-        self._words = GrantorWords(client, self._queue.add)
+        self._words = GrantorEvents(client, self._queue.add)
         self._reconciler = Reconciler(
             self.caches,
             self.inventory,

@@ -1,6 +1,6 @@
 """An autoscaler that brings nodes for pods that wait: the cluster autoscaler, Karpenter, node auto-provisioning. Pure.
 
-The pods are the demand. What it says of them stands in Events (`operator.grantor_words`).
+The pods are the demand. What it says of them stands in Events (`operator.grantor_events`).
 
 See docs/decisions/0171-delegated-units.md.
 """

@@ -47,7 +47,7 @@ class ObservedState:
     """What the operator may not read in the job's namespace, in words. What is observed may then be old or incomplete."""
     without: Mapping[Resource, str] = field(default_factory=dict)
     """Resources that a grantor of nodes needs and that cannot be read in the job's namespace, and why."""
-    grantor_words: Mapping[str, str] = field(default_factory=dict)
+    grantor_events: Mapping[str, str] = field(default_factory=dict)
     """Name of a pod that waits for its node -> what an autoscaler said of it last."""
     priority: int = 0
     """The value of the job's PriorityClass."""

@@ -214,7 +214,7 @@ def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wai
     step = StartStep(wait.waits)
     if wait.began is None:
         return _Wait(pod, step, wait.what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", wait.what))
-    said = context.observed.grantor_words.get(pod.name, "")
+    said = context.observed.grantor_events.get(pod.name, "")
     what = Asked(wait.what, wait.speaker, _clip(said), _clip(pod.unschedulable))
     pool = context.pools.get(pod.pool)
     if pool is None:

@@ -37,7 +37,7 @@ class _Waiting:
     uid: str
 
 
-class GrantorWords:
+class GrantorEvents:
     """Keeps the last words about pods that wait. `wake` queues a job about whose pods something new is said."""
 
     def __init__(self, client: Client, wake: Callable[[JobKey], None]) -> None:
@@ -81,7 +81,7 @@ class GrantorWords:
                     await self._ask(each)
             if not self._waiting:
                 self._follows.clear()
-            await asyncio.sleep(max(RECONCILE.grantor_words - (loop.time() - begun), RECONCILE.grantor_words / 10))
+            await asyncio.sleep(max(RECONCILE.grantor_events - (loop.time() - begun), RECONCILE.grantor_events / 10))
 
     async def _ask(self, waiting: _Waiting) -> None:
         namespace = waiting.key[0]
@@ -98,13 +98,13 @@ class GrantorWords:
             log.debug("the events of pod %s/%s cannot be listed now: %s", namespace, waiting.pod, error)
             return
         self._refused.discard(namespace)
-        words = last_words(found.items)
+        words = latest_message(found.items)
         if words and words != self._words.get(waiting.uid) and waiting in self._waiting.get(waiting.key, ()):
             self._words[waiting.uid] = words
             self._wake(waiting.key)
 
 
-def last_words(events: Iterable[Obj]) -> str:
+def latest_message(events: Iterable[Obj]) -> str:
     """Return what an autoscaler said last, of all these Events of one pod; "" if none said anything. Malformed ones are passed over: anyone
     may write Events."""
     found = []
