@@ -57,7 +57,7 @@ class Adoption:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkChange:
     """What changes in the samples that the unit may train."""
 
     restart: bool = False
@@ -76,7 +76,7 @@ class UnitPlan:
 
     step: int
     """Local steps of the process when it happens."""
-    work: Work = Work()
+    work: WorkChange = WorkChange()
     reads: tuple[Read, ...] = ()
     adoptions: tuple[Adoption, ...] = ()
     ahead: tuple[ReadAhead, ...] | None = ()
@@ -167,7 +167,7 @@ def plan_boundary(
     waits for the next boundary. `readable`: the model is as after the last local step that was counted; else reads and a seed wait until
     it is again.
     """
-    work, finish, refused = Work(), False, None
+    work, finish, refused = WorkChange(), False, None
     heard = state.pace.t
     for event in events:
         match event:
@@ -238,9 +238,9 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
     )
 
 
-def _welcomed_work(work: Work, event: Welcomed, *, resumed: bool) -> Work:
+def _welcomed_work(work: WorkChange, event: Welcomed, *, resumed: bool) -> WorkChange:
     # What was asked for on the stream before may be lost; what was leased in this generation is sent again.
-    return replace(work, asked=0) if resumed else Work(restart=True, asked=event.asked)
+    return replace(work, asked=0) if resumed else WorkChange(restart=True, asked=event.asked)
 
 
 def _moves(

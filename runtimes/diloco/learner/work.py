@@ -11,7 +11,7 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.unit_plan import Work
+from diloco.learner.unit_plan import WorkChange
 from diloco.wording import plural
 
 AHEAD_BATCHES = 32
@@ -54,7 +54,7 @@ class LeasedWork:
         self.remaining += end - start
         self.asked = max(0, self.asked - (end - start))
 
-    def follow(self, work: Work) -> None:
+    def follow(self, work: WorkChange) -> None:
         """Do what a plan says of the samples that may be trained."""
         if work.restart:
             self.forget()

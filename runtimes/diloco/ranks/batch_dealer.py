@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from diloco.learner.unit_plan import Work
+from diloco.learner.unit_plan import WorkChange
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
 from diloco.ranks.samples import Ranges
 
@@ -39,7 +39,7 @@ class BatchDealer:
         """Why there is no batch, human-readable: what follows the name of the unit."""
         return self._work.why_none
 
-    def follow(self, work: Work, generation: int, *, over: bool) -> None:
+    def follow(self, work: WorkChange, generation: int, *, over: bool) -> None:
         """Do what a plan says of the samples that may be trained. `generation`: in which batches are dealt from now on. `over`: no more is
         dealt."""
         with self._lock:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from diloco.learner.inbox import Finished, InboxEvent, PullWanted, Received, Welcomed
 from diloco.learner.store import Ready
-from diloco.learner.unit_plan import UnitPlan, UnitState, Work
+from diloco.learner.unit_plan import UnitPlan, UnitState, WorkChange
 from diloco.ranks.arrivals import Arrivals, Dropped
 from diloco.ranks.counts import Counted, Counts
 from diloco.ranks.orders import Action, Adopt, Begin, Drain, Finish, Last, Order, Quit, ReadOut, Release, Seed, Version
@@ -41,7 +41,7 @@ class Said:
     """For all ranks, itself included."""
     dropped: tuple[Dropped, ...]
     counted: tuple[Counted, ...]
-    work: Work
+    work: WorkChange
     """For the leader's own leases."""
     repeat_progress: bool
     """Say again how far the unit is: it rests, and the syncer is to know that it is there."""

@@ -10,7 +10,7 @@ from diloco.contract import Exit
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Received, RefusedForGood, RestWanted, Welcomed
 from diloco.learner.store import Ready
 from diloco.learner.timetable import Pace, Timetable, timetable
-from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState, Work, new_unit, plan_boundary
+from diloco.learner.unit_plan import Adoption, Read, ReadAhead, UnitPlan, UnitState, WorkChange, new_unit, plan_boundary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -322,27 +322,27 @@ def test_a_version_that_waits_is_replaced_by_a_newer_one_and_keeps_its_turn() ->
 
 def test_leases_are_added_in_order() -> None:
     plan, _ = boundary(trained(), Leased(0, 4), Leased(8, 9))
-    assert plan.work == Work(leases=((0, 4), (8, 9)))
+    assert plan.work == WorkChange(leases=((0, 4), (8, 9)))
 
 
 def test_a_new_generation_forgets_the_leases_before_it_and_not_those_after() -> None:
     plan, _ = boundary(trained(), Leased(0, 4), welcomed(2, asked=64), Leased(8, 9))
-    assert plan.work == Work(restart=True, asked=64, leases=((8, 9),))
+    assert plan.work == WorkChange(restart=True, asked=64, leases=((8, 9),))
 
 
 def test_a_welcome_that_resumes_keeps_leases_and_asks_again() -> None:
     plan, _ = boundary(trained(), Leased(0, 4), welcomed(1), Leased(8, 9))
-    assert plan.work == Work(asked=0, leases=((0, 4), (8, 9)))
+    assert plan.work == WorkChange(asked=0, leases=((0, 4), (8, 9)))
 
 
 def test_a_unit_that_rests_takes_no_work_answers_pulls_and_repeats_how_far_it_is() -> None:
     plan, state = boundary(trained(), RestWanted(2))
-    assert (plan.work, plan.repeat_progress, state.quorum) == (Work(quorum=2), False, 2)
+    assert (plan.work, plan.repeat_progress, state.quorum) == (WorkChange(quorum=2), False, 2)
     plan, state = boundary(state, pull(0, 5), received(1, 6))
-    assert (plan.work, plan.repeat_progress) == (Work(quorum=2), True)
+    assert (plan.work, plan.repeat_progress) == (WorkChange(quorum=2), True)
     assert ([x.fragment for x in plan.reads], [x.fragment for x in plan.adoptions]) == ([0], [1])
     plan, state = boundary(state, RestWanted(0))
-    assert (plan.work, plan.repeat_progress, state.quorum) == (Work(), False, 0)
+    assert (plan.work, plan.repeat_progress, state.quorum) == (WorkChange(), False, 0)
 
 
 def test_a_welcome_and_the_end_of_the_job_end_a_rest() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from builders.exchange import WAIT_TIMEOUT
-from diloco.learner.unit_plan import Work
+from diloco.learner.unit_plan import WorkChange
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.ranks.batch_dealer import BatchDealer
 from diloco.ranks.samples import Ranges
@@ -21,7 +21,7 @@ class Unit:
         self.dealer = BatchDealer(self.given.append)
         self.asked: list[int] = []
         self.connected = True
-        self.dealer.follow(Work(restart=True, asked=0, leases=((0, 40),)), 1, over=False)
+        self.dealer.follow(WorkChange(restart=True, asked=0, leases=((0, 40),)), 1, over=False)
 
     def deal_until(self, batches: int) -> None:
         self.dealer.deal(BATCH, lambda: self.dealer.dealt < batches)
@@ -52,7 +52,7 @@ def test_a_rank_gets_what_it_wants_at_once_and_the_rest_with_the_next_lease() ->
     unit.dealer.want(12)
     assert unit.dealer.dealt == 10
     unit.dealer.want(1)  # another rank, which has more than that
-    unit.dealer.follow(Work(leases=((100, 140),)), 1, over=False)
+    unit.dealer.follow(WorkChange(leases=((100, 140),)), 1, over=False)
     unit.deal_until(0)
     assert unit.given[10:] == [((100, 104),), ((104, 108),)]
 
@@ -60,7 +60,7 @@ def test_a_rank_gets_what_it_wants_at_once_and_the_rest_with_the_next_lease() ->
 def test_once_it_is_over_nothing_is_dealt() -> None:
     unit = Unit()
     unit.deal_until(1)
-    unit.dealer.follow(Work(), 1, over=True)
+    unit.dealer.follow(WorkChange(), 1, over=True)
     unit.deal_until(5)
     unit.dealer.want(5)
     assert unit.dealer.dealt == 1
@@ -69,7 +69,7 @@ def test_once_it_is_over_nothing_is_dealt() -> None:
 def test_while_the_unit_rests_nothing_is_dealt_or_asked_for() -> None:
     unit = Unit()
     unit.deal_until(1)
-    unit.dealer.follow(Work(quorum=2), 1, over=False)
+    unit.dealer.follow(WorkChange(quorum=2), 1, over=False)
     unit.deal_until(5)
     unit.ask()
     assert (unit.dealer.dealt, unit.asked) == (1, [])
@@ -79,7 +79,7 @@ def test_while_the_unit_rests_nothing_is_dealt_or_asked_for() -> None:
 def test_batches_are_settled_in_the_generation_in_which_they_were_dealt() -> None:
     unit = Unit()
     unit.deal_until(2)
-    unit.dealer.follow(Work(restart=True, asked=0, leases=((200, 240),)), 2, over=False)
+    unit.dealer.follow(WorkChange(restart=True, asked=0, leases=((200, 240),)), 2, over=False)
     unit.deal_until(3)
     assert unit.given[2] == ((200, 204),), "the leases from before are forgotten"
     assert unit.dealer.settle(3) == [(1, 4), (1, 4), (2, 4)]
@@ -98,7 +98,7 @@ def test_leases_are_held_for_all_that_a_rank_may_fetch_and_asked_for_again_where
 
 def test_two_threads_deal_every_sample_once_and_in_one_order() -> None:
     unit = Unit()
-    unit.dealer.follow(Work(leases=((40, 4000),)), 1, over=False)
+    unit.dealer.follow(WorkChange(leases=((40, 4000),)), 1, over=False)
     unit.deal_until(1)
 
     def want() -> None:
