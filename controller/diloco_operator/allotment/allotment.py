@@ -18,7 +18,7 @@ from diloco_operator.allotment.decision import Steps, decide
 from diloco_operator.allotment.facts import most_units, places, requirements_of, what_decides, whole_nodes
 from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.allotment.hosts import SharedHosts, shares_of
-from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted, HeldUnit, PoolDemand
+from diloco_operator.allotment.request import NOTHING_ALLOTTED, AllotmentRequest, Allotted, HeldUnit, PoolDemand
 from diloco_operator.allotment.supply import PresentSupply
 from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
@@ -126,7 +126,7 @@ class Allotment:
     # --- what it says --------------------------------------------------------------------------------------------------------
     def of(self, job: str) -> Allotted:
         """Return what the job gets and gives, as of the last refresh."""
-        return self._results.get(job, NOTHING)
+        return self._results.get(job, NOTHING_ALLOTTED)
 
     def spares(self, job: str) -> dict[str, list[str]]:
         """Return pool -> the names of the free slices that are kept for it beside its units, once these have what they want."""
@@ -187,7 +187,7 @@ class Allotment:
             return
         self._update(AllotmentRequest(job))
         del self._requests[job], self._masks[job]
-        for node in self._results.pop(job, NOTHING).kept:
+        for node in self._results.pop(job, NOTHING_ALLOTTED).kept:
             self._kept.pop(node, None)
 
     def _forget_revocations(self, request: AllotmentRequest) -> None:
@@ -273,8 +273,8 @@ class Allotment:
             found = yield from decide(component, requests, self._supply)
         concerned = set()
         for job in had | found.keys():
-            before, now = self.of(job), found.get(job, NOTHING)
-            if now == NOTHING:
+            before, now = self.of(job), found.get(job, NOTHING_ALLOTTED)
+            if now == NOTHING_ALLOTTED:
                 self._results.pop(job, None)
             else:
                 self._results[job] = now

@@ -116,4 +116,4 @@ class Allotted:
         return self.nodes | self.withheld
 
 
-NOTHING = Allotted()
+NOTHING_ALLOTTED = Allotted()

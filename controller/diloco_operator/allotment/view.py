@@ -6,14 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from diloco_operator.accelerators import CATALOGUE, Sign
-from diloco_operator.allotment.request import NOTHING, AllotmentRequest, Allotted
+from diloco_operator.allotment.request import NOTHING_ALLOTTED, AllotmentRequest, Allotted
 from diloco_operator.allotment.surplus import with_surplus
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import NOTHING as NOTHING_TAKEN
-from diloco_operator.fleet.slices import Holder, Shape, Slice, SliceCounts
+from diloco_operator.fleet.slices import NOTHING_TAKEN, Holder, Shape, Slice, SliceCounts
 from diloco_operator.fleet.use import PodUse
 
 HOLDERS = 3
@@ -87,7 +86,7 @@ class AllottedFleet:
             location = self._fleet.location(node)
             return location if location is not None and location[0] in kinds else None
 
-        return with_surplus(holder, request, self._results.get(holder.job, NOTHING), locate, resource=resource)
+        return with_surplus(holder, request, self._results.get(holder.job, NOTHING_ALLOTTED), locate, resource=resource)
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
         return self._fleet.uses(node)

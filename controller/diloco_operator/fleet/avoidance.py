@@ -12,7 +12,7 @@ from diloco_operator.accelerators import Sign
 from diloco_operator.fleet.health import NotReadyCounts
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.resources import Resources
-from diloco_operator.fleet.slices import NOTHING, Fleet, Shape, Slice, SliceCounts
+from diloco_operator.fleet.slices import NOTHING_TAKEN, Fleet, Shape, Slice, SliceCounts
 from diloco_operator.fleet.use import PodUse
 
 
@@ -76,7 +76,7 @@ class FleetWithout:
         """See `Fleet.shortage`."""
         return self.fleet.shortage(slice_, needs)
 
-    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
+    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
         """See `Fleet.counts`."""
         return self.fleet.counts(shape, job, own)
 

@@ -28,7 +28,7 @@ from diloco_operator.fleet.slice_index import NONE, Entry, Key, SliceIndex
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, kinds_with_other_devices, silent_kinds, slice_hosts
 from diloco_operator.fleet.slices import (
     GROUP_SEPARATOR,
-    NOTHING,
+    NOTHING_TAKEN,
     Holder,
     OddNodes,
     Shape,
@@ -515,7 +515,7 @@ class Inventory:
         nodes = [self._nodes[host.node] for host in slice_.hosts if host.node in self._nodes]
         return next((why for node in nodes if (why := shortage(node, self.uses(node.name), needs))), "")
 
-    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
+    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
         counts = self._accelerator_counts if self.divides(shape) else self._slice_counts
         return replace(counts(shape, job, own), nearby=nearby(shape, self._indexes), odd=self._odd_nodes(shape))
 

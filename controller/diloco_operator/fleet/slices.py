@@ -19,7 +19,7 @@ from diloco_operator.fleet.node import Host, NodeView, Taint
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.use import PodUse
 
-NOTHING: Mapping[str, int] = MappingProxyType({})
+NOTHING_TAKEN: Mapping[str, int] = MappingProxyType({})
 
 
 class SliceState(enum.StrEnum):
@@ -256,7 +256,7 @@ class Fleet(Protocol):
         enough."""
         ...
 
-    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING) -> SliceCounts:
+    def counts(self, shape: Shape, job: str = "", own: Mapping[str, int] = NOTHING_TAKEN) -> SliceCounts:
         """Return slices of this shape, by state. `own`: nodes of the slices that `job` keeps or gets, and how many accelerators it takes
         there."""
         ...

@@ -29,5 +29,5 @@ class Quoted:
         return self.text
 
 
-NOTHING = Quoted("")
+NO_WORDS = Quoted("")
 """There is nothing to say."""

@@ -275,11 +275,11 @@ class TreeStore[Tree]:
         """Copy what the tensor is put together from, without its canonical axes: each piece and where it lies."""
         leaf = self._leaves[part.parameter]
         if part.layer is None:
-            return [((), _copy(leaf, NOTHING))]
+            return [((), _copy(leaf, RUNTIME_ZERO))]
         if len(leaf.sharding.device_set) == 1:
-            return [((), _get_layer(leaf, part.layer, NOTHING))]
+            return [((), _get_layer(leaf, part.layer, RUNTIME_ZERO))]
         local = [(shard, _local_layer(shard, part.layer)) for shard in leaf.addressable_shards if shard.replica_id == 0]
-        return [(shard.index[1:], _get_layer(shard.data, layer, NOTHING)) for shard, layer in local if layer is not None]
+        return [(shard.index[1:], _get_layer(shard.data, layer, RUNTIME_ZERO)) for shard, layer in local if layer is not None]
 
 
 type _Index = tuple[slice, ...]
@@ -342,8 +342,8 @@ def _assemble(pieces: list[tuple[_Index, jax.Array]], shape: tuple[int, ...]) ->
     return whole
 
 
-NOTHING = np.uint8(0)
-"""What `same` is called with."""
+RUNTIME_ZERO = np.uint8(0)
+"""A 0 that the compiler does not know: see `same`."""
 
 
 def same(value: jax.Array, nothing: jax.Array) -> jax.Array:
@@ -374,14 +374,14 @@ def _with_layers(leaf: jax.Array, values: list[tuple[int, _Native]]) -> jax.Arra
     """Return `leaf` with some slices along its first axis replaced and its placement kept. Compiled once per shape, type and number of
     slices: the layers are arguments, not constants. The leaf is not donated, as a program may hold it elsewhere (an average, a test)."""
     if len(leaf.sharding.device_set) == 1:
-        updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values], NOTHING)
+        updated: jax.Array = _set_layers(leaf, [value for _, value in values], [layer for layer, _ in values], RUNTIME_ZERO)
         return updated
     # Shard by shard: this works for any sharding and any axis types of the mesh, and copies nothing between devices.
     shards = []
     for shard in leaf.addressable_shards:
         its = [(local, value) for layer, value in values if (local := _local_layer(shard, layer)) is not None]
         pieces = [value[shard.device] for _, value in its if isinstance(value, dict)]
-        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its], NOTHING) if its else shard.data)
+        shards.append(_set_layers(shard.data, pieces, [local for local, _ in its], RUNTIME_ZERO) if its else shard.data)
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, shards)
 
 

@@ -23,7 +23,7 @@ from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Canonical, Part
 from diloco.jax.frozen import frozen_tensors
 from diloco.jax.own_mesh import beside_the_mesh
-from diloco.jax.store import NOTHING, TreeStore, cast, same
+from diloco.jax.store import RUNTIME_ZERO, TreeStore, cast, same
 from diloco.learner.store import Float32Array, Ready, check_size
 
 
@@ -125,7 +125,7 @@ class UnitStore[Tree](TreeStore[Tree]):
     def stage(self, names: Sequence[str]) -> StagedPieces:  # type: ignore[override]
         """Keep the values that this process's pieces of the named tensors have now: copies on the devices. The host does not wait."""
         places = self._places(names)
-        copies = [_cut(self._shards(place)[place.devices[0]], place.start, NOTHING, size=place.size) for place in places]
+        copies = [_cut(self._shards(place)[place.devices[0]], place.start, RUNTIME_ZERO, size=place.size) for place in places]
         for copy in copies:
             copy.copy_to_host_async()
         return StagedPieces(places, copies)
@@ -329,7 +329,7 @@ def _with_pieces(leaf: jax.Array, targets: list[tuple[Place, dict[jax.Device, ja
     shards = []
     for shard in leaf.addressable_shards:
         its = [(place.start, values[shard.device]) for place, values in targets if shard.device in values]
-        shards.append(_put(shard.data, [value for _, value in its], [start for start, _ in its], NOTHING) if its else shard.data)
+        shards.append(_put(shard.data, [value for _, value in its], [start for start, _ in its], RUNTIME_ZERO) if its else shard.data)
     if not leaf.committed:
         only: jax.Array = shards[0]
         return only

@@ -25,7 +25,7 @@ from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import NOTHING, Sentence
+from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Answer(NamedTuple):
 
     problem: Sentence | None = None
     """Why no nodes come of it; None: they may still come, or are there."""
-    what: Sentence = NOTHING
+    what: Sentence = NO_WORDS
     """Without a problem: what the unit waits for."""
     recheck_at: float | None = None
     granted: bool = False

@@ -9,7 +9,7 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import NOTHING, Sentence
+from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
 from diloco_operator.reconcile.units.beginning_words import TakesState, began_with
 from diloco_operator.reconcile.units.timeouts import all_bound, all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
@@ -64,7 +64,7 @@ def _state(
     if seen is not None and seen.phase is UnitPhase.CONTRIBUTING and seen.resting_seconds >= _REST_SHOWN_AFTER:
         return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, Rests(context.spec.training.quorum)
     if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
-        return UnitState.TRAINING, "", NOTHING
+        return UnitState.TRAINING, "", NO_WORDS
     if not all_run(pods):
         if record.state is not UnitState.STARTING and pods:
             return record.state, record.reason, record.sentence

@@ -17,7 +17,7 @@ from diloco.contract import Exit
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.reconcile.observe.pods import PodView
-from diloco_operator.reconcile.sentences import NOTHING, Quoted, Sentence
+from diloco_operator.reconcile.sentences import NO_WORDS, Quoted, Sentence
 from diloco_operator.reconcile.units.end_words import (
     AllPodsGone,
     Exited,
@@ -104,7 +104,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     disruption = _disruption_of_ended(pod, eviction_reason, at)
     if end is not None:
         if end.exit_code == Exit.COMPLETE:
-            return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", NOTHING, at)
+            return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", NO_WORDS, at)
         if end.exit_code in _REFUSALS:
             kind, reason = _REFUSALS[Exit(end.exit_code)]
             return End(kind, reason, Exited(end), at)
@@ -114,7 +114,7 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
         return disruption
     if end is None:
         if pod.phase == "Succeeded":
-            return End(EndKind.COMPLETE, "", NOTHING, at)
+            return End(EndKind.COMPLETE, "", NO_WORDS, at)
         return End(EndKind.FAILURE, UnitReason.CRASHED, PodFailed(pod.name, pod.reason, pod.message), at)
     return End(EndKind.FAILURE, UnitReason.CRASHED, Exited(end), at)
 

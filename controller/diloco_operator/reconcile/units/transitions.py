@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import NOTHING, Sentence
+from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
 from diloco_operator.reconcile.units.states import ATTEMPT, ENDED_IN_FAILURE, IDLE, LIVES, OVER, PENDING, STARTS, State, state_of
 
 
@@ -227,7 +227,7 @@ def transition(
     event: UnitEvent,
     now: float,
     reason: str = "",
-    why: Sentence = NOTHING,
+    why: Sentence = NO_WORDS,
     *,
     shown: UnitState | None = None,
     since: float | None = None,
@@ -271,6 +271,6 @@ _WIPED: Mapping[UnitEvent, Mapping[str, Any]] = {
 """Fields that an event sets back. What its caller gives comes after."""
 
 
-def new_unit(name: str, pool: str, now: float, reason: str = "", why: Sentence = NOTHING) -> UnitStatusRecord:
+def new_unit(name: str, pool: str, now: float, reason: str = "", why: Sentence = NO_WORDS) -> UnitStatusRecord:
     """Return the record of a unit that had none."""
     return UnitStatusRecord(name, pool, UnitState.PENDING, reason=reason, message=why.words(), since=now)

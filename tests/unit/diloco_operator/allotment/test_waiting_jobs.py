@@ -9,7 +9,7 @@ from unittest.mock import patch
 from builders.allotted_jobs import SimplePool, World, a_pool
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
-from diloco_operator.allotment import NOTHING, allotment
+from diloco_operator.allotment import NOTHING_ALLOTTED, allotment
 from diloco_operator.allotment.decision import Steps
 from diloco_operator.allotment.flow import answer
 from diloco_operator.allotment.flow_problem import Question, Questions
@@ -233,7 +233,7 @@ def test_until_the_last_step_the_former_allotment_stands_and_changes_count_after
     assert world.allotment.refresh() == set()
     assert world.allotment.knows("late")
     world.allotment.remove("job-000")
-    assert {name: world.allotment.of(name) for name in world.jobs} == {**before, "late": NOTHING}
+    assert {name: world.allotment.of(name) for name in world.jobs} == {**before, "late": NOTHING_ALLOTTED}
     assert result_of(steps) == {"job-001"}
     assert not world.allotment.knows("job-000")
     del world.jobs["job-000"]
