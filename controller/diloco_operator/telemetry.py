@@ -192,7 +192,7 @@ class SyncerWatcher:
             self._faults.pop(key, None)  # another syncer, or none
         if endpoint is None:
             if stream is not None and stream.end is None:  # its last words may be on their way: that there is a newer snapshot
-                stream.end = loop.call_later(self._timeouts.last_words, self._end, key)
+                stream.end = loop.call_later(self._timeouts.late_reports, self._end, key)
             return
         self._end(key)
         task = loop.create_task(self._run(key, endpoint), name=f"syncer of {key[0]}/{key[1]}")

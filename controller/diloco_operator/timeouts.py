@@ -141,7 +141,7 @@ class TelemetryTimeouts:
     """The same after a large report: one an interval."""
     read: float = 15.0
     """A syncer that sends nothing for so long is not heard any more."""
-    last_words: float = 1.0
+    late_reports: float = 1.0
     """Once a syncer's pod does not run any more, what it has sent is read for so long."""
     certificate: float = 3600.0
     """Lifetime of the operator's own certificate. Each connection has a new one, and it is checked once, when the connection opens."""

@@ -34,7 +34,7 @@ _FOLDER = 1000
 def model_status(context: ReconcileContext, result: Result | None = None) -> dict[str, Any] | None:
     """Return `status.model`: by the result of a complete job, by the syncer's report, or as it was; None: no snapshot is known yet."""
     known = context.observed.job.status.get("model")
-    report = context.report or _last_words(context.observed.report, known)
+    report = context.report or _newer_report(context.observed.report, known)
     if result is not None and result.snapshot:
         found = _place(context, result.step, snapshot_path(result.snapshot), copied=result.snapshot_copied)
     elif report is not None and report.snapshot_t >= 0 and (result is None or report.snapshot_t == result.step):
@@ -49,7 +49,7 @@ def model_status(context: ReconcileContext, result: Result | None = None) -> dic
     return found
 
 
-def _last_words(report: Report | None, known: Mapping[str, Any] | None) -> Report | None:
+def _newer_report(report: Report | None, known: Mapping[str, Any] | None) -> Report | None:
     """Return the last report of a syncer that is gone, if it names a newer snapshot than the one on record. A snapshot that is durable
     stays."""
     newer = report is not None and (known is None or report.snapshot_t > known.get("step", 0))

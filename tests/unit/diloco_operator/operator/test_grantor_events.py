@@ -51,7 +51,7 @@ async def unit(cluster: FakeCluster) -> Obj:
 
 
 @pytest.mark.slow
-def test_last_words_of_the_autoscaler_stand_with_the_unit_that_waits() -> None:
+def test_the_latest_message_of_the_autoscaler_stands_with_the_unit_that_waits() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         async with cluster.operating(TEAMS):
             await apply_waiting_job(cluster)
