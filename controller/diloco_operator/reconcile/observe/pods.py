@@ -47,7 +47,7 @@ class Termination:
     """As a kubelet reports it: Completed, Error, OOMKilled, …"""
     message: str = ""
     """The termination message; of a learner one line of it: its last words, or where it is the end of its log, the error."""
-    said: bool = False
+    is_last_words: bool = False
     """The message is the learner's last words, and `exit_code` the status that they have where the main process is a launcher."""
     finished: float | None = None
 
@@ -223,7 +223,7 @@ def _termination(raw: Fields, component: str) -> Termination | None:
     code, words = whole_number(raw, "exitCode", "terminated"), None
     if component != names.COMPONENT_SYNCER:  # ended learners stay for long: what is kept of each is small
         words = contract.parse_last_words("".join(message.strip().splitlines()[-1:]))
-        message = (error_line(message) if words is None else _said(words))[:_LAST_LINE]
+        message = (error_line(message) if words is None else _text_of(words))[:_LAST_LINE]
     if words is not None and code == contract.Exit.CRASHED and words.status > 0:  # torchrun ends so, whatever its ranks' statuses are
         code = words.status
     return Termination(
@@ -231,12 +231,12 @@ def _termination(raw: Fields, component: str) -> Termination | None:
         signal=whole_number(raw, "signal", "terminated"),
         reason=text(raw, "reason", "terminated"),
         message=message,
-        said=words is not None,
+        is_last_words=words is not None,
         finished=moment(raw, "finishedAt", "terminated"),
     )
 
 
-def _said(words: contract.LastWords) -> str:
+def _text_of(words: contract.LastWords) -> str:
     return words.message if words.rank is None else f"rank {words.rank}: {words.message}"
 
 

@@ -93,11 +93,11 @@ def pool_events(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str
         if reason == was:
             continue
         if lack_of(reason).of_slices:
-            found.append(Event.of(EventReason.POOL_CHANGED, _said(reason, _whole(pool))))
+            found.append(Event.of(EventReason.POOL_CHANGED, _with_message(reason, _whole(pool))))
         elif lack_of(was).of_slices:
             unused = _whole(pool) if lack_of(reason) is Lack.ROOM_IN_JOB else ""
             found.append(
-                Event.of(EventReason.POOL_CHANGED, _said(f"pool {pool['name']}: no unit of it waits for a slice any more", unused))
+                Event.of(EventReason.POOL_CHANGED, _with_message(f"pool {pool['name']}: no unit of it waits for a slice any more", unused))
             )
     return found
 
@@ -136,7 +136,7 @@ def condition_events(
             continue
         reason = {each.value: each for each in CONDITION_REASONS[kind]}[condition["reason"]]
         if reason.severity is not Severity.SILENT:
-            found.append(Event.of(reason, _said(f"{kind.value}={condition['status']}", condition["message"])))
+            found.append(Event.of(reason, _with_message(f"{kind.value}={condition['status']}", condition["message"])))
     return found
 
 
@@ -148,5 +148,5 @@ def own_data_advice(units: int) -> str:
     )
 
 
-def _said(subject: str, message: str) -> str:
+def _with_message(subject: str, message: str) -> str:
     return f"{subject}: {message}" if message else subject

@@ -44,7 +44,7 @@ class Exited:
         end = self.end
         advice = _ADVICE.get(end.exit_code)
         text = f"exit {end.exit_code}: {advice}" if advice is not None else end.text
-        killed = (end.signal or end.exit_code > 128) and not end.said
+        killed = (end.signal or end.exit_code > 128) and not end.is_last_words
         return text if killed or not end.message else f"{text}: {end.message}"
 
 
