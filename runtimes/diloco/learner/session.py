@@ -102,7 +102,7 @@ class Session:
         self._updates = updates
         self._stepped = stepped
         self._check = LoopCheck()
-        self._undone = False
+        self._put_back = False
         self._batch_size = 0
         self._batches_held: int | None = None
         """Batches to hold leases for, beyond those in hand; None: for some time of training."""
@@ -158,7 +158,7 @@ class Session:
         """
         self._check.called(threading.current_thread().name)
         if self.done:
-            self._undo()
+            self._put_back_final()
             return
         tokens, settled = self._check.step(tokens, batches, self._updates())
         self._stepped()
@@ -371,12 +371,13 @@ class Session:
         self._timer.idle(self._wait_until(come, lambda: self._member.why_none))
         return found[0] if found else None
 
-    def _undo(self) -> None:
-        if not self._undone:
+    def _put_back_final(self) -> None:
+        """Let the model hold the final parameters again; the program is warned once."""
+        if not self._put_back:
             _log.warning(
                 "unit %s trained on once the job was done: its final parameters are put back. Leave the loop at session.over", self._unit
             )
-        self._undone = True
+        self._put_back = True
         self._member.restore()
 
     def _ask_for_work(self) -> None:
