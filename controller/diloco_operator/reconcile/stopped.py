@@ -20,11 +20,11 @@ from diloco_operator.reconcile.status.starting_again import SecondStart, fresh_u
 from diloco_operator.reconcile.status.statements import Statements
 from diloco_operator.reconcile.status.write import write_status, write_units
 from diloco_operator.reconcile.units.cleanup import delete_pod, force_deletes, prune_pods_of_finished_job
-from diloco_operator.reconcile.units.leaving import close_unit, suspend_unit
 from diloco_operator.reconcile.units.lifecycle import Units
 from diloco_operator.reconcile.units.removal import remove_all, remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reservations, reserved_nodes
 from diloco_operator.reconcile.units.scaling import Scaling
+from diloco_operator.reconcile.units.stopping import close_unit, suspend_unit
 
 
 def suspend(context: ReconcileContext, units: Units) -> Plan:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.leaving import leave_removed_pools
 from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.roll_out import replace_outdated
+from diloco_operator.reconcile.units.stopping import leave_removed_pools
 from diloco_operator.reconcile.units.stragglers import leave_slow_hosts
 
 
