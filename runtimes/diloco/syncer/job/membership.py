@@ -12,10 +12,11 @@ from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.pieces import PieceError
 from diloco.protocol.diloco_pb2 import Bye, Done, Hello, Refused, ToLearner
 from diloco.protocol.diloco_pb2 import Work as WorkMessage
-from diloco.protocol.piece_maps import Owned, layout_of
+from diloco.protocol.piece_maps import Owned
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.hello_check import HelloCheck
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.ranks import Ranks
 from diloco.syncer.job.recoveries import Recoveries
@@ -58,9 +59,9 @@ class Membership:
         self._work = work
         self._unit_stats = unit_stats
         self._changes = changes
-        self._incarnation = incarnation
         self._fences = fences
         self._recoveries = recoveries
+        self._hello = HelloCheck(sessions, exchanges, work, incarnation)
         self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
         self._brake = JoinBrake()
         self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes, self._brake)
@@ -76,12 +77,12 @@ class Membership:
         rejected = self._sessions.reject(request)
         if rejected is None and not isinstance(owned, tuple):
             rejected = Rejected(Refused.LAYOUT, str(owned))
-        elif rejected is None and (wrong := self._wrong_layout(hello)):
+        elif rejected is None and (wrong := self._hello.wrong_layout(hello)):
             rejected = Rejected(Refused.LAYOUT, wrong)
         if rejected is not None:
             self._refuse_join(peer, request, rejected, now)
             return
-        lacks = self._exchanges.lacks(dict(enumerate(hello.versions)) if self._resumes(hello) else {})
+        lacks = self._exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
             peer.retry_reason = why
             peer.outgoing.close(at_once=True)
@@ -90,7 +91,7 @@ class Membership:
         assert isinstance(accepted, Accepted)
         if accepted.displaced is not None:
             self._displace(accepted, now)
-        resumed = accepted.known and self._goes_on(hello)
+        resumed = accepted.known and self._hello.goes_on(hello)
         if accepted.known and not resumed:
             self._restart_session(hello.unit)
         elif accepted.released is not None:
@@ -167,37 +168,6 @@ class Membership:
         for each in peer.unit_streams:
             each.seed_asked = True
 
-    def _resumes(self, hello: Hello) -> bool:
-        """Return whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
-        before = self._sessions.session(hello.unit)
-        known = before is not None and (before.attempt, before.session_id) == (hello.attempt, hello.session)
-        return known and self._goes_on(hello)
-
-    def _goes_on(self, hello: Hello) -> bool:
-        """Whether the learner was connected to this state, and holds nothing that the state does not: a machine that lost power may have
-        forgotten leases."""
-        session = self._sessions.session(hello.unit)
-        return (
-            hello.incarnation == self._incarnation
-            and session is not None
-            and hello.samples_leased <= self._work.leased_to(session)
-            and all(t <= self._exchanges.version(p) for p, t in enumerate(hello.versions))
-        )
-
-    def _wrong_layout(self, hello: Hello) -> str:
-        """Return what is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
-        try:
-            layout = layout_of(hello)
-            if layout.fingerprint != hello.fingerprint:
-                return "the fingerprint is not that of the tensors: learner and syncer are of different versions"
-            difference = layout.difference(self._exchanges.open(layout))
-        except LayoutError as error:
-            return str(error)
-        if not difference:
-            return ""
-        shown = "; ".join(difference[:10]) + (f"; and {len(difference) - 10} more" if len(difference) > 10 else "")
-        return f"the parameters of unit {hello.unit} are not those of this job: {shown}"
-
     def _refuse_join(self, peer: Peer, request: JoinRequest, rejected: Rejected, now: float) -> None:
         if rejected.code != Refused.WRONG_JOB and request.unit:
             stats = self._unit_stats.of(request.unit)
@@ -263,8 +233,8 @@ class Membership:
         self._ranks.end(peer, last=last)
 
     def fail(self, peer: Peer, what: str, error: Exception, now: float) -> None:
-        """Refuse the unit of a stream that has sent what could not be handled; a stream that has not joined ends alone. Refuse its unit; a
-        stream that has not joined ends alone. `what`: the message."""
+        """Refuse the unit of a stream that has sent what could not be handled; a stream that has not joined ends alone. `what`: the
+        message."""
         why = f"the syncer could not handle {what}: {type(error).__name__}: {error}"
         _log.error("stream %d: %s", peer.stream, why, exc_info=error)
         rejected = Rejected(Refused.PROTOCOL, why)
@@ -285,8 +255,7 @@ class Membership:
         peer.outgoing.close(ToLearner(refused=Refused(code=rejected.code, message=rejected.message)), at_once=True)
 
     def reject_contribution(self, order: ContributionRejected, now: float) -> None:
-        """Act on a contribution that the guards refuse: its learner takes the job's parameters anew, or is quarantined. Its learner takes
-        the job's parameters anew, or is quarantined."""
+        """Act on a contribution that the guards refuse: its learner takes the job's parameters anew, or is quarantined."""
         stats = self._unit_stats.of(order.unit)
         stats.refuse(order.refusal.reason.value)
         self._work.note("refuse", unit=order.unit, reason=order.refusal.reason.value, message=order.refusal.message)

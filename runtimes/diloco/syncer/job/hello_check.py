@@ -1,0 +1,55 @@
+"""What a Hello says, against what the syncer knows: whether its learner goes on, and whether its model is that of the job.
+
+Only the engine's task uses it. See docs/decisions/0070-sessions-and-fences.md.
+"""
+
+from __future__ import annotations
+
+from diloco.algorithm.layout import LayoutError
+from diloco.protocol.diloco_pb2 import Hello
+from diloco.protocol.piece_maps import layout_of
+from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.work import Work
+from diloco.syncer.streams.sessions import SessionRegistry
+
+
+class HelloCheck:
+    """Changes nothing but the layout of a job without a state, which the first Hello gives."""
+
+    def __init__(self, sessions: SessionRegistry, exchanges: Exchanges, work: Work, incarnation: bytes) -> None:
+        """Prepare to check; `incarnation`: random, names this process and its restored state."""
+        self._sessions = sessions
+        self._exchanges = exchanges
+        self._work = work
+        self._incarnation = incarnation
+
+    def resumes(self, hello: Hello) -> bool:
+        """Return whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
+        before = self._sessions.session(hello.unit)
+        known = before is not None and (before.attempt, before.session_id) == (hello.attempt, hello.session)
+        return known and self.goes_on(hello)
+
+    def goes_on(self, hello: Hello) -> bool:
+        """Return whether the learner was connected to this state, and holds nothing that the state does not: a machine that lost power may
+        have forgotten leases."""
+        session = self._sessions.session(hello.unit)
+        return (
+            hello.incarnation == self._incarnation
+            and session is not None
+            and hello.samples_leased <= self._work.leased_to(session)
+            and all(t <= self._exchanges.version(p) for p, t in enumerate(hello.versions))
+        )
+
+    def wrong_layout(self, hello: Hello) -> str:
+        """Return what is wrong with the layout in a Hello; empty: nothing. Without a state, the first learner's layout is the job's."""
+        try:
+            layout = layout_of(hello)
+            if layout.fingerprint != hello.fingerprint:
+                return "the fingerprint is not that of the tensors: learner and syncer are of different versions"
+            difference = layout.difference(self._exchanges.open(layout))
+        except LayoutError as error:
+            return str(error)
+        if not difference:
+            return ""
+        shown = "; ".join(difference[:10]) + (f"; and {len(difference) - 10} more" if len(difference) > 10 else "")
+        return f"the parameters of unit {hello.unit} are not those of this job: {shown}"
