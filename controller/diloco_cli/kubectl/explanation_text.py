@@ -9,6 +9,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 
 from diloco_cli.kubectl.dominant import Cause
 from diloco_cli.kubectl.explanation import Explanation, PoolExplained, UnitsExplained
+from diloco_cli.runbook import url_of
 from diloco_cli.view_text import duration, ordinal
 
 _LABEL = 18
@@ -62,6 +63,8 @@ def _dominant_rows(found: Explanation, now: float) -> Iterable[tuple[str, str]]:
     following = next((each for each in found.upcoming if each.at > now), None)
     if following is not None:
         yield "by itself", f"in {duration(following.at - now)} {following.what}"
+    if page := url_of(main.reason):
+        yield "runbook", page
 
 
 def _pool_head(pool: PoolExplained) -> str:

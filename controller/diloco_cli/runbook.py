@@ -1,0 +1,327 @@
+"""What a person checks and does for each reason of a job, a unit or a pool: the table behind docs/runbook and `kubectl diloco explain`.
+
+What a reason means is `api.reasons`. See docs/decisions/0262-runbook.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+URL = "https://github.com/diloco-operator/diloco-operator/blob/main/docs/runbook"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Markdown, each a sentence or two. Commands stand as a user types them."""
+
+    check: tuple[str, ...]
+    act: tuple[str, ...]
+
+
+_EXPLAIN = "`kubectl diloco explain JOB` says what is missing, since when, and what happens next by itself."
+_LOG = "`kubectl diloco logs JOB UNIT` has the program's last lines, also of a pod that is gone."
+_NODE = "`kubectl describe node NODE` shows taints, conditions, and who uses the node."
+_RETRY = "When the cause is gone: `kubectl diloco retry JOB`."
+_WAIT = "Nothing; it passes by itself."
+
+RUNBOOK: Mapping[str, Advice] = {
+    # --- Accepted ---
+    "SpecInvalid": Advice(
+        ("The message names every field that cannot be used.", "`diloco validate FILE` says the same without a cluster."),
+        ("Correct the fields and apply the job again; pods that run stay until then.",),
+    ),
+    "RightsMissing": Advice(
+        (
+            "The message names the right: verb, resource and namespace.",
+            "`kubectl diloco doctor JOB` lists all rights that the operator lacks.",
+        ),
+        ("Give the operator's ServiceAccount the role: the chart does it for namespaces in `watchNamespaces`, or for all.",),
+    ),
+    # --- Placed, units and pools that wait ---
+    "InsufficientCapacity": Advice(
+        (_EXPLAIN, "`kubectl diloco plan FILE` shows what would run where, and after `--add` or `--without`."),
+        ("Follow the remedies of the pools: add nodes, raise another pool's `learners.max`, or lower `learners.min`.", "Else wait."),
+    ),
+    "NoCapacity": Advice(
+        (_EXPLAIN,),
+        ("Add nodes, raise another pool's `learners.max`, or wait: the unit starts as soon as a slice is free.",),
+    ),
+    "NoFreeSlice": Advice(
+        (
+            (
+                "`status.pools[].message` says who holds the slices, and why free ones do not serve: avoided, tainted, too small, "
+                "in several zones, or kept for another job."
+            ),
+            _NODE,
+        ),
+        (
+            "Held by another job: ask its owner to lower `learners.max`, or raise this job's `learners.min` or priority.",
+            "Used by other pods: end them, or wait. Tainted: add the toleration to the pool's template, or remove the taint.",
+            "Too small: lower the requests of the template. In several zones: lower `hosts`, or set `locality: Any` for the pool.",
+        ),
+    ),
+    "NoMatchingNodes": Advice(
+        (
+            (
+                "`status.pools[].message` says which nodes come close: another topology, fewer accelerators, a product that is not in the "
+                "catalogue."
+            ),
+            "`kubectl get nodes -L cloud.google.com/gke-tpu-topology,nvidia.com/gpu.product` shows the labels.",
+        ),
+        ("Add a pool of what there is, or nodes of what the pool asks for.", "An unknown product: add a row to the catalogue file."),
+    ),
+    "AtMaximum": Advice(("`pools[].learners.max` is the number of units that run.",), ("Raise it if the pool is to grow.",)),
+    "JobAtMaximum": Advice(("`learners.max` is the number of units that run.",), ("Raise it if the job is to grow.",)),
+    "SwitchedOff": Advice(("`pools[].learners.max` is 0.",), ("Raise it to use the pool.",)),
+    "WaitingForNodes": Advice(
+        ("The message says who was asked, and when.", "`kubectl get nodeclaims` or `kubectl get provisioningrequests` show the answer."),
+        (
+            "Wait: after `pools[].provisioning.timeout` other pools are asked, and this one again after a pause.",
+            "If no nodes ever come, look at the autoscaler's log, its limits and the cloud's quota.",
+        ),
+    ),
+    "NotProvisioned": Advice(
+        ("The message has the autoscaler's words.",),
+        (
+            "Nothing, if capacity is short for a while: the unit asks again, and other pools are asked meanwhile.",
+            "Raise `pools[].provisioning.timeout` if nodes come later than that.",
+        ),
+    ),
+    "WaitingForQuota": Advice(
+        ("`kubectl get workloads` shows Kueue's answer; the unit's message has its words.",),
+        ("Raise the ClusterQueue's quota, lower `learners.min`, or wait for other workloads to end.",),
+    ),
+    "KueueMissing": Advice(
+        ("`kubectl get crd workloads.kueue.x-k8s.io`, and the operator's configuration `kueue`.",),
+        ("Install Kueue with the pod integration, or take `queueName` out of the spec.",),
+    ),
+    "PodsRefused": Advice(
+        (
+            "The message has the API server's words and the time of the next try.",
+            "`kubectl diloco doctor JOB` checks quota, policies and rights.",
+        ),
+        ("Follow the message: quota, Pod Security, an admission policy, or an invalid field. A changed spec is tried at once.",),
+    ),
+    "Scheduling": Advice(
+        (_NODE, "`kubectl describe pod POD` has kube-scheduler's words."),
+        ("Wait. After `learners.timeouts.schedule` the unit gives its slice up and tries others.",),
+    ),
+    "Unschedulable": Advice(
+        ("The message has kube-scheduler's words.", _NODE),
+        (
+            "Lower the requests of the template, or free the node. The unit pauses, and prefers other nodes; this is no failure.",
+            "A slow scheduler: raise `learners.timeouts.schedule`.",
+        ),
+    ),
+    "NodeTaken": Advice(
+        ("The message names the node; another operator's learner was there first.",),
+        ("Nothing. If it repeats, separate the operators' nodes by a nodeSelector in the templates.",),
+    ),
+    # --- a unit's start ---
+    "StartingContainers": Advice(
+        ("`kubectl describe pod POD` says which volume, network or init container it waits for.",),
+        ("Follow it. A slow init container: raise `learners.timeouts.start`.",),
+    ),
+    "StartTimeout": Advice(
+        ("The message says what was not ready.", "`kubectl describe pod POD` has the events."),
+        ("Mend the volume, network or init container, or raise `learners.timeouts.start`.",),
+    ),
+    "PullingImages": Advice(
+        ("`kubectl describe pod POD` says which image.",),
+        ("Wait. A large image: bring it to the nodes before, or raise `learners.timeouts.pull`.",),
+    ),
+    "PullTimeout": Advice(
+        ("`kubectl describe pod POD` says which image, and how fast it came.",),
+        ("Raise `learners.timeouts.pull`, or bring the image to the nodes before.",),
+    ),
+    "ImageRefused": Advice(
+        ("The message has the kubelet's words.",),
+        ("Correct the image's name in the template, or its `imagePullSecrets`.",),
+    ),
+    "WaitingForSyncer": Advice(
+        (_LOG, "`kubectl diloco doctor JOB` tries whether the syncer can be reached from a pod."),
+        (
+            "Wait until the program has called `join`: imports and a model that is loaded take their time.",
+            "Network policies must let learners reach the syncer's port 7077.",
+        ),
+    ),
+    "JoinTimeout": Advice(
+        (_LOG, "`kubectl diloco doctor JOB` tries whether the syncer can be reached from a pod."),
+        (
+            "Open the session early in the program, or raise `learners.timeouts.join`.",
+            "Network policies must let learners reach the syncer's port 7077.",
+        ),
+    ),
+    "TakingParameters": Advice(
+        ("`kubectl diloco status JOB` shows the bytes of the model and the unit's link.",),
+        (_WAIT,),
+    ),
+    "FirstStep": Advice((_LOG,), ("Wait: the program compiles. `learners.timeouts.firstStep` bounds it.",)),
+    "Seeding": Advice(("The first learner hands over the initial parameters.",), (_WAIT,)),
+    # --- a unit that trains, or stands ---
+    "WaitingForQuorum": Advice(
+        ("The condition `Training` says which learners are missing.",),
+        ("See why they are missing, or lower `training.quorum`. The unit is ahead of the job and rests; this is no stall.",),
+    ),
+    "Paused": Advice(("The unit's message has the program's words, and `pausedUntil`.",), (_WAIT,)),
+    "Slow": Advice(
+        ("Clocks and temperatures of the accelerators, the network, and other work on the host.", "`status.hosts[]` names the host."),
+        ("Mend or cordon the node. The unit moves if another slice is free and `placement.maxMoving` allows it.",),
+    ),
+    "GaveWay": Advice(
+        ("The message names the job that takes the slice.",),
+        ("Raise this job's `learners.min` or priority, lower the other's `learners.max`, or add nodes.",),
+    ),
+    # --- a unit that ended ---
+    "Crashed": Advice(
+        (_LOG,),
+        ("Mend the program. After `learners.restart.limit` failures within the window the unit is given up; the others train on.",),
+    ),
+    "LeftEarly": Advice(
+        (_LOG,),
+        ("Let the program train until `session.batches` ends, or end the job for all units with `session.finish`.",),
+    ),
+    "OutOfMemory": Advice(
+        (_LOG, "`kubectl describe pod POD` shows the limit."),
+        ("Raise the memory of the pool's template, or lower the batch. Data loaders' workers count, and so does /dev/shm.",),
+    ),
+    "PodLost": Advice(
+        ("`kubectl get events` around that time: a user or a controller deleted the pod.",),
+        ("Nothing, if it was on purpose: the unit starts again, and this is no failure.",),
+    ),
+    "Disrupted": Advice(("The message says who took the pod away.",), ("Nothing: the unit starts again, and this is no failure.",)),
+    "NodeLost": Advice(
+        (_NODE,),
+        (
+            "Nothing for the job: the unit starts elsewhere.",
+            "A machine that is off for good: `kubectl delete node NODE`, so that its pods go.",
+        ),
+    ),
+    "Stalled": Advice(
+        ("The message says whether it took no step, or was not heard from.", _LOG),
+        ("Announce long pauses with `session.paused`, or raise `learners.stallTimeout`.",),
+    ),
+    "RefusedLayout": Advice(
+        ("The unit's log lists the parameters that differ.",),
+        ("Use the same model configuration in every pool's template, and `canonical=` for another framework. A restart does not help.",),
+    ),
+    "RefusedNonFinite": Advice(
+        (_LOG,),
+        ("Lower the inner learning rate, clip gradients, check the data. The unit starts again from the job's parameters.",),
+    ),
+    "RefusedQuarantined": Advice(
+        ("The message, and `status.units[].refused`.", "The accelerators of its host."),
+        ("Check its data, learning rate and the `tokens` that it passes to `step`. It starts again within its restart budget.",),
+    ),
+    "RankLost": Advice(
+        ("The message names the rank: read the log of its pod.",),
+        ("Mend what ended that rank. The unit starts again as a whole; its node is on record in `status.hosts`.",),
+    ),
+    "RefusedIdentity": Advice(
+        ("The message says whether a newer attempt exists, another process has the identity, or the certificate was refused.",),
+        ("Do not start a learner's pod by hand. Clocks of nodes that differ by minutes make certificates invalid.",),
+    ),
+    "BadContract": Advice(
+        (_LOG,),
+        ("Start the program as the pod's command, and leave the variables `DILOCO_*` and the mount of the job as they are.",),
+    ),
+    "HostAvoided": Advice(
+        ("`status.hosts[]` says which attempts failed there, and until when it is avoided.", _NODE),
+        ("Check GPUs, disk and network of the node; cordon or replace it. A node that is replaced starts clean.",),
+    ),
+    # --- Training and Degraded ---
+    "WaitingForHardware": Advice((_EXPLAIN,), ("As for InsufficientCapacity; or lower `training.quorum`.",)),
+    "QuorumMissing": Advice((_EXPLAIN,), ("Mend the units that are missing, or lower `training.quorum`.",)),
+    "SyncerStarting": Advice(
+        ("`kubectl describe pod JOB-syncer` says what it waits for.",),
+        ("Wait; if it stays, follow the pod's events: image, volume or resources.",),
+    ),
+    "SyncerUnavailable": Advice(
+        ("`kubectl describe pod JOB-syncer`, and its node.", "`kubectl diloco logs JOB syncer`"),
+        (
+            "Nothing: learners train on, and the syncer comes back with no merge lost.",
+            "A node that does not answer and is off for good: `kubectl delete node NODE`.",
+        ),
+    ),
+    "SyncerUnreachable": Advice(
+        ("Whether the operator's pod reaches the syncer's: network policies, a service mesh, DNS.", "`kubectl diloco doctor JOB`"),
+        ("Allow the operator's namespace to reach port 7077 of the syncer. Training may go on meanwhile.",),
+    ),
+    "ReportsRefused": Advice(
+        ("The message says what is wrong with the reports.",),
+        ("Use the syncer's image of the operator's own version, and no program of your own in `spec.syncer`.",),
+    ),
+    "VolumePending": Advice(
+        ("`kubectl describe pvc` says why the claim is not bound.", "`kubectl diloco doctor JOB` checks the StorageClass."),
+        ("Name a class in `syncer.storage.className`, or set the chart's `storageClassName`; or mark one as the cluster's default.",),
+    ),
+    "NameTaken": Advice(
+        ("The message names the object.",),
+        ("Delete the object if it is left over, or give the job another name.",),
+    ),
+    "WriteRefused": Advice(
+        ("The message has the API server's words.", "`kubectl diloco doctor JOB` checks quota, policies and rights."),
+        ("Raise the quota, change the policy, or give the operator the right.",),
+    ),
+    "LearnersMissing": Advice((_EXPLAIN,), ("Follow the reason of each unit that is missing.",)),
+    "LearnersFailed": Advice((_LOG,), ("Mend the program or its data; the units start again by themselves within their restart budget.",)),
+    "LearnersLost": Advice(("The message has the cause.", _LOG), ("Mend it, then `kubectl diloco retry JOB`.",)),
+    "LearnersUnplaced": Advice((_EXPLAIN,), ("As for InsufficientCapacity. The units that have hardware train on.",)),
+    "RollOutStopped": Advice(
+        (_LOG,),
+        ("Correct the pool's template, or take the change back: the unit starts again at once, and the roll-out goes on.",),
+    ),
+    "SnapshotFailed": Advice(
+        ("`kubectl diloco logs JOB syncer` has the error.", "`kubectl describe pvc` shows the size."),
+        ("Make the claim larger, or mend the object store. Training goes on, and a later snapshot succeeds by itself.",),
+    ),
+    "VolumeDeleted": Advice(
+        ("`kubectl get pvc` shows the claim as Terminating.",),
+        ("Let the job complete, or export the model: `kubectl diloco export JOB`. Do not suspend the job.",),
+    ),
+    "NothingTrained": Advice(
+        ("`status.units[].refused`, and the reasons in the syncer's log.",),
+        ("Correct the program, and give the job more steps than its `syncInterval`.",),
+    ),
+    "WorkRefused": Advice(
+        ("`status.units[].refused`, and the reasons in the syncer's log.",),
+        ("Correct what the units send: tokens, learning rate, values that are not finite.",),
+    ),
+    # --- Failed ---
+    "RestartsExhausted": Advice((_LOG,), ("Mend what the units failed by.", _RETRY)),
+    "LayoutRefused": Advice(
+        ("The unit's log lists the parameters that differ.",),
+        ("Use one model configuration in all templates.", _RETRY),
+    ),
+    "SyncerFailed": Advice(("`kubectl diloco logs JOB syncer`",), ("Mend what it says.", _RETRY)),
+    "StateUnusable": Advice(
+        ("The message says which state, and why; nothing was overwritten.",),
+        ("Repair or restore the volume. For another model use another job's name.", _RETRY),
+    ),
+    # --- Events ---
+    "UnitGaveSliceUp": Advice((_EXPLAIN,), ("Nothing; it tries again. This is no failure.",)),
+    "UnitLost": Advice(("The message says what took it.",), ("Nothing: the unit starts again.",)),
+    "UnitCrashed": Advice((_LOG,), ("As for Crashed.",)),
+    "UnitFailed": Advice((_LOG,), ("Mend the cause, then `kubectl diloco retry JOB`.",)),
+    "OwnData": Advice(
+        ("Several units feed themselves, and nothing keeps them from the same samples.",),
+        ("Let each read its own part by `DILOCO_UNIT`, or use `session.numbers` or `session.shards`. If they do, nothing.",),
+    ),
+    "MalformedObject": Advice(("The message names the object and the field.",), ("Correct or delete the object.",)),
+}
+
+NOTHING_TO_DO = frozenset(
+    {
+        *("SpecValid", "AllPlaced", "MinimumPlaced", "QuorumContributing", "Finishing", "EnoughLearners", "NotSuspended", "InProgress"),
+        *("Suspended", "Suspending", "StepsReached", "TokensReached", "FinishedByProgram", "Continuing", "Retrying", "NotFailed"),
+        *("JobComplete", "LearnersStarting", "LearnersReconnecting", "Queued", "UnitStarted", "NodesRequested", "UnitContributes"),
+        *("UnitDraining", "PoolChanged", "UnitsChanged", "ScaledDown", "Retried", "TemplateChanged", "JobFailed"),
+    }
+)
+"""Reasons that ask nothing of a person, or say the same as another one beside them."""
+
+
+def url_of(reason: str) -> str:
+    """Return where the reason's page is; "": it has none."""
+    return f"{URL}/{reason}.md" if reason in RUNBOOK else ""

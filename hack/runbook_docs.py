@@ -1,0 +1,70 @@
+"""Writes docs/runbook, a page for each reason that asks something of a person: `python hack/runbook_docs.py`.
+
+See docs/decisions/0262-runbook.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from diloco_cli.runbook import RUNBOOK, Advice
+from diloco_operator.api.reasons import ReasonRow, all_reasons
+from markdown_text import bullet, paragraph, table
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "runbook"
+INTRODUCTION = """\
+Generated from `controller/diloco_cli/runbook.py` and the table of reasons: change them and run `make docs`.
+
+`kubectl get dlj` shows a job's reason, `kubectl diloco status JOB` those of its units and pools, and `kubectl diloco explain JOB` the one
+that matters most, with a link to its page here.
+"""
+
+
+def pages() -> Mapping[str, str]:
+    """Return each page, Markdown, by the name of its file."""
+    rows: dict[str, list[ReasonRow]] = {}
+    for row in all_reasons():
+        rows.setdefault(row.value, []).append(row)
+    found = {f"{reason}.md": _page(reason, rows[reason], advice) for reason, advice in RUNBOOK.items()}
+    return {"README.md": _index(rows), **found}
+
+
+def _page(reason: str, rows: Sequence[ReasonRow], advice: Advice) -> str:
+    parts = [f"# {reason}\n", *_meanings(rows)]
+    for title, sentences in (("Check", advice.check), ("Do", advice.act)):
+        parts += [f"## {title}\n", "".join(bullet(each) for each in sentences)]
+    return "\n".join(parts)
+
+
+def _meanings(rows: Sequence[ReasonRow]) -> Iterator[str]:
+    yield "".join(bullet(f"**{_where(row)}**: {row.meaning}") for row in rows)
+
+
+def _where(row: ReasonRow) -> str:
+    if row.status:
+        return f"Condition `{row.subject}` is {row.status}"
+    return row.subject
+
+
+def _index(rows: Mapping[str, Sequence[ReasonRow]]) -> str:
+    listed = [
+        [f"[`{reason}`]({reason}.md)", ", ".join(row.subject for row in rows[reason]), rows[reason][0].meaning]
+        for reason in sorted(RUNBOOK)
+    ]
+    header = table(["reason", "of", "meaning"], listed)
+    return "\n".join(["# Runbook\n", *map(paragraph, INTRODUCTION.strip().split("\n\n")), header])
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    wanted = pages()
+    for path in FOLDER.glob("*.md"):
+        if path.name not in wanted:
+            path.unlink()
+    for name, text in wanted.items():
+        (FOLDER / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
