@@ -173,7 +173,7 @@ async def rig(*api_server_args: str) -> AsyncIterator[Rig]:
         untainted = ("--disable-admission-plugins=TaintNodesByCondition",)
         with start(folder, controllers=False, scheduler=False, api_server_args=(*untainted, *api_server_args)) as plane:
             plane.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
-            plane.kubectl("wait", "--for=condition=Established", "crd/dilocojobs.diloco.dev", "--timeout=240s")
+            plane.wait_until_established("dilocojobs.diloco.dev")
             async with RestClient.connect(load_config(str(plane.kubeconfig))) as client:
                 await client.create(STORAGE_CLASSES, storage_class())
                 yield Rig(plane, client, folder)
