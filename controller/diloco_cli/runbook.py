@@ -228,7 +228,10 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "HostAvoided": Advice(
         ("`status.hosts[]` says which attempts failed there, and until when it is avoided.", _NODE),
-        ("Check GPUs, disk and network of the node; cordon or replace it. A node that is replaced starts clean.",),
+        (
+            "Check GPUs, disk and network of the node; cordon or replace it. A node that is replaced starts clean.",
+            "Else nothing: units start on others for 10 minutes, then for twice as long each time.",
+        ),
     ),
     # --- Training and Degraded ---
     "WaitingForHardware": Advice((_EXPLAIN,), ("As for InsufficientCapacity; or lower `training.quorum`.",)),
@@ -241,7 +244,10 @@ RUNBOOK: Mapping[str, Advice] = {
         ("`kubectl describe pod JOB-syncer`, and its node.", "`kubectl diloco logs JOB syncer`"),
         (
             "Nothing: learners train on, and the syncer comes back with no merge lost.",
-            "A node that does not answer and is off for good: `kubectl delete node NODE`.",
+            (
+                "A node that is off for good: `kubectl delete node NODE`, or taint it "
+                "`node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`."
+            ),
         ),
     ),
     "SyncerUnreachable": Advice(
@@ -266,7 +272,10 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "LearnersMissing": Advice((_EXPLAIN,), ("Follow the reason of each unit that is missing.",)),
     "LearnersFailed": Advice((_LOG,), ("Mend the program or its data; the units start again by themselves within their restart budget.",)),
-    "LearnersLost": Advice(("The message has the cause.", _LOG), ("Mend it, then `kubectl diloco retry JOB`.",)),
+    "LearnersLost": Advice(
+        ("The message has the cause.", _LOG),
+        ("Mend it, then `kubectl diloco retry JOB`. A changed template of the pool starts its units again, too.",),
+    ),
     "LearnersUnplaced": Advice((_EXPLAIN,), ("As for InsufficientCapacity. The units that have hardware train on.",)),
     "RollOutStopped": Advice(
         (_LOG,),
@@ -274,7 +283,12 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "SnapshotFailed": Advice(
         ("`kubectl diloco logs JOB syncer` has the error.", "`kubectl describe pvc` shows the size."),
-        ("Make the claim larger, or mend the object store. Training goes on, and a later snapshot succeeds by itself.",),
+        (
+            (
+                "[Make the claim larger](../guide/troubleshooting.md#a-full-volume), or mend the object store. Training goes on, and a "
+                "later snapshot succeeds by itself."
+            ),
+        ),
     ),
     "VolumeDeleted": Advice(
         ("`kubectl get pvc` shows the claim as Terminating.",),
@@ -289,7 +303,9 @@ RUNBOOK: Mapping[str, Advice] = {
         ("Correct what the units send: tokens, learning rate, values that are not finite.",),
     ),
     # --- Failed ---
-    "RestartsExhausted": Advice((_LOG,), ("Mend what the units failed by.", _RETRY)),
+    "RestartsExhausted": Advice(
+        (_LOG,), ("Mend what the units failed by: [a failed job](../guide/troubleshooting.md#a-failed-job).", _RETRY)
+    ),
     "LayoutRefused": Advice(
         ("The unit's log lists the parameters that differ.",),
         ("Use one model configuration in all templates.", _RETRY),

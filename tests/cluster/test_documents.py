@@ -87,19 +87,19 @@ def test_a_job_lives_on_simulated_nodes_from_its_start_to_its_deletion_as_the_do
         # Of its own: the documents install the CRD, and their operator and nodes are for the whole cluster.
         plane = stack.enter_context(start(tmp_path / "plane", node_grace="50s"))
         reader = stack.enter_context(reading("simulated nodes", tmp_path, environment_of(plane, activated=False)))
-        guide = "docs/guide.md#try-it-on-a-cluster-of-simulated-nodes"
+        guide = "docs/guide/cluster.md#try-it-on-a-cluster-of-simulated-nodes"
         reader.type(guide, {"kubectl get dlj --watch": "bytes-lm"})
         unit = """'{.status.units[?(@.name=="h100-0")].%s}'=%s"""
         for field, value in (("failedAttempt", 1), ("state", "Training")):
             reader.shell.type(f"kubectl wait --for=jsonpath={unit % (field, value)} dlj/bytes-lm --timeout=5m")
-        shown = reader.type("docs/guide.md#logs-also-after-the-end")
+        shown = reader.type("docs/guide/troubleshooting.md#logs-also-after-the-end")
         assert "crash as requested at this step" in next(said for command, said in shown.items() if " -p " in command)
         reader.type(f"{guide}/2")
         drained = reader.shell.type("kubectl diloco drain bytes-lm v5p-0 --timeout 5m").splitlines()
         assert drained[0] == "pod/bytes-lm-v5p-0-a1-0 evicted"
         assert re.fullmatch(r"unit v5p-0 contributes again after .*; failures on its restart budget: 0", drained[-1])
         reader.shell.type("kubectl patch storageclass diloco-local --patch '{\"allowVolumeExpansion\": true}'")
-        reader.type("docs/guide.md#a-full-volume")
+        reader.type("docs/guide/troubleshooting.md#a-full-volume")
         shown = reader.type("docs/stopping.md#suspend-and-resume")
         assert "the state is saved" in shown["kubectl diloco suspend bytes-lm --wait"]
         assert "0 learners contribute, 0 placed" in shown["kubectl diloco status bytes-lm"]
@@ -107,7 +107,7 @@ def test_a_job_lives_on_simulated_nodes_from_its_start_to_its_deletion_as_the_do
         reader.type("docs/stopping.md#fewer-learners")
         reader.type("docs/stopping.md#finish-early")
         assert "model" in reader.type("docs/stopping.md#after-the-end")["kubectl diloco status bytes-lm"]
-        reader.type("docs/guide.md#get-the-model/2")
+        reader.type("docs/guide/model.md#get-the-model/2")
         assert (checkout / "model.safetensors").exists()
         reader.type("docs/stopping.md#after-the-end/2")
         reader.type("docs/stopping.md#go-on-after-the-end")

@@ -20,19 +20,19 @@ def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(
     checkout = a_checkout(tmp_path)
     make_small(checkout, "quickstart.yaml")
     with reading("laptop", tmp_path, OF_THIS_MACHINE) as reader:
-        shown = reader.type("docs/guide.md#run-it-on-a-laptop", {"diloco up": r"v5p-0 [^\n]*Training"})
+        shown = reader.type("docs/guide/laptop.md#run-it-on-a-laptop", {"diloco up": r"v5p-0 [^\n]*Training"})
         assert "To continue" in last(shown)
-        planned, changed = reader.type("docs/guide.md#plan-before-you-apply").values()
+        planned, changed = reader.type("docs/guide/laptop.md#plan-before-you-apply").values()
         assert "bytes-lm in namespace default: fits, 4 units" in planned
         assert "2nd choice; v5p: full" in planned
         assert "AFTER --without h100, --add v6e=1x2x2, --drain v6e-a" in changed
         assert "Complete" in last(reader.type("docs/stopping.md#on-a-laptop"))
-        tape, replayed = reader.type("docs/guide.md#what-a-syncer-wrote-down").values()
+        tape, replayed = reader.type("docs/guide/laptop.md#what-a-syncer-wrote-down").values()
         assert "merge   700" in tape
         assert "all as the syncer had them" in replayed
-        shown = reader.type("docs/guide.md#get-the-model")
+        shown = reader.type("docs/guide/model.md#get-the-model")
         assert all("outer step 700 of job bytes-lm" in said for said in shown.values())
-        reader.type("docs/guide.md#a-llama-on-your-own-data")
+        reader.type("docs/guide/laptop.md#a-llama-on-your-own-data")
         assert sorted(file.name for file in (checkout / "tales").iterdir()) == ["config.json", "model.safetensors"]
         reader.type("docs/stopping.md#on-a-laptop/2")
         assert not (checkout / ".diloco").exists()

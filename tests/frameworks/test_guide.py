@@ -15,14 +15,15 @@ from diloco.learner import session as driver
 from diloco.learner.store import ParameterStore
 from diloco.trainers.alone import AloneSession
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "guide").glob("*.md"))
+GUIDE = "\n".join(path.read_text() for path in CHAPTERS)
 STEPS = 30
 ROWS = np.tile(np.arange(9), (8, 1)).astype(np.int64)
 """Every byte is followed by the next one: easily learnt."""
 
 
 def program(mark: str) -> str:
-    found = re.search(rf"<!-- {re.escape(mark)} -->\n```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    found = re.search(rf"<!-- {re.escape(mark)} -->\n```python\n(.*?)```", GUIDE, re.DOTALL)
     assert found, f"the guide has no program marked {mark!r}"
     return found.group(1)
 

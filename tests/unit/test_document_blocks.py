@@ -19,7 +19,7 @@ from builders.documents import NOT_TYPED, PRESENT, ROOT, SCENARIOS, SHELL, Block
 from diloco_cli.validate import check
 from diloco_operator.api.names import API_VERSION
 
-LANGUAGES = {SHELL, "text", "yaml", "python", "json", "dockerfile", "mermaid"}
+LANGUAGES = {"diff", SHELL, "text", "yaml", "python", "json", "dockerfile", "mermaid"}
 """Text is what a program prints."""
 ASSIGNED = [name for names in SCENARIOS.values() for name in names]
 # Every process collects this file, and bash reads each line of a block to find its commands: so only the blocks that have such a command.

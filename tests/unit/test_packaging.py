@@ -29,7 +29,7 @@ def _generated_by(file: str, pattern: str) -> tuple[int, ...]:
 def test_what_people_are_told_to_install_is_there() -> None:
     """Nothing is on PyPI: packages come from dist/ or from a checkout."""
     extras = tomllib.loads((ROOT / "runtimes" / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     texts = {path: path.read_text() for path in [*pages, *(ROOT / "runtimes").rglob("*.py"), *(ROOT / "controller").rglob("*.py")]}
     assert [path for path, text in texts.items() if re.search(r"pip install '?diloco", text)] == []
     named = [

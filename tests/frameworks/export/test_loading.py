@@ -23,7 +23,7 @@ from diloco.trainers import byte_lm_jax, byte_lm_torch
 from diloco.trainers.byte_lm import ModelConfig
 from diloco_cli.diloco.main import main
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guide.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guide" / "model.md"
 pytestmark = pytest.mark.slow
 
 
