@@ -55,11 +55,11 @@ async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> 
     groups = await client.groups()
     objects = await _objects(client, wanted)
     operator = _operator(objects[names.DEPLOYMENTS], wanted.namespace)
-    own, theirs, config, reach = await asyncio.gather(
+    own, theirs, config, reached = await asyncio.gather(
         _reviews(client, caller_rights(wanted.namespace) if wanted.namespace else (), ""),
         _reviews(client, operator_rights(wanted.namespace), _account(operator)) if operator else _none(),
         _config(client, operator),
-        _reach(client, wanted, objects[names.PODS]) if job is not None else _nothing(),
+        reach(client, wanted, objects[names.PODS]) if job is not None else _nothing(),
     )
     return Facts(
         namespace=wanted.namespace,
@@ -73,7 +73,7 @@ async def read_facts(client: RestClient, wanted: Wanted, clock: ServerClock) -> 
         own_rights=own,
         operator_rights=theirs,
         job=job,
-        reach=reach,
+        reach=reached,
     )
 
 
@@ -197,7 +197,7 @@ async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | 
 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
-async def _reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unreadable) -> Reach | Unreadable | None:
+async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unreadable) -> Reach | Unreadable | None:
     """Whether a learner's pod, the first one that runs, reaches the syncer."""
     if isinstance(pods, Unreadable):
         return pods

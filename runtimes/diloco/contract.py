@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 __all__ = [
+    "BUNDLE_FILE",
     "ENDED_BY_PROGRAM",
     "ENDED_BY_TOKENS",
     "ENV_ACCELERATORS_PER_HOST",
@@ -48,6 +49,7 @@ __all__ = [
     "TERMINATION_LOG",
     "TLS_IDENTITY_FILE",
     "TLS_ROOTS_FILE",
+    "Bundle",
     "Checkpoint",
     "Exit",
     "Grace",
@@ -143,6 +145,9 @@ TLS_ROOTS_FILE = "ca.crt"
 """Certificates of the authorities that this job trusts, PEM: the present one first."""
 TLS_IDENTITY_FILE = "identity.pem"
 """Private key and certificate of this pod, PEM, in one file: a reader never gets half of a renewal."""
+BUNDLE_FILE = "bundle.json"
+"""In the bundle of a learner outside the job's cluster: what a pod has from its environment, `Bundle`. Beside it are the job file and the
+two TLS files."""
 
 
 # --- identities: the URI in a certificate -----------------------------------------------------------------------------
@@ -316,6 +321,15 @@ class JobFile(_Wire):
     namespace: str
     uid: str
     training: Training
+
+
+class Bundle(_Wire):
+    """Who a learner outside the job's cluster is, and where it finds the syncer. camelCase on disk."""
+
+    unit: str
+    attempt: int = Field(ge=1)
+    syncer: str
+    """`host:port`, as this learner reaches it."""
 
 
 class _Report(_Wire):

@@ -21,10 +21,12 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import BinaryIO
 
 from diloco import contract
+from diloco.bundle import bundle_environment
 from diloco.contract import Exit
 from diloco.environment import ContractError, integer
 from diloco.error_line import error_line
@@ -204,6 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     python = options.module or options.program.endswith(".py")
     command = [*([sys.executable] if python else []), *(["-m"] if options.module else []), options.program, *options.arguments]
     try:
+        if options.bundle is not None:
+            environment |= bundle_environment(options.bundle)
         processes = options.nproc_per_node or integer(environment, contract.ENV_PROCESSES_PER_HOST, 1, 1)
         if processes == 1:
             [environment] = rank_environments(environment, 1, _free_ports())
@@ -239,6 +243,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--nproc-per-node", "--nproc_per_node", type=_count, metavar="N",
         help=f"ranks of this host; default: {contract.ENV_PROCESSES_PER_HOST}, which spec.pools[].processesPerHost sets, else 1",
+    )  # fmt: skip
+    parser.add_argument(
+        "--bundle", type=Path, metavar="FOLDER",
+        help="join as a learner outside the job's cluster, with the folder that kubectl diloco join-bundle wrote",
     )  # fmt: skip
     parser.add_argument("-m", "--module", action="store_true", help="PROGRAM is a Python module")
     parser.add_argument("program", metavar="PROGRAM", help="a Python file, a module with -m, or any other command")

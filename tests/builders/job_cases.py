@@ -8,6 +8,7 @@ from builders.jobs import Obj, a_manifest, cpu_pool, gpu_pool, template, tpu_poo
 from diloco_operator.accelerators import CATALOGUE, Family
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST
 
+OTHER_BALANCER = {"syncer": {"loadBalancer": {"class": "internal"}}}
 SEVERAL_SHARDS = a_manifest(spec={"syncer": {"shards": 2}})
 
 REFUSED: dict[str, tuple[Obj, str, str]] = {
@@ -347,6 +348,21 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     ),
     # syncer
     "several shards": (SEVERAL_SHARDS, "spec.syncer.shards", "shards above 1 is not supported yet"),
+    "external address that is a URL": (
+        a_manifest(spec={"syncer": {"externalAddress": "https://syncer.example.com"}}),
+        "spec.syncer.externalAddress",
+        "syncer.example.com, 203.0.113.7:7077 or [2001:db8::7]:7077",
+    ),
+    "outside learner with the name of a unit": (
+        with_field(a_manifest(), "spec.learners.outside", ["v5p-0"]),
+        "spec.learners.outside",
+        "names that end with a number are those of pools' units",
+    ),
+    "two outside learners of one name": (
+        with_field(a_manifest(), "spec.learners.outside", ["lab", "lab"]),
+        "spec.learners.outside",
+        "names of learners.outside must be unique",
+    ),
     "storage that is no quantity": (
         a_manifest(spec={"syncer": {"storage": {"size": "10GB"}}}),
         "spec.syncer.storage.size",

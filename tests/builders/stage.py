@@ -69,6 +69,7 @@ class Stage:
             self.inventory.update_node(project_node(node, self.config.end_annotations))
         self.pods: dict[str, dict[str, Any]] = {}
         self.children: dict[str, dict[str, Any]] = {}
+        self.external_service: dict[str, Any] | None = None
         self.host_lists: dict[str, dict[str, Any]] = {}
         self.granted: dict[str, dict[str, dict[str, Any]]] = {watched.resource.kind: {} for watched in WATCHES}
         """Kind -> by name: the objects by which grantors are asked, and answer."""
@@ -115,6 +116,7 @@ class Stage:
         return Children(
             config_map=single.get("config_map"),
             service=single.get("service"),
+            external_service=project_child(self.external_service) if self.external_service is not None else None,
             volume_claim=single.get("volume_claim"),
             authority=authority,
             certificates=found,
@@ -213,6 +215,10 @@ class Stage:
         if "diloco.dev/unit" in obj["metadata"]["labels"] and create.resource.kind == "ConfigMap":
             self.host_lists.setdefault(obj["metadata"]["name"], obj)
             return
+        if create.resource.kind == "Service" and obj["spec"].get("type") == "LoadBalancer":
+            assert self.external_service is None, "the plan was made from what there is"
+            self.external_service = obj
+            return
         if create.resource.kind in _CHILDREN:
             self.children.setdefault(create.resource.kind, obj)
             return
@@ -251,6 +257,8 @@ class Stage:
             self.job_gone = True
         elif delete.name in self.host_lists:
             assert self.host_lists.pop(delete.name)["metadata"]["uid"] == delete.uid
+        elif self.external_service is not None and delete.uid == self.external_service["metadata"]["uid"]:
+            self.external_service = None
         elif delete.resource.kind in _CHILDREN:
             assert self.children[delete.resource.kind]["metadata"]["uid"] == delete.uid
             del self.children[delete.resource.kind]

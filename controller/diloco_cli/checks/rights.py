@@ -21,7 +21,7 @@ _NAMESPACED: tuple[tuple[Resource, str, str], ...] = (
     (names.PODS, "status", "patch"),
     (names.CONFIG_MAPS, "", "get list watch create delete"),
     (names.SECRETS, "", "get list watch create patch delete"),
-    (names.SERVICES, "", "get list watch create"),
+    (names.SERVICES, "", "get list watch create delete"),
     (names.VOLUME_CLAIMS, "", "get list watch create patch"),
     (names.EVENTS, "", "list create patch"),
     *((each.resource, "", f"list watch {each.verbs}".strip()) for each in WATCHES if each.resource != names.EVENTS),

@@ -38,6 +38,7 @@ _IMPORTED_WHEN_NEEDED = {
     "doctor": "diloco_cli.doctor",
     "plan": "diloco_cli.plan",
     "export": "diloco_cli.kubectl.export",
+    "join-bundle": "diloco_cli.kubectl.join_bundle",
     "validate": "diloco_cli.validate",
     "crd": "diloco_cli.crd",
 }
@@ -51,7 +52,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _IMPORTED_WHEN_NEEDED:
             return super().get_command(ctx, cmd_name)
-        command = getattr(importlib.import_module(_IMPORTED_WHEN_NEEDED[cmd_name]), cmd_name)
+        command = getattr(importlib.import_module(_IMPORTED_WHEN_NEEDED[cmd_name]), cmd_name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
 

@@ -172,6 +172,9 @@ KUEUE_GATE = f"{KUEUE}/admission"
 KUEUE_FINALIZER = f"{KUEUE}/managed"
 """Finalizer of pods by which Kueue counts them, until a successor has taken their place or the group is over."""
 
+OUTSIDE_ATTEMPT = 1
+"""The attempt of learners outside the cluster. The operator starts none of these: the syncer accepts one connected process of an attempt at
+a time, whichever comes first."""
 MAX_DNS_LABEL = 63
 MAX_NAME = 253
 _UNIT_DIGITS = 9
@@ -278,6 +281,11 @@ def service_name(job: str) -> str:
     return job
 
 
+def external_service_name(job: str) -> str:
+    """Return the name of the Service of type LoadBalancer before the syncer."""
+    return f"{job}-syncer-external"
+
+
 def config_map_name(job: str) -> str:
     return f"{job}-job"
 
@@ -304,6 +312,16 @@ def learner_secret_name(job: str, pool: str, unit: str) -> str:
     return f"{job}-learners-{own}-{index // UNITS_PER_SECRET}"
 
 
+def outside_secret_name(job: str) -> str:
+    """Return the name of the Secret with the certificates of learners outside the job's cluster."""
+    return f"{job}-outside-tls"
+
+
+def outside_key(learner: str) -> str:
+    """Return the key of the private key and certificate of one of them in that Secret."""
+    return learner_secret_key(learner, OUTSIDE_ATTEMPT)
+
+
 def learner_secret_key(unit: str, attempt: int) -> str:
     """Return the key of the private key and certificate of one attempt in that Secret."""
     return f"{unit}-a{attempt}.pem"
@@ -311,7 +329,9 @@ def learner_secret_key(unit: str, attempt: int) -> str:
 
 def holds_certificates(secret: str, job: str) -> bool:
     """Return whether a Secret's name is one that the job uses."""
-    return secret in (authority_secret_name(job), syncer_secret_name(job)) or secret.startswith(f"{job}-learners-")
+    return secret in (authority_secret_name(job), syncer_secret_name(job), outside_secret_name(job)) or secret.startswith(
+        f"{job}-learners-"
+    )
 
 
 def volume_claim_name(job: str) -> str:

@@ -54,6 +54,8 @@ _NO_HOST = _list(of_family(Family.TPU, Family.CPU))
 _DURATION = _text(DURATION_PATTERN)
 _DNS_LABEL = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _DNS_LABEL_1123 = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_OUTSIDE = "^[a-z]([-a-z0-9]*[a-z])?$"
+_ADDRESS = r"^(([A-Za-z0-9]([-A-Za-z0-9.]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*)$"
 _QUANTITY = "^[1-9][0-9]{0,5}([.][0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|k|M|G|T|P)?$"
 
 
@@ -219,6 +221,9 @@ _AS_BEFORE = " && ".join(
         # Of the syncer everything else has a rule of its own.
         "has(self.spec.syncer.template) == has(oldSelf.spec.syncer.template)",
         f"(!has(self.spec.syncer.template) || {_same('syncer.template')})",
+        "has(self.spec.syncer.externalAddress) == has(oldSelf.spec.syncer.externalAddress)",
+        f"(!has(self.spec.syncer.externalAddress) || {_same('syncer.externalAddress')})",
+        "has(self.spec.syncer.loadBalancer) == has(oldSelf.spec.syncer.loadBalancer)",
         f"{_RETRY} <= {_OLD_RETRY}",
     )
 )
@@ -323,6 +328,17 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".restart.limit",
         ),
     ],
+    "spec.learners.outside": [
+        ValidationRule(
+            "self.all(name, self.exists_one(other, other == name))",
+            "names of learners.outside must be unique: each is a learner of its own; rename one",
+        ),
+        ValidationRule(
+            f"self.all(name, name.matches({_text(_OUTSIDE)}))",
+            "names of learners.outside must be of a-z, 0-9 and -, begin with a letter and end with one, because names that end with a "
+            "number are those of pools' units; rename it",
+        ),
+    ],
     "spec.learners.timeouts.schedule": [_at_least_a_second("schedule")],
     "spec.learners.timeouts.pull": [_at_least_a_second("pull")],
     "spec.learners.timeouts.start": [_at_least_a_second("start")],
@@ -417,6 +433,18 @@ RULES: Mapping[str, list[ValidationRule]] = {
     "spec.syncer": [
         ValidationRule("self.shards == oldSelf.shards", "shards is immutable; create a new job for another number", ".shards"),
         ValidationRule("self.shards == 1", "shards above 1 is not supported yet; leave it out or set it to 1", ".shards"),
+        ValidationRule(
+            "!has(self.loadBalancer) || !has(oldSelf.loadBalancer) || self.loadBalancer == oldSelf.loadBalancer",
+            "loadBalancer cannot be changed: its address would be lost; remove it, and add it again in another change",
+            ".loadBalancer",
+        ),
+    ],
+    "spec.syncer.externalAddress": [
+        ValidationRule(
+            f"self == '' || self.matches({_text(_ADDRESS)})",
+            "externalAddress must be a host name or an IP address, with a port or without: syncer.example.com, 203.0.113.7:7077 or "
+            "[2001:db8::7]:7077",
+        )
     ],
     "spec.syncer.storage": [
         ValidationRule(

@@ -12,7 +12,7 @@ import enum
 from typing import Annotated, Any
 
 from diloco.contract import Training
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
 from diloco_operator.api.base import ApiModel
@@ -23,6 +23,9 @@ from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_P
 MAX_LEARNERS = 1024
 """Units of one job: four digits in a pod's name."""
 MAX_POOLS = 16
+MAX_OUTSIDE = 64
+"""Learners outside a job's cluster: their certificates share a Secret."""
+MAX_OUTSIDE_NAME = 32
 MAX_RETRY = 1_000_000
 
 
@@ -92,6 +95,14 @@ class Learners(ApiModel):
     )
     restart: Restart = Field(default_factory=Restart, description="Restart budget of each unit.")
     timeouts: Timeouts = Field(default_factory=Timeouts, description="How long each step of an attempt's start may take.")
+    outside: tuple[Annotated[str, StringConstraints(max_length=MAX_OUTSIDE_NAME)], ...] = Field(
+        (),
+        max_length=MAX_OUTSIDE,
+        description="Names of learners outside this cluster, in other clusters or on other machines: the operator makes a certificate for "
+        "each and starts nothing. They join by what `kubectl diloco join-bundle` writes, and count for training.quorum, not for min and "
+        "max.",
+        json_schema_extra=_without_default,
+    )
     stall_timeout: Duration = Field(
         120.0,
         description="A joined unit that takes no step for so long is replaced. Its first step has `timeouts.firstStep`, and a pause that "
@@ -293,6 +304,21 @@ class Storage(ApiModel):
     )
 
 
+class LoadBalancer(ApiModel):
+    """A Service of type LoadBalancer before the syncer."""
+
+    annotations: dict[str, Annotated[str, StringConstraints(max_length=1024)]] = Field(
+        default_factory=dict,
+        max_length=32,
+        description="Annotations of the Service, by which clouds are told what to make: an internal address, its subnet, a proxy that "
+        "passes TCP on.",
+        json_schema_extra=_without_default,
+    )
+    class_name: str = Field(
+        "", alias="class", max_length=253, description="loadBalancerClass of the Service.", json_schema_extra=_without_default
+    )
+
+
 class Syncer(ApiModel):
     """The one logical syncer of the job."""
 
@@ -300,6 +326,18 @@ class Syncer(ApiModel):
     storage: Storage = Field(default_factory=Storage, description="The syncer's volume. Size and class are immutable.")
     template: PodTemplate | None = Field(
         None, description='Pod template to start from; its container named "syncer", if there is one, is the syncer.'
+    )
+    external_address: str = Field(
+        "",
+        max_length=261,
+        description="Where learners outside this cluster find the syncer, `host` or `host:port`, default port 7077: what passes "
+        "TCP on to it. Its host stands in the syncer's certificate, too.",
+        json_schema_extra=_without_default,
+    )
+    load_balancer: LoadBalancer | None = Field(
+        None,
+        description="Put a Service of type LoadBalancer before the syncer, for learners outside this cluster. Absent: none. It cannot be "
+        "changed, only removed and added.",
     )
 
 

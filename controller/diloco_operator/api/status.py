@@ -17,7 +17,7 @@ from pydantic import Field, StringConstraints
 from diloco_operator.api.base import ApiModel
 from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.losses import LossPoint, losses_field
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS, Retain
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_POOLS, Retain
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.timestamps import Timestamp
 
@@ -158,6 +158,21 @@ class UnitStatus(ApiModel):
         description="How its last attempt ended, or why it has to leave, where the message says more than that; absent: it does not.",
     )
     template_hash: str = Field("", max_length=TEMPLATE_HASH_LIMIT, description="Hash of what the user wrote for its newest attempt.")
+
+
+class OutsideStatus(ApiModel):
+    """One learner outside the cluster."""
+
+    name: str = Field(max_length=63, description="As in spec.learners.outside.")
+    state: str = Field(
+        "",
+        max_length=63,
+        description="As the syncer sees it: Joining, Contributing, Disconnected, Done or Refused. Absent: it has not joined, or "
+        "the syncer has not reported lately.",
+        json_schema_extra=_without_default,
+    )
+    message: str = Field("", max_length=1024, description="Human-readable: why the syncer refused it.", json_schema_extra=_without_default)
+    tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters.", json_schema_extra=_without_default)
 
 
 class UnschedulableNode(ApiModel):
@@ -341,6 +356,9 @@ class Status(ApiModel):
     )
     units: tuple[UnitStatus, ...] = Field(
         (), max_length=2 * MAX_LEARNERS, description="Every learner unit: where it runs, its state and why, its share of the merges."
+    )
+    outside: tuple[OutsideStatus, ...] | None = Field(
+        None, max_length=MAX_OUTSIDE, description="The learners of spec.learners.outside; absent: there are none."
     )
     unschedulable_nodes: tuple[UnschedulableNode, ...] | None = Field(
         None,

@@ -42,6 +42,6 @@ class Leaf:
     identity: str
     """The URI in the certificate (diloco.contract)."""
     host_names: tuple[str, ...] = ()
-    """Not empty: the certificate of a server."""
+    """Host names and IP addresses. Not empty: the certificate of a server."""
     connects: bool = True
     """It is shown by who opens connections, too."""

@@ -6,6 +6,7 @@ See docs/decisions/0095-mutual-tls.md.
 from __future__ import annotations
 
 import datetime
+import ipaddress
 from collections.abc import Callable
 
 from cryptography import x509
@@ -82,7 +83,7 @@ class Issuer:
         certificate = (
             _of(template, _name(leaf.identity), key)
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-            .add_extension(x509.SubjectAlternativeName([uri, *map(x509.DNSName, leaf.host_names)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([uri, *map(_host, leaf.host_names)]), critical=False)
             .sign(signer, hashes.SHA256())
         )
         return _pem(key) + certificate.public_bytes(Encoding.PEM).decode()
@@ -95,6 +96,13 @@ class Issuer:
 
 def _of(builder: x509.CertificateBuilder, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
     return builder.subject_name(subject).public_key(key.public_key()).serial_number(x509.random_serial_number())
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _name(text: str) -> x509.Name:

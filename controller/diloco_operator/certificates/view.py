@@ -69,7 +69,7 @@ def project_certificates(obj: Obj) -> CertificateSecret:
     """Project the raw Secret. Raises `MalformedField`."""
     raw = fields(obj, "data")
     data = {key: _decoded(string(raw, key, "data", limit=_LARGEST)) for key in raw}
-    certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := _certificate(text)) is not None}
+    certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := certificate_of(text)) is not None}
     return replace(
         project_foreign(obj),
         roots=_roots(data.get(TLS_ROOTS_FILE, "")),
@@ -106,7 +106,8 @@ def _load(text: str) -> x509.Certificate | None:
         return None
 
 
-def _certificate(text: str) -> Certificate | None:
+def certificate_of(text: str) -> Certificate | None:
+    """Return the certificate of a file with its private key; None if it cannot be read."""
     loaded = _load(text)
     if loaded is None or "PRIVATE KEY-----" not in text:
         return None
@@ -116,7 +117,7 @@ def _certificate(text: str) -> Certificate | None:
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)
         return Certificate(
             identity=uris[0] if len(uris) == 1 else "",
-            host_names=tuple(names.get_values_for_type(x509.DNSName)),
+            host_names=tuple(str(name.value) for name in names if isinstance(name, x509.DNSName | x509.IPAddress)),
             authority=(issuer or b"").hex(),
             expires=loaded.not_valid_after_utc.timestamp(),
         )

@@ -337,6 +337,7 @@ class Caches:
         return Children(
             config_map=self._child(names.CONFIG_MAPS, key, names.config_map_name),
             service=self._child(names.SERVICES, key, names.service_name),
+            external_service=self._child(names.SERVICES, key, names.external_service_name),
             volume_claim=self._child(names.VOLUME_CLAIMS, key, names.volume_claim_name),
             authority=secrets.pop(names.authority_secret_name(key[1]), None),
             certificates=secrets,

@@ -159,6 +159,11 @@ class ReconcileContext:
         return found if found is not None and found.attempt == attempt else None
 
     @property
+    def outside(self) -> dict[str, UnitReport | None]:
+        """What the syncer reports of each learner outside the cluster, by name; None: it has not joined, or there is no recent report."""
+        return {name: self.unit_report(name, names.OUTSIDE_ATTEMPT) for name in self.spec.learners.outside}
+
+    @property
     def finishing(self) -> bool:
         """The last outer step is done; no unit needs to start any more. Not by the report of a syncer that was to take fewer steps or
         tokens."""

@@ -32,7 +32,7 @@ NAMESPACED: Rules = {
     ("", "pods/status"): "patch",
     ("", "configmaps"): f"{ALL} create delete",
     ("", "secrets"): f"{ALL} create patch delete",
-    ("", "services"): f"{ALL} create",
+    ("", "services"): f"{ALL} create delete",
     ("", "persistentvolumeclaims"): f"{ALL} create patch",
     ("", "events"): "list create patch",
     **{(each.resource.group, each.resource.plural): f"list watch {each.verbs}".strip() for each in WATCHES},

@@ -23,6 +23,7 @@ from diloco_operator.certificates.authority import AUTHORITY_LIFETIME, Leaf, Roo
 from diloco_operator.certificates.view import Certificate, CertificateSecret
 from diloco_operator.kube.client import Obj
 from diloco_operator.plan import WAVE_CERTIFICATES, WAVE_CONFIGURATION, WAVE_LEARNERS, Create, Delete, IssueCertificates
+from diloco_operator.reconcile.children.outside import external_hosts
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.metadata import owned
 from diloco_operator.reconcile.observe.job import Job
@@ -88,7 +89,11 @@ def certificates_to_issue(context: ReconcileContext, learners: Iterable[Create])
     identity = contract.syncer_identity(job.uid)
     host_name = contract.syncer_host_name(job.name, job.namespace)
     syncers = names.syncer_secret_name(job.name)
-    wanted = {syncers: [Leaf(contract.TLS_IDENTITY_FILE, identity, (host_name,), connects=False)]}
+    hosts = (host_name, *external_hosts(context.spec, children.external_service))
+    wanted = {syncers: [Leaf(contract.TLS_IDENTITY_FILE, identity, hosts, connects=False)]}
+    for outside in context.spec.learners.outside:
+        leaf = Leaf(names.outside_key(outside), contract.learner_identity(job.uid, outside, names.OUTSIDE_ATTEMPT))
+        wanted.setdefault(names.outside_secret_name(job.name), []).append(leaf)
     for pool, unit, attempt in sorted(_attempts(context, learners)):
         own_name = contract.learner_host_name(job.name, job.namespace, unit, attempt)
         leaf = Leaf(names.learner_secret_key(unit, attempt), contract.learner_identity(job.uid, unit, attempt), (own_name,))

@@ -11,6 +11,7 @@ from diloco_operator.api import names
 from diloco_operator.api.spec import Retain, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import Create, Delete
+from diloco_operator.reconcile.children.outside import external_service
 from diloco_operator.reconcile.children.pods import syncer_image
 from diloco_operator.reconcile.children.retention import claim_metadata, is_claim_of
 from diloco_operator.reconcile.config import OperatorConfig
@@ -48,9 +49,11 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     derived = job.derived
     assert derived is not None, "the derived values of a valid spec are there"
     data = {contract.JOB_FILE_KEY: derived.job_file}
+    external, there = external_service(job, context.spec), observed.children.external_service
     wanted = (
         (names.CONFIG_MAPS, observed.children.config_map, _config_map(job, data)),
         (names.SERVICES, observed.children.service, _service(job)),
+        *([(names.SERVICES, there, external)] if external is not None else []),
         (names.VOLUME_CLAIMS, observed.children.volume_claim, _volume_claim(job, context.spec, observed.config)),
     )
     creates: list[Create] = []
@@ -58,6 +61,9 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
     taken: list[str] = []
     deleting: list[str] = []
     kept, ready = "", True
+    if external is None and there is not None and there.owner == job.uid and not there.deleting:
+        why = "spec.syncer.loadBalancer is not set any more"
+        deletes.append(Delete(names.SERVICES, job.namespace, there.name, there.uid, why=why))
     for resource, child, obj in wanted:
         if child is None:
             creates.append(Create(resource, obj))

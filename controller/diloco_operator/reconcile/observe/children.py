@@ -53,6 +53,8 @@ class Child:
     """The phase of a volume claim: Pending, Bound or Lost; "" where no API server said so."""
     storage_class: str = ""
     """The storage class of a volume claim."""
+    ingress: tuple[str, ...] = ()
+    """Host names and addresses of a Service's load balancer."""
     other_owners: str = ""
     """Its ownerReferences without the controller, as JSON; "" if there are none."""
 
@@ -81,7 +83,22 @@ def project_child(obj: Obj) -> Child:
         other_owners=json.dumps(others) if others else "",
         phase=string(fields(obj, "status"), "phase", "status"),
         storage_class=string(fields(obj, "spec"), "storageClassName", "spec"),
+        ingress=ingress_of(obj),
     )
+
+
+_MOST_INGRESS = 8
+"""Names of one load balancer; clouds give one or two."""
+
+
+def ingress_of(obj: Obj) -> tuple[str, ...]:
+    """Host names and addresses of a Service's load balancer, as its cloud wrote them. Raises `MalformedField`."""
+    at = "status.loadBalancer.ingress[]"
+    balancer = fields(fields(obj, "status"), "loadBalancer", "status")
+    found = []
+    for each in objects(balancer, "ingress", "status.loadBalancer")[:_MOST_INGRESS]:
+        found += [text for key in ("hostname", "ip") if (text := string(each, key, at))]
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +107,8 @@ class Children:
 
     config_map: Child | None = None
     service: Child | None = None
+    external_service: Child | None = None
+    """Before the syncer, of type LoadBalancer."""
     volume_claim: Child | None = None
     authority: CertificateSecret | None = None
     certificates: Mapping[str, CertificateSecret] = field(default_factory=dict)

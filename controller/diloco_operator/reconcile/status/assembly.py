@@ -73,12 +73,24 @@ def assemble(
             "min": learners.min,
             "max": learners.max,
         },
+        **({"outside": _outside(context)} if learners.outside else {}),
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
         **({"hosts": [write_host(host) for host in context.hosts.records.values()]} if context.hosts.records else {}),
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }
+
+
+def _outside(context: ReconcileContext) -> list[dict[str, Any]]:
+    found = []
+    for name, seen in context.outside.items():
+        said = {"state": seen.phase.value, "message": seen.message[:_LONGEST_MESSAGE], "tokens": seen.tokens} if seen is not None else {}
+        found.append({"name": name, **{key: value for key, value in said.items() if value}})
+    return found
+
+
+_LONGEST_MESSAGE = 1024
 
 
 def _recent(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:

@@ -47,6 +47,11 @@ def _contributing(context: ReconcileContext, records: Mapping[str, UnitStatusRec
     return frozenset(found)
 
 
+def contributing_outside(context: ReconcileContext) -> int:
+    """How many learners outside the cluster contribute, by a recent report."""
+    return sum(1 for seen in context.outside.values() if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE))
+
+
 def _training(records: Mapping[str, UnitStatusRecord]) -> frozenset[str]:
     return frozenset(r.name for r in records.values() if r.state is UnitState.TRAINING)
 

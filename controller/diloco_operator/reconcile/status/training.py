@@ -12,6 +12,7 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.sentences import Sentence
+from diloco_operator.reconcile.status.contributing import contributing_outside
 from diloco_operator.reconcile.status.statements import Finding
 from diloco_operator.reconcile.status.training_words import (
     AsOnRecord,
@@ -41,8 +42,9 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
         return WriteRefused([rejection.text for rejection in shared.rejected])
     if (obstacle := _obstacle(shared)) is not None:
         return obstacle
-    quorum = context.spec.training.quorum
-    if len(contributing) < quorum and scaling.placed + scaling.rejected < quorum and not context.finishing:
+    quorum, outside = context.spec.training.quorum, contributing_outside(context)
+    there = len(contributing) + outside
+    if there < quorum and scaling.placed + scaling.rejected + outside < quorum and not context.finishing:
         return WaitingForHardware(scaling.placed, scaling.desired, quorum)
     if (silence := _silence(context, scaling, shared.syncer.down)) is not None:
         return silence
@@ -50,8 +52,8 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
         return Finishing()
     report = context.report
     assert report is not None, "without one the syncer is silent"
-    contribution = Contribution(len(contributing), scaling.placed)
-    if len(contributing) < quorum:
+    contribution = Contribution(len(contributing), scaling.placed, outside)
+    if there < quorum:
         return QuorumMissing(contribution, quorum, missing="")
     if not report.seeded:
         return Seeding()

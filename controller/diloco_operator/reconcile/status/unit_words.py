@@ -29,12 +29,15 @@ class Contribution:
 
     contributing: int
     placed: int
+    outside: int = 0
+    """Learners outside the cluster that contribute besides."""
 
     def words(self) -> str:
         wanted = max(self.placed, self.contributing)
+        outside = f", and {self.outside} outside the cluster" if self.outside else ""
         if not wanted:
-            return "no learner has hardware"
-        return f"{self.contributing} of {plural(wanted, 'learner contributes', 'learners contribute')}"
+            return f"no learner has hardware{outside}"
+        return f"{self.contributing} of {plural(wanted, 'learner contributes', 'learners contribute')}{outside}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,5 +126,6 @@ def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status without the figures that change with every outer step, or with every snapshot."""
     units = [{k: v for k, v in unit.items() if k not in UNIT_FIGURES} for unit in status.get("units") or ()]
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
-    rest = {key: value for key, value in status.items() if key not in ("progress", "model")}
-    return {**rest, "units": units, "pools": pools, "retain": (status.get("model") or {}).get("retain")}
+    outside = [{k: v for k, v in each.items() if k != "tokens"} for each in status.get("outside") or ()]
+    rest = {key: value for key, value in status.items() if key not in ("progress", "model", "outside")}
+    return {**rest, "units": units, "pools": pools, "outside": outside, "retain": (status.get("model") or {}).get("retain")}

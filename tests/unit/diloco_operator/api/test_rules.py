@@ -5,7 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders.job_cases import ACCEPTED, IMMUTABLE, REFUSED, SEVERAL_SHARDS, WITH_EFFECT, WITHOUT_EFFECT, an_ended_job, changed
+from builders.job_cases import (
+    ACCEPTED,
+    IMMUTABLE,
+    OTHER_BALANCER,
+    REFUSED,
+    SEVERAL_SHARDS,
+    WITH_EFFECT,
+    WITHOUT_EFFECT,
+    an_ended_job,
+    changed,
+)
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
 from diloco_local.memory import schema as kube_schema
 from diloco_operator.api.crd import job_schema
@@ -56,6 +66,7 @@ def test_every_rule_refuses_one_of_the_cases() -> None:
         cause for path, value, _ in IMMUTABLE.values() for cause in refusals(with_field(a_manifest(), path, value), old=a_manifest())
     ]
     causes += refusals(SEVERAL_SHARDS, old=a_manifest())
+    causes += refusals(a_manifest(spec=OTHER_BALANCER), old=a_manifest(spec={"syncer": {"loadBalancer": {}}}))
     causes += [cause for old, change, _ in WITHOUT_EFFECT.values() for cause in refusals(changed(old, change), old=old)]
     said = "\n".join(cause.message for cause in causes)
     assert [rule.message for rules in RULES.values() for rule in rules if rule.message not in said] == []
@@ -93,7 +104,11 @@ def test_rules_of_ended_jobs_compare_every_field_of_the_spec() -> None:
     spec = SCHEMA["properties"]["spec"]["properties"]
     for rule in RULES[""][:2]:
         assert {field for field in spec if f"self.spec.{field} == oldSelf" not in rule.rule} == {*FREE_AFTER_END, "syncer"}
-        assert [field for field in spec["syncer"]["properties"] if f"self.spec.syncer.{field} == oldSelf" in rule.rule] == ["template"]
+        assert [field for field in spec["syncer"]["properties"] if f"self.spec.syncer.{field}" in rule.rule] == [
+            "template",
+            "externalAddress",
+            "loadBalancer",
+        ]
 
 
 def test_shards_cannot_change() -> None:
@@ -102,6 +117,19 @@ def test_shards_cannot_change() -> None:
     assert [(cause.field, cause.message) for cause in causes] == [
         ("spec.syncer.shards", "shards is immutable; create a new job for another number")
     ]
+
+
+def test_load_balancer_can_be_added_and_removed_but_not_changed() -> None:
+    without, first, other = a_manifest(), a_manifest(spec={"syncer": {"loadBalancer": {}}}), a_manifest(spec=OTHER_BALANCER)
+    assert refusals(first, old=without) == []
+    assert refusals(without, old=first) == []
+    [cause] = refusals(other, old=first)
+    assert cause.field == "spec.syncer.loadBalancer"
+
+
+@pytest.mark.parametrize("address", ["syncer.example.com", "203.0.113.7:7077", "[2001:db8::7]:7077", "2001:db8::7", ""])
+def test_external_addresses_in_every_form_are_taken(address: str) -> None:
+    assert refusals(a_manifest(spec={"syncer": {"externalAddress": address}}), old=a_manifest()) == []
 
 
 def test_pool_is_found_by_name_when_pools_are_reordered() -> None:

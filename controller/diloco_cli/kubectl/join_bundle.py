@@ -1,0 +1,151 @@
+"""`kubectl diloco join-bundle`: what a learner outside the job's cluster needs, as a folder.
+
+See docs/decisions/0257-learners-outside.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from diloco import contract
+from diloco_operator.api import names
+from diloco_operator.api.job import load
+from diloco_operator.api.spec import Spec
+from diloco_operator.certificates.view import certificate_of
+from diloco_operator.kube.client import Client, NotFound, Obj
+from diloco_operator.kube.fields import contents
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.program.duration import Duration
+from diloco_operator.reconcile.children.outside import Address, external_address, parse_address
+from diloco_operator.reconcile.observe.children import ingress_of
+
+from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
+from diloco_cli.kubectl.jobs import find_job
+
+_POLL_SECONDS = 1.0
+_SECRET, _PUBLIC = 0o600, 0o644
+
+
+@click.command(name="join-bundle", short_help="Write what a learner outside the cluster needs to join a job.")
+@click.argument("job")
+@click.argument("learner")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER", help="Where to. Default: ./JOB-LEARNER."
+)
+@click.option("--address", default="", metavar="HOST[:PORT]", help="Where this learner finds the syncer, if not where the job says.")
+@click.option(
+    "--timeout", type=Duration(), default="2m", show_default=True, metavar="DURATION", help="How long to wait for certificate and address."
+)
+@target_options
+def join_bundle(target: Target, job: str, learner: str, output: Path | None, address: str, timeout: float) -> None:
+    """Write a folder with all that LEARNER, one of spec.learners.outside of JOB, needs to join from another cluster or machine: its
+    certificate, the job file, and the syncer's address. `diloco-launch --bundle FOLDER PROGRAM` starts a program with it.
+
+    The folder holds a private key. Run the command again before the certificate ends: a learner that runs reads the new files.
+    """
+    folder = output or Path(f"{job}-{learner}")
+
+    async def work(client: RestClient, namespace: str) -> None:
+        files, address_of, good_until = await read_bundle(client, namespace, job, learner, address, seconds=timeout)
+        await asyncio.to_thread(write_bundle, folder, files)
+        click.echo(f"{folder}: joins {job} at {address_of}; its certificate is good until {format_timestamp(good_until)}")
+        click.echo(f"on the machine of the learner: diloco-launch --bundle {folder.name} train.py")
+
+    on_cluster(target, work)
+
+
+async def read_bundle(
+    client: Client, namespace: str, name: str, learner: str, given: str, *, seconds: float
+) -> tuple[dict[str, tuple[bytes, int]], Address, float]:
+    """Return content and mode of each file, the address in it, and when its certificate ends. Waits for what the operator or the cluster
+    still makes. Raises `CommandError`."""
+    job = await find_job(client, namespace, name)
+    spec = load(job).spec
+    if learner not in spec.learners.outside:
+        known = f"it has: {', '.join(spec.learners.outside)}" if spec.learners.outside else "it has none"
+        raise CommandError(f'job "{name}" has no learner "{learner}" in spec.learners.outside; {known}. Add it there first')
+    key = names.outside_key(learner)
+    config = await _awaited(
+        client, namespace, names.CONFIG_MAPS, names.config_map_name(name), seconds, lambda obj: bool(contents(obj, "data"))
+    )
+    secret = await _awaited(
+        client, namespace, names.SECRETS, names.outside_secret_name(name), seconds, lambda obj: key in contents(obj, "data")
+    )
+    address = await _address(client, namespace, name, spec, given, seconds)
+    identity = _decoded(secret, key)
+    certificate = certificate_of(identity.decode(errors="replace"))
+    if certificate is None:
+        raise CommandError(f"Secret {names.outside_secret_name(name)} holds no certificate for {learner}; see the operator's log")
+    bundle = contract.Bundle(unit=learner, attempt=names.OUTSIDE_ATTEMPT, syncer=str(address))
+    files = {
+        contract.JOB_FILE_KEY: (str(config["data"][contract.JOB_FILE_KEY]).encode(), _PUBLIC),
+        contract.TLS_ROOTS_FILE: (_decoded(secret, contract.TLS_ROOTS_FILE), _PUBLIC),
+        contract.TLS_IDENTITY_FILE: (identity, _SECRET),
+        contract.BUNDLE_FILE: (bundle.model_dump_json(by_alias=True, indent=2).encode(), _PUBLIC),
+    }
+    return files, address, certificate.expires
+
+
+async def _address(client: Client, namespace: str, job: str, spec: Spec, given: str, seconds: float) -> Address:
+    try:
+        if given or spec.syncer.external_address:
+            return parse_address(given or spec.syncer.external_address)
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if spec.syncer.load_balancer is None:
+        raise CommandError(
+            f'job "{job}" says no address at which learners outside its cluster find its syncer: set spec.syncer.externalAddress or '
+            "spec.syncer.loadBalancer, or give --address"
+        )
+    service = await _awaited(
+        client, namespace, names.SERVICES, names.external_service_name(job), seconds, lambda obj: bool(ingress_of(obj))
+    )
+    found = external_address("", ingress_of(service))
+    assert found is not None, "it was awaited"
+    return found
+
+
+async def _awaited(client: Client, namespace: str, resource: Any, name: str, seconds: float, holds: Callable[[Obj], bool]) -> Obj:
+    """Return the object, once it is as it must be. Raises `CommandError` after so many seconds."""
+    late = asyncio.get_running_loop().time() + seconds
+    while True:
+        try:
+            obj = await client.get(resource, namespace, name)
+            if holds(obj):
+                return obj
+            lacks = "lacks what the operator or the cluster has to add"
+        except NotFound:
+            lacks = "does not exist"
+        if asyncio.get_running_loop().time() > late:
+            raise CommandError(f"{resource.kind} {name} {lacks} after {seconds:.0f} s; kubectl diloco doctor says what keeps the job")
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _decoded(secret: Obj, key: str) -> bytes:
+    try:
+        return base64.b64decode(contents(secret, "data").get(key, ""), validate=True)
+    except (binascii.Error, TypeError) as error:
+        raise CommandError(f"Secret {secret['metadata']['name']} has no readable {key}") from error
+
+
+def write_bundle(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> None:
+    """Write or replace the files, each at once: a learner may read them at any time. The certificate comes after the authorities that its
+    peers trust. Raises `CommandError`."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name, (content, mode) in files.items():
+            fresh = folder / f".{name}.new"
+            fresh.unlink(missing_ok=True)
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                file.write(content)
+            fresh.replace(folder / name)
+    except OSError as error:
+        raise CommandError(f"cannot write {folder}: {error.strerror}") from error
