@@ -22,6 +22,7 @@ from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.rest.pod_exec import Channel
 from diloco_operator.kube.rest.server_clock import ServerClock
 from diloco_operator.program.config import BadConfiguration, read_configuration
+from diloco_operator.reach import REACH_COMMAND, REACH_SECONDS
 from diloco_operator.reconcile import OperatorConfig
 
 from diloco_cli.checks import Facts, Reach, Review, Right, Unreadable
@@ -31,12 +32,6 @@ from diloco_cli.kubectl.jobs import find_job
 from diloco_cli.listing import list_all
 
 _KUBELET_LEASES = "kube-node-lease"
-_TRY_SECONDS = 5.0
-_CONNECT = (
-    f"import os, socket; host, _, port = os.environ['{contract.ENV_SYNCER_ADDRESS}'].rpartition(':'); "
-    f"socket.create_connection((host.strip('[]'), int(port)), {_TRY_SECONDS}).close()"
-)
-"""What a learner's Python runs to try a connection."""
 _NO_SUCH_PROGRAM = (126, 127)
 
 
@@ -198,7 +193,7 @@ async def _config(client: RestClient, operator: Obj | None) -> OperatorConfig | 
 
 # --- the syncer -------------------------------------------------------------------------------------------------------
 async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unreadable) -> Reach | Unreadable | None:
-    """Whether a learner's pod, the first one that runs, reaches the syncer."""
+    """Try whether a learner's pod, the first one that runs, reaches the syncer."""
     if isinstance(pods, Unreadable):
         return pods
     running = [pod for pod in pods if _is_running_learner(pod)]
@@ -207,9 +202,9 @@ async def reach(client: RestClient, wanted: Wanted, pods: Sequence[Obj] | Unread
     pod = min(running, key=lambda each: str(each["metadata"]["name"]))
     name = pod["metadata"]["name"]
     said: list[bytes] = []
-    command = ("python3", "-c", _CONNECT)
+    silence = 2 * REACH_SECONDS
     try:
-        async with client.pod_exec(wanted.namespace, name, command, container=names.LEARNER_CONTAINER, silence=2 * _TRY_SECONDS) as program:
+        async with client.pod_exec(wanted.namespace, name, REACH_COMMAND, container=names.LEARNER_CONTAINER, silence=silence) as program:
             async for channel, piece in program.output():
                 if channel is Channel.STDERR:
                     said.append(piece)

@@ -1,9 +1,9 @@
-"""Runs the export in a pod of `kubectl diloco export`, as a kubelet runs the program of `kubectl exec`, over a WebSocket.
+"""Runs the programs of `kubectl diloco` in pods, as a kubelet runs that of `kubectl exec`, over a WebSocket.
 
-The server answers every process that reaches this machine's loopback addresses, so it runs this one program only, on the volume of a pod
-that was made for it, with options that write nothing.
+The server answers every process that reaches this machine's loopback addresses, so it runs two programs only: the export on the volume of a
+pod that was made for it, with options that write nothing, and the doctor's, word for word, which connects a learner's pod to its syncer.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0140-export.md. See docs/decisions/0256-doctor.md.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import WSMsgType, web
 from diloco import contract
+from diloco_operator.api.names import COMPONENT_EXPORT, COMPONENT_LEARNER
 from diloco_operator.kube.rest.pod_exec import PROTOCOL, Channel
+from diloco_operator.reach import REACH_COMMAND
 
 from diloco_local.environment import Command
 
 _BLOCK = 1 << 16
 _OPTIONS = ("--step", "--dtype")
 
-type Programs = Callable[[str, str, str, Sequence[str]], Command | None]
-"""(namespace, pod, container, words) to what it is on this machine; None: no such pod of an export runs."""
+type Programs = Callable[[str, str, str, str, Sequence[str]], Command | None]
+"""(component, namespace, pod, container, words) to what it is on this machine; None: no such container of a pod of this component runs."""
 
 
 class ExecEndpoint:
@@ -39,11 +41,13 @@ class ExecEndpoint:
     async def run(self, request: web.BaseRequest, namespace: str, pod: str, container: str) -> web.StreamResponse:
         """Return the answer to a request for this container."""
         words = request.query.getall("command", [])
-        if not _is_export(words):
-            return web.Response(status=403, text="simulated nodes run no programs in pods, except those of `kubectl diloco export`\n")
-        program = self._programs(namespace, pod, container, words)
+        component = _component(words)
+        if component is None:
+            text = "simulated nodes run no programs in pods, except those of `kubectl diloco export` and `kubectl diloco doctor`\n"
+            return web.Response(status=403, text=text)
+        program = self._programs(component, namespace, pod, container, words)
         if program is None:
-            return web.Response(status=404, text=f"no container {container} of an export runs in pod {namespace}/{pod}\n")
+            return web.Response(status=404, text=f"no container {container} of the component {component} runs in pod {namespace}/{pod}\n")
         socket = web.WebSocketResponse(protocols=(PROTOCOL,))
         if not socket.can_prepare(request).ok:
             return web.Response(status=400, text=f"simulated nodes run programs over a WebSocket with {PROTOCOL} only\n")
@@ -69,6 +73,13 @@ class ExecEndpoint:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
         return socket
+
+
+def _component(words: Sequence[str]) -> str | None:
+    """Return in pods of which component the program may run; None: in none."""
+    if tuple(words) == REACH_COMMAND:
+        return COMPONENT_LEARNER
+    return COMPONENT_EXPORT if _is_export(words) else None
 
 
 def _is_export(words: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from diloco_operator.api.names import COMPONENT_EXPORT, LABEL_COMPONENT, PODS
+from diloco_operator.api.names import LABEL_COMPONENT, PODS
 from diloco_operator.kube.cache import CachedObject, ObjectKey, as_it_is
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.reflector import Reflector
@@ -122,11 +122,11 @@ class Kubelet:
             logs = [(file, 0) for file in files if file.exists()]
         return logs, running
 
-    def export_program(self, namespace: str, pod: str, container: str, words: Sequence[str]) -> Command | None:
-        """Return what a program in a pod of `kubectl diloco export` is here; None: it is no such pod, or it does not run."""
+    def program(self, component: str, namespace: str, pod: str, container: str, words: Sequence[str]) -> Command | None:
+        """Return what a program in a pod of this component is here; None: it is no such pod, or it does not run."""
         found = self._reflector.cache.get(namespace, pod)
         worker = self._workers.get(found.uid) if found else None
-        if worker is None or (worker.pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) != COMPONENT_EXPORT:
+        if worker is None or (worker.pod["metadata"].get("labels") or {}).get(LABEL_COMPONENT) != component:
             return None
         return worker.inside(container, words)
 

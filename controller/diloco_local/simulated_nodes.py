@@ -76,7 +76,7 @@ class SimulatedNodes:
                 admission_error=self._refuses, address_in_annotation=True,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
-            logs = await stack.enter_async_context(LogServer(self.kubelet.runs, ExecEndpoint(self.kubelet.export_program).answer))
+            logs = await stack.enter_async_context(LogServer(self.kubelet.runs, ExecEndpoint(self.kubelet.program).answer))
             self.nodes = ClusterNodes(
                 self.client, self.kubelet, context, self._manifests, server=server, heartbeat=self._heartbeat, listen=logs.listen
             )  # fmt: skip

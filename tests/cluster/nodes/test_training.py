@@ -144,6 +144,11 @@ class Training:
         """What a Python program in the container of the unit's first attempt prints."""
         return self.cluster.plane.kubectl("exec", "-n", JOBS, self.pod_name(unit, 1), "-c", "learner", "--", "python", "-c", program).stdout
 
+    def doctor(self, check: str) -> list[tuple[str, str]]:
+        """Level and message of what `kubectl diloco doctor` finds by one of its checks."""
+        done = self.cluster.plane.kubectl("diloco", "doctor", NAME, "-n", JOBS, "-o", "json", check=False)
+        return [(each["level"], each["message"]) for each in json.loads(done.stdout)["findings"] if each["check"] == check]
+
     def first_process(self, node: str, pod: str) -> int:
         return self.cluster.nodes[node].processes(pod, "learner")[0]
 
@@ -163,6 +168,9 @@ def test_a_job_trains_to_complete_through_all_that_happens_to_nodes_and_containe
         assert training.says(unit, CONFINED).split("\n")[0] == "65532 0000000000000000 1 2 ['/tmp'] False"
     policies = kubectl("get", "networkpolicies", "-n", JOBS, "-o", "jsonpath={.items[*].metadata.name}").stdout.split()
     assert sorted(policies) == ["diloco-diloco-operator-learner", "diloco-diloco-operator-syncer"]
+
+    # From inside such a container the syncer is reached, by the name that the cluster's DNS knows.
+    assert training.doctor("syncer") == [("ok", f"pod {training.pod_name('h100-0', 1)} reaches it at {NAME}-syncer.{NAME}.{JOBS}.svc:7077")]
 
     # kill -9 of the process in a learner's container.
     os.kill(training.first_process("tpu-0", training.pod_name("v5p-0", 1)), signal.SIGKILL)

@@ -61,7 +61,9 @@ class Cluster:
         """Of a pod that is created."""
         self.created: list[Obj] = []
         self._endpoint = ExecEndpoint(
-            lambda _namespace, _pod, _container, words: Command((sys.executable, "-m", "diloco.export", str(volume), *words[4:]), {}, None)
+            lambda _component, _namespace, _pod, _container, words: Command(
+                (sys.executable, "-m", "diloco.export", str(volume), *words[4:]), {}, None
+            )
         )
         self.execute: Callable[[web.Request], Awaitable[web.StreamResponse]] | None = None
         """What answers a request to run a program; None: the program runs."""
