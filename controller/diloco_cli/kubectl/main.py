@@ -42,7 +42,7 @@ _IMPORTED_WHEN_NEEDED = {
     "validate": "diloco_cli.validate",
     "crd": "diloco_cli.crd",
 }
-"""Commands by module, so that the others start fast. `diloco_cli.checks`, `plan`, `validate` and `crd` are commands of `diloco` too."""
+"""Commands by module, so that the others start fast. `doctor`, `plan`, `validate` and `crd` are commands of `diloco` too."""
 
 
 class _Group(click.Group):
