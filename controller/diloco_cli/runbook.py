@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from diloco_operator.api.names import syncer_pod_name
+
 URL = "https://github.com/diloco-operator/diloco-operator/blob/main/docs/runbook"
 
 
@@ -23,6 +25,7 @@ _EXPLAIN = "`kubectl diloco explain JOB` says what is missing, since when, and w
 _LOG = "`kubectl diloco logs JOB UNIT` has the program's last lines, also of a pod that is gone."
 _NODE = "`kubectl describe node NODE` shows taints, conditions, and who uses the node."
 _RETRY = "When the cause is gone: `kubectl diloco retry JOB`."
+_SYNCER = syncer_pod_name("JOB")
 _WAIT = "Nothing; it passes by itself."
 
 RUNBOOK: Mapping[str, Advice] = {
@@ -237,11 +240,11 @@ RUNBOOK: Mapping[str, Advice] = {
     "WaitingForHardware": Advice((_EXPLAIN,), ("As for InsufficientCapacity; or lower `training.quorum`.",)),
     "QuorumMissing": Advice((_EXPLAIN,), ("Mend the units that are missing, or lower `training.quorum`.",)),
     "SyncerStarting": Advice(
-        ("`kubectl describe pod JOB-syncer` says what it waits for.",),
+        (f"`kubectl describe pod {_SYNCER}` says what it waits for.",),
         ("Wait; if it stays, follow the pod's events: image, volume or resources.",),
     ),
     "SyncerUnavailable": Advice(
-        ("`kubectl describe pod JOB-syncer`, and its node.", "`kubectl diloco logs JOB syncer`"),
+        (f"`kubectl describe pod {_SYNCER}`, and its node.", "`kubectl diloco logs JOB syncer`"),
         (
             "Nothing: learners train on, and the syncer comes back with no merge lost.",
             (
