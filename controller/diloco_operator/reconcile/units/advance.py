@@ -1,11 +1,15 @@
-"""The state of a unit whose attempt goes on: by its pods, and by what the syncer reports of it. Pure."""
+"""The state of a unit whose attempt goes on, and its words: by its pods, and by what the syncer reports of it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diloco.wording import plural
 
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -13,15 +17,6 @@ from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
 from diloco_operator.reconcile.units.beginning_words import TakesState, began_with
 from diloco_operator.reconcile.units.timeouts import all_bound, all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
-from diloco_operator.reconcile.units.wait_words import (
-    BeforeFirstStep,
-    Disconnected,
-    NoReport,
-    Paused,
-    ProgramStarts,
-    Rests,
-    TakesParameters,
-)
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
 
 _PAUSE_TOLERANCE = 5.0
@@ -85,3 +80,51 @@ def _state(
 def _taking(recovery: Recovery | None) -> Sentence:
     """Return what a process waits for that is connected: the parameters, or then the state of a peer."""
     return TakesParameters() if recovery is None or recovery.phase is RecoveryPhase.OVER else TakesState(recovery)
+
+
+# --- in words ----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Paused:
+    until: float
+    why: str
+
+    def words(self) -> str:
+        return f"its program takes no steps for a while, until {format_timestamp(self.until)} at most: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rests:
+    quorum: int
+
+    def words(self) -> str:
+        return f"is ahead of the job, and rests until a quorum of {plural(self.quorum, 'learner')} trains"
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeFirstStep:
+    def words(self) -> str:
+        return "has the parameters; its program compiles, or runs its first step"
+
+
+@dataclass(frozen=True, slots=True)
+class TakesParameters:
+    def words(self) -> str:
+        return "connected, takes the current parameters"
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnected:
+    def words(self) -> str:
+        return "is not connected to the syncer: its program starts, or reconnects after a loss"
+
+
+@dataclass(frozen=True, slots=True)
+class NoReport:
+    def words(self) -> str:
+        return "its pods run, and no report of the syncer says more"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStarts:
+    def words(self) -> str:
+        return "its program starts (imports, builds its model) and has not joined yet"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diloco.wording import plural
-
 from diloco_operator.api.durations import format_duration
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.fleet.use import PodUse
@@ -259,50 +257,3 @@ class PodsCreated:
 class PodsFound:
     def words(self) -> str:
         return "its pods were there, and their attempt was not on record"
-
-
-@dataclass(frozen=True, slots=True)
-class Paused:
-    until: float
-    why: str
-
-    def words(self) -> str:
-        return f"its program takes no steps for a while, until {format_timestamp(self.until)} at most: {self.why}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rests:
-    quorum: int
-
-    def words(self) -> str:
-        return f"is ahead of the job, and rests until a quorum of {plural(self.quorum, 'learner')} trains"
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeFirstStep:
-    def words(self) -> str:
-        return "has the parameters; its program compiles, or runs its first step"
-
-
-@dataclass(frozen=True, slots=True)
-class TakesParameters:
-    def words(self) -> str:
-        return "connected, takes the current parameters"
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnected:
-    def words(self) -> str:
-        return "is not connected to the syncer: its program starts, or reconnects after a loss"
-
-
-@dataclass(frozen=True, slots=True)
-class NoReport:
-    def words(self) -> str:
-        return "its pods run, and no report of the syncer says more"
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramStarts:
-    def words(self) -> str:
-        return "its program starts (imports, builds its model) and has not joined yet"
