@@ -59,6 +59,8 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "survivor-gap-1MiB": Benchmark("benchmarks.survivor_gap", ("survivor-gap-1MiB",)),
     "commit-record-4MiB": Benchmark("benchmarks.commit_record", ("commit-record-4MiB",)),
     "syncer-restart": Benchmark("benchmarks.syncer_restart", ("syncer-restart", "syncer-restart-lost")),
+    "rejoin": Benchmark("benchmarks.rejoin", ("rejoin-4MiB", "donor-tax-4MiB", "rejoin-256MiB", "donor-tax-256MiB")),
+    "restart-bump": Benchmark("benchmarks.restart_bump", ("restart-bump",)),
     "rank-tax": Benchmark("benchmarks.rank_tax", ("rank-tax",)),
     "rank-death": Benchmark("benchmarks.rank_death", ("rank-death", "rank-death-gap")),
     "callback-tax": Benchmark("benchmarks.callback_tax", ("callback-tax",)),

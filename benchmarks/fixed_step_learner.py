@@ -36,9 +36,9 @@ def paused(pause: Path) -> Path:
     return pause.with_suffix(".paused")
 
 
-def shapes(mebibytes: int) -> dict[str, tuple[int, int]]:
+def shapes(mebibytes: float) -> dict[str, tuple[int, int]]:
     """Return the shapes of `mebibytes` of float32 parameters, in tensors of nearly equal size."""
-    rows, more = divmod(mebibytes * (1 << 20) // 4 // COLUMNS, TENSORS)
+    rows, more = divmod(int(mebibytes * (1 << 20)) // 4 // COLUMNS, TENSORS)
     return {f"w{i:02}": (rows + (i < more), COLUMNS) for i in range(TENSORS)}
 
 
