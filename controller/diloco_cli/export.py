@@ -27,11 +27,14 @@ DEFAULT_OUTPUT = "model.safetensors"
 
 
 def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what every export takes: -o, --step and --dtype."""
+    """Return what every export takes: -o, --step, --snapshot and --dtype."""
     command = click.option(
         "--dtype", type=click.Choice(DTYPES), default="float32", show_default=True,
         help="Type of the parameters in the file. The syncer keeps float32; the others are rounded from it.",
     )(command)  # fmt: skip
+    command = click.option(
+        "--snapshot", metavar="NAME", default="", help="Name of the snapshot, as `snapshots` lists it. Default: the newest."
+    )(command)
     command = click.option(
         "--step", type=click.IntRange(min=0), metavar="N", help="Outer step of the snapshot. Default: the newest snapshot."
     )(command)
@@ -45,20 +48,27 @@ def export_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("source")
 @click.option("--job", metavar="NAME", default="", help="Name of the job, if SOURCE has snapshots of several.")
 @export_options
-def export(source: str, job: str, output: Path, step: int | None, dtype: DType) -> None:
+def export(source: str, job: str, output: Path, step: int | None, snapshot: str, dtype: DType) -> None:
     """Write the parameters in the newest snapshot of SOURCE as one safetensors file, for torch, transformers and JAX.
 
     SOURCE is the state directory of `diloco up` (.diloco), a folder with snapshots, one snapshot, or a URI: file://, s3://, gs:// and
     what else fsspec has a driver for, as in spec.training.checkpoint.uri. Snapshots are read and checked, never changed. For a job in a
     cluster: kubectl diloco export JOB.
     """
+    one_choice(step, snapshot)
     with errors_of_export():
-        export_from(source, job, output, step, dtype)
+        export_from(source, job, output, step, snapshot, dtype)
 
 
-def export_from(source: str, job: str, output: Path, step: int | None, dtype: DType) -> None:
+def one_choice(step: int | None, snapshot: str) -> None:
+    """Refuse two ways to choose a snapshot. Raises UsageError."""
+    if step is not None and snapshot:
+        raise click.UsageError("give --step or --snapshot, not both")
+
+
+def export_from(source: str, job: str, output: Path, step: int | None, snapshot: str, dtype: DType) -> None:
     """Write the file and say what it is. Raises ExportError."""
-    with open_model(source, job=job, step=step, dtype=dtype) as model:
+    with open_model(source, job=job, step=step, name=snapshot, dtype=dtype) as model:
         about = announcement(model)
         click.echo(f"reading {about.snapshot}", err=True)
         with TargetFile(target_path(output)) as target, progress_of(about) as advance:

@@ -22,7 +22,8 @@ from diloco_operator.reach import REACH_COMMAND
 from diloco_local.environment import Command
 
 _BLOCK = 1 << 16
-_OPTIONS = ("--step", "--dtype")
+_OPTIONS = {"--step": 1, "--snapshot": 1, "--dtype": 1, "--list": 0, "--check": 0}
+"""Options that only choose what is read, and how many values each has."""
 
 type Programs = Callable[[str, str, str, str, Sequence[str]], Command | None]
 """(component, namespace, pod, container, words) to what it is on this machine; None: no such container of a pod of this component runs."""
@@ -84,12 +85,10 @@ def _component(words: Sequence[str]) -> str | None:
 
 def _is_export(words: Sequence[str]) -> bool:
     """Recognize `PYTHON -m diloco.export /var/lib/diloco`, and options that only choose what is read."""
-    options = words[4:]
-    return (
-        list(words[:4]) == ["python", "-m", "diloco.export", contract.MOUNT_STATE]
-        and len(options) % 2 == 0
-        and all(option in _OPTIONS for option in options[::2])
-    )
+    at = 4
+    while at < len(words) and words[at] in _OPTIONS:
+        at += 1 + _OPTIONS[words[at]]
+    return list(words[:4]) == ["python", "-m", "diloco.export", contract.MOUNT_STATE] and at == len(words)
 
 
 async def _forward(stream: asyncio.StreamReader, socket: web.WebSocketResponse, channel: Channel) -> None:

@@ -13,6 +13,7 @@ _COMMANDS = {
     "plan": "diloco_cli.plan",
     "doctor": "diloco_cli.doctor",
     "export": "diloco_cli.export",
+    "snapshots": "diloco_cli.snapshots",
     "tape": "diloco_cli.tape",
     "replay": "diloco_cli.replay",
     "simulate": "diloco_cli.diloco.simulate",

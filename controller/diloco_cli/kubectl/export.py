@@ -14,7 +14,7 @@ from diloco_operator.program.duration import Duration
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.export import errors_of_export, export_from, export_options
+from diloco_cli.export import errors_of_export, export_from, export_options, one_choice
 from diloco_cli.kubectl.export_cluster import Wanted, export_job
 
 
@@ -28,7 +28,9 @@ from diloco_cli.kubectl.export_cluster import Wanted, export_job
     help="How long the export may take.",
 )  # fmt: skip
 @target_options
-def export(target: Target, job: str, claim: str, image: str, output: Path, step: int | None, dtype: DType, timeout: float) -> None:
+def export(
+    target: Target, job: str, claim: str, image: str, output: Path, step: int | None, snapshot: str, dtype: DType, timeout: float
+) -> None:
     """Write the parameters in the newest snapshot of JOB as one safetensors file, for torch, transformers and JAX.
 
     A pod mounts the claim of the job's syncer read-only and streams the file; it is deleted afterwards. The job may train, be suspended or
@@ -38,7 +40,8 @@ def export(target: Target, job: str, claim: str, image: str, output: Path, step:
     """
     if not job and not claim:
         raise click.UsageError("give a JOB, or --claim NAME")
-    wanted = Wanted(job, claim, output, step, dtype, image, timeout)
+    one_choice(step, snapshot)
+    wanted = Wanted(job, claim, output, step, dtype, image, timeout, snapshot)
     copies = ""
 
     async def work(client: RestClient, namespace: str) -> None:
@@ -48,4 +51,4 @@ def export(target: Target, job: str, claim: str, image: str, output: Path, step:
     with errors_of_export():
         on_cluster(target, work)
         if copies:
-            export_from(copies, "", output, step, dtype)
+            export_from(copies, "", output, step, snapshot, dtype)

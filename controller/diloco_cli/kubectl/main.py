@@ -39,6 +39,7 @@ _IMPORTED_WHEN_NEEDED = {
     "plan": "diloco_cli.plan",
     "export": "diloco_cli.kubectl.export",
     "join-bundle": "diloco_cli.kubectl.join_bundle",
+    "snapshots": "diloco_cli.kubectl.snapshots",
     "validate": "diloco_cli.validate",
     "crd": "diloco_cli.crd",
 }

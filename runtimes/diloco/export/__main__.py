@@ -1,4 +1,4 @@
-"""`python -m diloco.export`: export where the snapshots are, for instance inside a pod that mounts the syncer's volume.
+"""`python -m diloco.export`: export or list where the snapshots are, for instance inside a pod that mounts the syncer's volume.
 
 See docs/decisions/0140-export.md.
 """
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from diloco.export.listing_stream import send_listing
 from diloco.export.model_file import DTYPES, open_model
 from diloco.export.places import ExportError
 from diloco.export.stream import send
@@ -25,7 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _hold()
         return 0
     try:
-        with open_model(given.source, job=given.job, step=given.step, dtype=given.dtype) as model:
+        if given.list:
+            send_listing(given.source, sys.stdout.buffer, sys.stdin.buffer, job=given.job, check=given.check)
+            return 0
+        with open_model(given.source, job=given.job, step=given.step, name=given.snapshot, dtype=given.dtype) as model:
             if given.output is None:
                 send(model, sys.stdout.buffer, sys.stdin.buffer)
             else:
@@ -51,6 +55,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--job", default="", help="name of the job, if several have snapshots there")
     parser.add_argument("--step", type=int, help="outer step of the snapshot; default: the newest")
+    parser.add_argument("--snapshot", default="", help="name of the snapshot; default: the newest")
+    parser.add_argument(
+        "--list", action="store_true", help="list the snapshots, one JSON object a line, as `kubectl diloco snapshots` reads it"
+    )
+    parser.add_argument("--check", action="store_true", help="with --list: read each, and compare its checksum")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="type of the parameters in the file (%(default)s)")
     return parser
 

@@ -96,6 +96,11 @@ class ModelFile:
         """Bytes of the file."""
         return len(self._header) + self.parameters * _CODES[self.dtype][1]
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of each tensor."""
+        return {each.name: each.shape for each in self._tensors}
+
     def pieces(self) -> Iterator[bytes]:
         """Yield the file, some MiB at a time, and before it an empty piece for each block that is read for the checksum only. It is good
         only if the iteration ends without an ExportError: the snapshot's checksum is known after the last piece. Once."""
@@ -103,18 +108,29 @@ class ModelFile:
             for _ in self._skip_to(self._data_at + self._tensors[0].begin):
                 yield b""
             yield self._header
-            for tensor in self._tensors:
-                collections.deque(self._skip_to(self._data_at + tensor.begin), maxlen=0)
-                left = tensor.end - tensor.begin
-                while left:
-                    block = self._read(min(_BLOCK, left))
-                    left -= len(block)
-                    yield self._coded(block, tensor.name)
-            collections.deque(self._skip_to(self.snapshot.manifest["bytes"]), maxlen=0)
-            if self._file.read(1):
-                raise Unusable(f"{TENSORS_FILE} is longer than its manifest says")
-            if self._digest.hexdigest() != self.snapshot.manifest["sha256"]:
-                raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
+            for tensor, _, data in self._raw_blocks():
+                yield self._coded(data, tensor.name)
+
+    def blocks(self) -> Iterator[tuple[str, int, np.ndarray[Any, np.dtype[np.float32]]]]:
+        """Yield each tensor in blocks of float32: (name, number of the block's first element, flat values). Good as `pieces` is. Once."""
+        with self._as_export_error():
+            for tensor, at, data in self._raw_blocks():
+                yield tensor.name, at // _ITEM, np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+
+    def _raw_blocks(self) -> Iterator[tuple[_Tensor, int, bytes]]:
+        """Yield (tensor, where the block is in it, its bytes), and compare the checksum at last. Raises Unusable."""
+        for tensor in self._tensors:
+            collections.deque(self._skip_to(self._data_at + tensor.begin), maxlen=0)
+            at, size = 0, tensor.end - tensor.begin
+            while at < size:
+                data = self._read(min(_BLOCK, size - at))
+                yield tensor, at, data
+                at += len(data)
+        collections.deque(self._skip_to(self.snapshot.manifest["bytes"]), maxlen=0)
+        if self._file.read(1):
+            raise Unusable(f"{TENSORS_FILE} is longer than its manifest says")
+        if self._digest.hexdigest() != self.snapshot.manifest["sha256"]:
+            raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
 
     # --- the source ---------------------------------------------------------------------------------------------------
     def _of_source(self) -> list[_Tensor]:
@@ -212,12 +228,12 @@ def _bfloat16(values: np.ndarray[Any, np.dtype[np.float32]]) -> bytes:
 
 
 @contextlib.contextmanager
-def open_model(where: str, *, job: str = "", step: int | None = None, dtype: DType = "float32") -> Iterator[ModelFile]:
+def open_model(where: str, *, job: str = "", step: int | None = None, name: str = "", dtype: DType = "float32") -> Iterator[ModelFile]:
     """Yield the model in the snapshot that `find_snapshot` chooses. Raises ExportError."""
     with contextlib.ExitStack() as stack:
         for left in reversed(range(_TRIES)):
             try:
-                model = stack.enter_context(ModelFile(find_snapshot(where, job=job, step=step), dtype))
+                model = stack.enter_context(ModelFile(find_snapshot(where, job=job, step=step, name=name), dtype))
             except SnapshotRemovedError:
                 if not left:
                     raise

@@ -30,6 +30,10 @@ class ExportError(Exception):
     """There is nothing to export, or it cannot be exported. The message says what was looked for, where, and what is there."""
 
 
+class NoSnapshotsError(ExportError):
+    """The place exists, and holds no snapshots."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The folder of one finished snapshot."""
@@ -46,7 +50,7 @@ class Snapshot:
     @property
     def name(self) -> str:
         """As messages show it: a path, or a URI."""
-        return _shown(self.fs, self.path)
+        return shown(self.fs, self.path)
 
     @property
     def t(self) -> int:
@@ -60,7 +64,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class _Folder:
+class Folder:
     """A folder with snapshots of one job."""
 
     path: str
@@ -70,31 +74,27 @@ class _Folder:
     """Names of those without a manifest: of an upload in progress, or damaged."""
 
 
-def find_snapshot(where: str, *, job: str = "", step: int | None = None) -> Snapshot:
-    """Return the newest finished snapshot in `where` (a path or a URI of fsspec), or the newest of outer step `step`.
+def find_snapshot(where: str, *, job: str = "", step: int | None = None, name: str = "") -> Snapshot:
+    """Return the newest finished snapshot in `where` (a path or a URI of fsspec), or the newest of outer step `step`, or that of this name.
 
     `job`: its name, where several jobs have snapshots there. Raises ExportError. Only the manifest is read and checked.
     """
-    fs, path = _file_system(where)
-    with _errors_of_drivers(where):
-        if not fs.exists(path):
-            raise ExportError(f"{where} does not exist")
-        if generation_of(_last(path)) is not None:
-            parent, folders = path.rpartition("/")[0], [_one(fs, path)]
-        else:
-            parent, folders = path, list(_folders(fs, path))
-        folder = _of_job(fs, where, folders, job)
-        snapshots = folder.snapshots if step is None else [name for name in folder.snapshots if step_of(name) == step]
+    fs, path = opened(where)
+    with errors_of_drivers(where):
+        folder = _of_job(fs, where, folders_of(fs, where, path), job)
+        snapshots = [each for each in folder.snapshots if step is None or step_of(each) == step]
+        snapshots = [each for each in snapshots if not name or each == name]
         if not snapshots:
-            raise ExportError(_nothing(fs, folder, parent, step))
+            raise ExportError(_nothing(fs, folder, step, name))
         newest = snapshots[0]
         found = f"{folder.path}/{newest}"
         try:
-            manifest = _manifest(fs, found)
+            manifest = manifest_of(fs, found)
         except Unusable as reason:
-            others = [name for name in folder.snapshots if name != newest]
-            raise ExportError(f"snapshot {_shown(fs, found)} cannot be used: {reason}. {_there(others)}") from reason
-    newer = [name for name in folder.unfinished if step is None and (generation_of(name) or 0) > (generation_of(newest) or 0)]
+            others = [other for other in folder.snapshots if other != newest]
+            raise ExportError(f"snapshot {shown(fs, found)} cannot be used: {reason}. {_there(others)}") from reason
+    asked = step is not None or name
+    newer = [other for other in folder.unfinished if not asked and (generation_of(other) or 0) > (generation_of(newest) or 0)]
     remark = f"{', '.join(newer)} has no {MANIFEST_FILE}: it is unfinished or damaged, and the one before it is used" if newer else ""
     return Snapshot(fs, found, manifest, remark)
 
@@ -108,7 +108,8 @@ def other_steps(snapshot: Snapshot) -> str:
     return _there([name for name in names if name != _last(snapshot.path)])
 
 
-def _file_system(where: str) -> tuple[Any, str]:
+def opened(where: str) -> tuple[Any, str]:
+    """Return (a file system, the path within it) of a path or URI. Raises ExportError if there is no driver for it."""
     try:
         fs, path = file_system(where)
     except (ImportError, ValueError) as error:
@@ -117,7 +118,8 @@ def _file_system(where: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def _errors_of_drivers(where: str) -> Iterator[None]:
+def errors_of_drivers(where: str) -> Iterator[None]:
+    """Turn what a driver raises while `where` is read into ExportError."""
     try:
         yield
     except ExportError:
@@ -126,14 +128,22 @@ def _errors_of_drivers(where: str) -> Iterator[None]:
         raise ExportError(f"{where} cannot be read: {words(error)}") from error
 
 
-def _folders(fs: Any, path: str) -> Iterator[_Folder]:
+def folders_of(fs: Any, where: str, path: str) -> list[Folder]:
+    """Return the folders with snapshots at or below `path`, which is that of `where`, the nearest first; of one snapshot that in which it
+    alone is. Raises ExportError if nothing is there."""
+    if not fs.exists(path):
+        raise ExportError(f"{where} does not exist")
+    return [_one(fs, path)] if generation_of(_last(path)) is not None else list(_folders(fs, path))
+
+
+def _folders(fs: Any, path: str) -> Iterator[Folder]:
     """Yield the folders with snapshots at or below `path`, the nearest first."""
     waiting, looked_into = [(path, 0)], 0
     while waiting:
         at, depth = waiting.pop(0)
         looked_into += 1
         if looked_into > _FOLDERS:
-            raise ExportError(f"{_shown(fs, path)} has more than {_FOLDERS} folders: give the folder of one job")
+            raise ExportError(f"{shown(fs, path)} has more than {_FOLDERS} folders: give the folder of one job")
         inside = _subfolders(fs, at)
         if any(generation_of(name) is not None for name in inside):
             yield _one_folder(fs, at, inside)
@@ -147,41 +157,41 @@ def _subfolders(fs: Any, path: str) -> list[str]:
     return sorted(_last(str(entry["name"])) for entry in fs.ls(path, detail=True) if entry["type"] == "directory")
 
 
-def _one_folder(fs: Any, path: str, inside: Sequence[str] | None = None) -> _Folder:
+def _one_folder(fs: Any, path: str, inside: Sequence[str] | None = None) -> Folder:
     names = [name for name in (inside if inside is not None else _subfolders(fs, path)) if generation_of(name) is not None]
     newest_first = sorted(names, key=lambda name: generation_of(name) or 0, reverse=True)
     finished = [name for name in newest_first if fs.exists(f"{path}/{name}/{MANIFEST_FILE}")]
-    return _Folder(path, finished, [name for name in newest_first if name not in finished])
+    return Folder(path, finished, [name for name in newest_first if name not in finished])
 
 
-def _one(fs: Any, path: str) -> _Folder:
+def _one(fs: Any, path: str) -> Folder:
     parent, _, name = path.rpartition("/")
     there = fs.exists(f"{path}/{MANIFEST_FILE}")
-    return _Folder(parent, [name] if there else [], [] if there else [name])
+    return Folder(parent, [name] if there else [], [] if there else [name])
 
 
-def _of_job(fs: Any, where: str, folders: Sequence[_Folder], job: str) -> _Folder:
+def _of_job(fs: Any, where: str, folders: Sequence[Folder], job: str) -> Folder:
     """Return the only folder, or that of the job. Raises ExportError that names the jobs there."""
     if not folders:
-        raise ExportError(f"there are no snapshots in {where}: a job writes its first one when its first learner has joined")
+        raise NoSnapshotsError(f"there are no snapshots in {where}: a job writes its first one when its first learner has joined")
     if len(folders) == 1 and not job:
         return folders[0]
-    jobs = [_job_of(fs, folder) for folder in folders]
+    jobs = [job_of(fs, folder) for folder in folders]
     chosen = [folder for folder, name in zip(folders, jobs, strict=True) if not job or name == job]
     if len(chosen) == 1:
         return chosen[0]
     if not chosen:
         raise ExportError(f"there are no snapshots of job {job} in {where}; there are some of {_listed(sorted(set(jobs)))}")
-    paths = [f"{name} ({_shown(fs, folder.path)})" for folder, name in zip(folders, jobs, strict=True) if folder in chosen]
+    paths = [f"{name} ({shown(fs, folder.path)})" for folder, name in zip(folders, jobs, strict=True) if folder in chosen]
     remedy = "give the folder of one of them" if job else "choose one with --job, or give its folder"
     raise ExportError(f"{where} has snapshots of several jobs: {_listed(paths)}; {remedy}")
 
 
-def _job_of(fs: Any, folder: _Folder) -> str:
-    """Read the job from the newest manifest that can be read; "?" if there is none."""
+def job_of(fs: Any, folder: Folder) -> str:
+    """Read the name of the job from the newest manifest that can be read; "?" if there is none."""
     for name in folder.snapshots:
         with contextlib.suppress(Unusable):
-            return _job(_manifest(fs, f"{folder.path}/{name}"))
+            return _job(manifest_of(fs, f"{folder.path}/{name}"))
     return "?"
 
 
@@ -190,8 +200,8 @@ def _job(manifest: dict[str, Any]) -> str:
     return str(job.get("name", "?")) if isinstance(job, dict) else "?"
 
 
-def _manifest(fs: Any, path: str) -> dict[str, Any]:
-    """Read the manifest."""
+def manifest_of(fs: Any, path: str) -> dict[str, Any]:
+    """Read the manifest of the snapshot in the folder `path`. Raises Unusable."""
     try:
         manifest = parse_manifest(fs.cat_file(f"{path}/{MANIFEST_FILE}"))
     except FileNotFoundError as error:
@@ -201,8 +211,11 @@ def _manifest(fs: Any, path: str) -> dict[str, Any]:
     return manifest
 
 
-def _nothing(fs: Any, folder: _Folder, path: str, step: int | None) -> str:
-    where = _shown(fs, folder.path or path)
+def _nothing(fs: Any, folder: Folder, step: int | None, name: str) -> str:
+    where = shown(fs, folder.path)
+    if name and folder.snapshots:
+        unfinished = f", which has no {MANIFEST_FILE}" if name in folder.unfinished else ""
+        return f"there is no finished snapshot {name}{unfinished} in {where}. {_there(folder.snapshots)}"
     if step is not None and folder.snapshots:
         return f"there is no snapshot of outer step {step} in {where}. {_there(folder.snapshots)}"
     return f"there is no finished snapshot in {where}: {_listed(folder.unfinished)} has no {MANIFEST_FILE}"
@@ -224,5 +237,6 @@ def _last(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]
 
 
-def _shown(fs: Any, path: str) -> str:
+def shown(fs: Any, path: str) -> str:
+    """Return a path within a file system as messages have it, and as it can be opened again."""
     return path if isinstance(fs, LocalFileSystem) else str(fs.unstrip_protocol(path))

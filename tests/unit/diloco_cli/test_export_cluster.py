@@ -17,8 +17,10 @@ from builders.http_server import serving, status
 from builders.snapshots import a_model, save_snapshot
 from diloco.export.places import ExportError
 from diloco_cli.cluster import CommandError
+from diloco_cli.kubectl.export_claim import Kept, claim_pod
 from diloco_cli.kubectl.export_cluster import Wanted, export_job
-from diloco_cli.kubectl.export_pod import mounts
+from diloco_cli.kubectl.export_pod import PodRequest, mounts
+from diloco_cli.kubectl.snapshots import list_claim
 from diloco_local.environment import Command
 from diloco_local.exec_endpoint import ExecEndpoint
 from diloco_operator.kube.rest import RestClient, load_config
@@ -152,6 +154,26 @@ async def test_step_and_type_are_chosen_in_the_pod(desk: Desk) -> None:
     await desk.export(step=10, dtype="float16")
     assert load_file(desk.file)["scale"] == 1
     assert load_file(desk.file)["scale"].dtype == np.float16
+
+
+@pytest.mark.slow
+async def test_a_snapshot_is_chosen_by_its_name(desk: Desk) -> None:
+    await desk.export(snapshot="snapshot-00000001-t10")
+    assert load_file(desk.file)["scale"] == 1
+    with pytest.raises(CommandError, match="there is no finished snapshot snapshot-00000007-t70 in"):
+        await desk.export(snapshot="snapshot-00000007-t70")
+
+
+@pytest.mark.slow
+async def test_the_snapshots_on_a_claim_are_listed_through_a_pod(desk: Desk) -> None:
+    request = await claim_pod(desk.client, NAMESPACE, Kept("quad", "", ""))
+    assert isinstance(request, PodRequest)
+    found = await list_claim(desk.client, request, check=True)
+    assert [(one.snapshot, one.step, one.state) for one in found] == [
+        ("snapshot-00000002-t20", 20, "whole"),
+        ("snapshot-00000001-t10", 10, "whole"),
+    ]
+    desk.assert_nothing_stays()
 
 
 @pytest.mark.slow

@@ -1,0 +1,154 @@
+"""Which claim holds the snapshots of a job in a cluster, and the pod that can read it.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import yaml
+from diloco import contract
+from diloco_operator.api import names
+from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj
+from diloco_operator.timeouts import EXPORT
+
+from diloco_cli.cluster import CommandError
+from diloco_cli.kubectl.export_pod import PodRequest, has_ended, mounts, syncer_container
+from diloco_cli.kubectl.jobs import find_job
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Whose snapshots the user wants, and how they are read."""
+
+    job: str
+    """"": only a claim was given."""
+    claim: str
+    """"": that of the job."""
+    image: str
+    """"": that of the job's syncer."""
+    seconds: float = EXPORT.whole
+
+
+async def claim_pod(client: Client, namespace: str, kept: Kept) -> PodRequest | str:
+    """Return the pod that reads the claim, and say so. If there is no claim: the URI of the copies of its snapshots, from which the caller
+    can read. Raises CommandError, ApiError."""
+    job = await find_job(client, namespace, kept.job) if kept.job else None
+    claim = kept.claim or names.volume_claim_name(kept.job)
+    try:
+        found = await client.get(names.VOLUME_CLAIMS, namespace, claim)
+    except NotFound as error:
+        uri = _copies(job) if job is not None and not kept.claim else ""
+        if not uri:
+            raise CommandError(
+                f'there is no claim "{claim}" in namespace "{namespace}": there are no snapshots yet, or they were deleted with it'
+            ) from error
+        click.echo(f"there is no claim {claim}: this machine reads the copies of its snapshots", err=True)
+        return uri
+    job = job or await _job_of(client, namespace, found)
+    pods = [pod for pod in (await client.list(names.PODS, namespace)).items if mounts(pod, claim) and not has_ended(pod)]
+    node = _node_of(found, pods)
+    request = PodRequest(
+        name=f"{claim[:50].rstrip('-.')}-export-{secrets.token_hex(3)}",
+        namespace=namespace,
+        claim=claim,
+        image=kept.image or await _image(client, namespace, job, found),
+        python=_python(_template(job)),
+        node=node,
+        template=_template(job),
+        seconds=kept.seconds,
+    )
+    where = f", on node {node}, where the claim is mounted" if node else ""
+    click.echo(f"reading claim {claim} through pod {request.name} (image {request.image}){where}", err=True)
+    return request
+
+
+def _copies(job: Obj) -> str:
+    """Return the folder of this job below training.checkpoint.uri; "": it has none."""
+    training = job["spec"].get("training") or {}
+    uri = str((training.get("checkpoint") or {}).get("uri") or "")
+    metadata = job["metadata"]
+    return contract.remote_snapshots(uri, metadata["namespace"], metadata["name"], metadata["uid"]) if uri else ""
+
+
+def _node_of(claim: Obj, pods: list[Obj]) -> str:
+    """Return the node on which the claim is in use; "": it is not, or other nodes may mount it too. Raises CommandError if no second pod
+    may."""
+    modes = (claim.get("spec") or {}).get("accessModes") or ()
+    users = [pod for pod in pods if pod["spec"].get("nodeName")]
+    if not users or "ReadWriteMany" in modes:
+        return ""
+    if "ReadWriteOncePod" in modes:
+        pod, name = users[0]["metadata"]["name"], claim["metadata"]["name"]
+        raise CommandError(
+            f"claim {name} is ReadWriteOncePod and pod {pod} uses it, so no other pod may: suspend the job (kubectl diloco suspend), or "
+            "wait for its end"
+        )
+    return str(users[0]["spec"]["nodeName"])
+
+
+def _template(job: Obj | None) -> Mapping[str, Any]:
+    """Return the spec of the syncer's pod template; empty: there is none."""
+    syncer = (job or {}).get("spec", {}).get("syncer") or {}
+    found: Mapping[str, Any] = (syncer.get("template") or {}).get("spec") or {}
+    return found
+
+
+def _python(template: Mapping[str, Any]) -> str:
+    """Return the interpreter with which the template starts the syncer."""
+    command = [str(word) for word in syncer_container(template).get("command") or []]
+    return command[0] if command[1:3] == ["-m", "diloco.syncer"] else "python"
+
+
+async def _job_of(client: Client, namespace: str, claim: Obj) -> Obj | None:
+    """Return the job whose claim it is; None: it is gone, or the user may not read it."""
+    metadata = claim["metadata"]
+    name = (metadata.get("labels") or {}).get(names.LABEL_JOB)
+    owners = {owner.get("uid") for owner in metadata.get("ownerReferences") or ()}
+    owners.add((metadata.get("annotations") or {}).get(names.ANNOTATION_JOB_UID))
+    if not name:
+        return None
+    try:
+        job = await client.get(names.DILOCO_JOBS, namespace, name)
+    except (NotFound, Forbidden):
+        return None
+    return job if job["metadata"]["uid"] in owners else None  # a later job may have the name
+
+
+async def _image(client: Client, namespace: str, job: Obj | None, claim: Obj) -> str:
+    """Return what the job's syncer runs, ran, or would run: of its pod, its template, the claim, or the operator's configuration. Raises
+    CommandError where none of them says it."""
+    if job is not None:
+        with contextlib.suppress(NotFound):
+            pod = await client.get(names.PODS, namespace, names.syncer_pod_name(job["metadata"]["name"]))
+            if image := syncer_container(pod["spec"]).get("image"):
+                return str(image)
+        if image := syncer_container(_template(job)).get("image"):
+            return str(image)
+    metadata = claim["metadata"]
+    image = (metadata.get("annotations") or {}).get(names.ANNOTATION_SYNCER_IMAGE) or await _configured_image(client)
+    if not image:
+        raise CommandError(
+            f"no image is known that reads claim {metadata['name']}: no syncer's pod runs, neither job nor claim names one, and the "
+            "ConfigMap of the operator is not there or may not be read. Name the syncer's image with --image"
+        )
+    return str(image)
+
+
+async def _configured_image(client: Client) -> str:
+    """Read the image from the ConfigMap of the operator's chart; "": there is none, or the user may not read it."""
+    try:
+        found = await client.list(names.CONFIG_MAPS, label_selector="app.kubernetes.io/name=diloco-operator")
+    except Forbidden:
+        return ""
+    images = set()
+    for config_map in found.items:
+        with contextlib.suppress(yaml.YAMLError, AttributeError):
+            images.add(str(yaml.safe_load((config_map.get("data") or {}).get("config.yaml") or "{}").get("syncerImage") or ""))
+    return images.pop() if len(images) == 1 else ""

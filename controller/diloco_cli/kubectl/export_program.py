@@ -1,0 +1,72 @@
+"""Running the export in a pod that mounts a claim, and reading what it prints.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from diloco import contract
+from diloco.export.stream import RECEIVED
+from diloco_operator.api import names
+from diloco_operator.kube.client import Forbidden
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.kube.rest.pod_exec import Channel
+from diloco_operator.timeouts import EXPORT
+
+from diloco_cli.cluster import CommandError
+from diloco_cli.kubectl.export_pod import MODULE, PodRequest, no_export, no_syncer_image
+
+_STDERR = 4096
+"""So much of what the program in the pod says is kept."""
+
+
+class Reader(Protocol):
+    """Takes apart what the program prints, in whatever pieces it comes."""
+
+    @property
+    def complete(self) -> bool:
+        """Everything came."""
+        ...
+
+    def feed(self, piece: bytes) -> None:
+        """Raise ExportError for what the program does not print."""
+        ...
+
+    def end(self) -> None:
+        """Note that no more will come. Raises ExportError if something is missing."""
+        ...
+
+
+async def run_export(client: RestClient, request: PodRequest, pod: str, arguments: Sequence[str], reader: Reader) -> None:
+    """Run `python -m diloco.export` with these arguments over the claim, until the reader has all. Raises CommandError, ExportError,
+    ApiError."""
+    command = [request.python, *MODULE, contract.MOUNT_STATE, *arguments]
+    try:
+        said = await _run(client, request, pod, command, reader)
+    except Forbidden as error:
+        raise CommandError(
+            f"not allowed: running the export in pod {pod} needs get and create on pods/exec in namespace {request.namespace}"
+        ) from error
+    if said:
+        raise CommandError(no_syncer_image(request.image) if no_export(said) else said)
+    reader.end()
+
+
+async def _run(client: RestClient, request: PodRequest, pod: str, command: Sequence[str], reader: Reader) -> str:
+    """Feed the program's output to the reader. What it said if it failed; "" if all came, or the connection broke."""
+    errors = bytearray()
+    async with client.pod_exec(request.namespace, pod, command, container=names.EXPORT_CONTAINER, silence=EXPORT.silence) as program:
+        async for channel, piece in program.output():
+            if channel is Channel.STDERR:
+                errors += piece[: _STDERR - len(errors)]
+                continue
+            reader.feed(piece)
+            if reader.complete:
+                await program.write(RECEIVED)
+                return ""
+    if program.ended is None:
+        return ""
+    return errors.decode(errors="replace").strip() or f"the export in pod {pod} ended early: {program.ended.message}"

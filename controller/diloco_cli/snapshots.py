@@ -1,0 +1,88 @@
+"""`diloco snapshots`: which snapshots of a job there are, on this machine or behind a URI.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+from diloco.export.listing import Listed, State, list_snapshots
+from diloco.export.places import ExportError
+
+from diloco_cli.cluster import CommandError
+from diloco_cli.status_text import table
+from diloco_cli.view_text import duration
+
+HEADER = ("SNAPSHOT", "JOB", "STEP", "TOKENS", "SIZE", "AGE", "STATE")
+EXIT_DAMAGED = 1
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def snapshots_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what every list takes: --check and -o."""
+    command = click.option(
+        "-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="Format of the output."
+    )(command)
+    return click.option("--check", is_flag=True, help="Read each snapshot, and compare its checksum.")(command)
+
+
+@click.command(short_help="List the snapshots of a job.")
+@click.argument("source")
+@click.option("--job", metavar="NAME", default="", help="List those of this job only.")
+@snapshots_options
+def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
+    """List the snapshots in SOURCE, of each folder the newest first: outer step, committed tokens, size, age, and whether it is whole.
+
+    SOURCE is what `diloco export` takes: the state directory of `diloco up` (.diloco), a folder with snapshots, one snapshot, or a URI.
+    diloco export SOURCE --snapshot NAME writes the model of one; spec.startFrom begins a job with it. A snapshot is complete if both of
+    its files are there and have their sizes, and whole if with --check they have their checksums. For a job in a cluster: kubectl diloco
+    snapshots JOB.
+
+    \b
+    Exit status:
+      0  all are complete, or whole
+      1  there are none, or one is damaged or unfinished
+    """
+    try:
+        show(list(list_snapshots(source, job=job, check=check)), output)
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+
+
+def show(found: Sequence[Listed], output: str) -> None:
+    """Print the list, and end the command with EXIT_DAMAGED if one of them cannot be used."""
+    if output == "json":
+        click.echo(json.dumps({"snapshots": [asdict(one) for one in found]}, indent=2))
+    else:
+        for text in _text(found, time.time()):
+            click.echo(text)
+    if any(one.state in (State.DAMAGED, State.UNFINISHED) for one in found):
+        raise SystemExit(EXIT_DAMAGED)
+
+
+def _text(found: Sequence[Listed], now: float) -> Iterable[str]:
+    folders = list(dict.fromkeys(one.folder for one in found))
+    for number, folder in enumerate(folders):
+        if number:
+            yield ""
+        yield f"in {folder}:"
+        yield from table(HEADER, [_row(one, now) for one in found if one.folder == folder])
+
+
+def _row(one: Listed, now: float) -> Sequence[str]:
+    state = f"{one.state}: {one.why}" if one.why else str(one.state)
+    age = "" if one.saved is None else duration(max(0.0, now - one.saved))
+    return one.snapshot, one.job, str(one.step), "" if one.tokens is None else f"{one.tokens:,}", _size(one.bytes), age, state
+
+
+def _size(count: int) -> str:
+    size, unit = float(count), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.0f} {_UNITS[unit]}" if unit == 0 or size >= 100 else f"{size:.1f} {_UNITS[unit]}"

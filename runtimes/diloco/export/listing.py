@@ -1,0 +1,132 @@
+"""Which snapshots there are below a folder or a URI, and whether each is whole.
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown
+from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, step_of
+
+_BLOCK = 4 << 20
+
+
+class State(enum.StrEnum):
+    """What is known of a snapshot."""
+
+    COMPLETE = "complete"
+    """Both files are there; the manifest has its checksum, and the tensors have its size."""
+    WHOLE = "whole"
+    """Complete, and the tensors have their checksum."""
+    DAMAGED = "damaged"
+    UNFINISHED = "unfinished"
+    """It has no manifest: an upload is under way, or was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One snapshot."""
+
+    snapshot: str
+    """Name of its folder, in which the first number counts saves."""
+    folder: str
+    """The path or URI in which it is."""
+    job: str
+    """Name of the job that wrote it; "": it is not known."""
+    step: int
+    """Outer step."""
+    tokens: int | None
+    """Committed until then; None: not known."""
+    bytes: int
+    """Of its tensors."""
+    saved: float | None
+    """Seconds since the epoch; None: not known."""
+    state: State
+    why: str
+    """What is wrong with it; "": nothing is known to be."""
+
+
+def list_snapshots(where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None) -> Iterator[Listed]:
+    """Yield all snapshots in `where` (a path or a URI), or those of a job; of each folder the newest first. `check`: read each, and compare
+    its checksum; `reading` is called after each block of it. Raises ExportError, also if there are none."""
+    fs, path = opened(where)
+    found = 0
+    with errors_of_drivers(where):
+        folders = folders_of(fs, where, path)
+        for folder in folders:
+            if job and job_of(fs, folder) != job:
+                continue
+            for name in sorted({*folder.snapshots, *folder.unfinished}, reverse=True):
+                found += 1
+                yield _listed(fs, folder, name, reading if check else None)
+    if not found:
+        of_job = f" of job {job}" if job else ""
+        raise ExportError(f"there are no snapshots{of_job} in {where}: a job writes its first one when its first learner has joined")
+
+
+def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | None) -> Listed:
+    path = f"{folder.path}/{name}"
+    of_manifest, of_tensors = (_info(fs, f"{path}/{file}") for file in (MANIFEST_FILE, TENSORS_FILE))
+    size = int(of_tensors["size"]) if of_tensors is not None else 0
+    saved = fs.modified(f"{path}/{MANIFEST_FILE}").timestamp() if of_manifest is not None else None
+    manifest: Mapping[str, Any] = {}
+    state, why = State.UNFINISHED, ""
+    if name in folder.snapshots:
+        try:
+            manifest = manifest_of(fs, path)
+            state = _state(fs, f"{path}/{TENSORS_FILE}", manifest, None if of_tensors is None else size, reading)
+        except Unusable as reason:
+            state, why = State.DAMAGED, str(reason)
+    meta = manifest.get("meta") or {}
+    named = meta.get("job")
+    return Listed(
+        snapshot=name,
+        folder=shown(fs, folder.path),
+        job=str(named.get("name", "")) if isinstance(named, dict) else "",
+        step=step_of(name) or 0,
+        tokens=_tokens(meta),
+        bytes=size,
+        saved=saved,
+        state=state,
+        why=why,
+    )
+
+
+def _info(fs: Any, path: str) -> Mapping[str, Any] | None:
+    try:
+        found: Mapping[str, Any] = fs.info(path)
+    except FileNotFoundError:
+        return None
+    return found
+
+
+def _state(fs: Any, tensors: str, manifest: Mapping[str, Any], size: int | None, reading: Callable[[], None] | None) -> State:
+    """Return COMPLETE or WHOLE. Raises Unusable."""
+    if size is None:
+        raise Unusable(f"{TENSORS_FILE} is missing")
+    if size != manifest["bytes"]:
+        raise Unusable(f"{TENSORS_FILE} has {size} bytes, its manifest says {manifest['bytes']}: truncated or overwritten")
+    if reading is None:
+        return State.COMPLETE
+    digest = hashlib.sha256()
+    with fs.open(tensors, "rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+            reading()
+    if digest.hexdigest() != manifest["sha256"]:
+        raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
+    return State.WHOLE
+
+
+def _tokens(meta: Mapping[str, Any]) -> int | None:
+    """Return the committed tokens of all units, as the ledger has them."""
+    try:
+        return sum(int(tokens) for _, tokens, _ in meta["ledger"]["units"].values())
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None

@@ -1,0 +1,75 @@
+"""A list of snapshots over a pipe that may break: one JSON object a line, and then a line with their number. Empty lines say that the
+sender still reads. The reader answers with a line once it has everything, as it does for a model (`stream`).
+
+See docs/decisions/0140-export.md.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import BinaryIO
+
+from diloco.export.listing import Listed, State, list_snapshots
+from diloco.export.places import ExportError
+
+_LONGEST_LINE = 1 << 16
+_SILENT_BLOCKS = 32
+"""Blocks that are read between two empty lines: 128 MiB, some seconds of a slow volume."""
+
+
+def send_listing(where: str, output: BinaryIO, answers: BinaryIO, *, job: str = "", check: bool = False) -> None:
+    """Write the list; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the list perhaps."""
+    blocks = sent = 0
+
+    def reading() -> None:
+        nonlocal blocks
+        blocks += 1
+        if blocks % _SILENT_BLOCKS == 0:
+            output.write(b"\n")
+            output.flush()
+
+    for listed in list_snapshots(where, job=job, check=check, reading=reading):
+        output.write(json.dumps(asdict(listed)).encode() + b"\n")
+        sent += 1
+    output.write(json.dumps({"snapshots": sent}).encode() + b"\n")
+    output.flush()
+    answers.readline()
+
+
+class ListingReader:
+    """Takes the stream apart, in whatever pieces it comes."""
+
+    def __init__(self) -> None:
+        self.found: list[Listed] = []
+        self.complete = False
+        """Everything came."""
+        self._line = b""
+
+    def feed(self, piece: bytes) -> None:
+        """Raise ExportError for what is no such stream."""
+        *lines, self._line = (self._line + piece).split(b"\n")
+        if len(self._line) > _LONGEST_LINE:
+            raise _not_ours(self._line)
+        for line in lines:
+            if line and not self.complete:
+                self._on_line(line)
+
+    def end(self) -> None:
+        """End the stream: no more will come. Raises ExportError if something is missing."""
+        if not self.complete:
+            raise ExportError(f"the list ended after {len(self.found)} snapshots, and was not complete")
+
+    def _on_line(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+            if said.keys() == {"snapshots"}:
+                self.complete = int(said["snapshots"]) == len(self.found)
+            else:
+                self.found.append(Listed(**said | {"state": State(said["state"])}))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _not_ours(line) from error
+
+
+def _not_ours(line: bytes) -> ExportError:
+    return ExportError(f"this is no list of `python -m diloco.export`, use an image of this release: {line[:200]!r}")

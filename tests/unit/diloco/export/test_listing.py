@@ -1,0 +1,123 @@
+"""Which snapshots there are, and what is said of damaged ones."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+from builders.snapshots import a_model, save_snapshot
+from diloco.export.listing import Listed, State, list_snapshots
+from diloco.export.listing_stream import ListingReader, send_listing
+from diloco.export.places import ExportError
+from diloco.syncer.snapshots.remote import RemoteSnapshots
+from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE
+
+
+def listed(where: Path | str, *, job: str = "", check: bool = False) -> list[Listed]:
+    return list(list_snapshots(str(where), job=job, check=check))
+
+
+def names(found: list[Listed]) -> list[str]:
+    return [one.snapshot for one in found]
+
+
+def test_each_snapshot_has_its_step_size_and_time_and_the_newest_is_first(tmp_path: Path) -> None:
+    paths = [save_snapshot(tmp_path / "snapshots", t, a_model()) for t in (10, 30, 20)]  # a roll-back: step 20 was saved last
+    found = listed(tmp_path)
+    assert names(found) == [path.name for path in reversed(paths)]
+    newest, path = found[0], paths[-1]
+    assert (newest.folder, newest.job, newest.step, newest.tokens) == (str(tmp_path / "snapshots"), "bytes-lm", 20, 0)
+    assert newest.bytes == (path / TENSORS_FILE).stat().st_size
+    assert newest.saved == pytest.approx((path / MANIFEST_FILE).stat().st_mtime, abs=1e-3)
+    assert [(one.state, one.why) for one in found] == [(State.COMPLETE, "")] * 3
+    assert [one.state for one in listed(tmp_path, check=True)] == [State.WHOLE] * 3
+    assert listed(path) == [newest]
+
+
+def test_snapshots_of_several_jobs_are_listed_by_folder_or_of_one_job_only(tmp_path: Path) -> None:
+    for job in ("one", "two"):
+        save_snapshot(tmp_path / job / "snapshots", 10, a_model(), job=job)
+    assert [(one.job, one.folder) for one in listed(tmp_path)] == [(job, f"{tmp_path}/{job}/snapshots") for job in ("one", "two")]
+    assert [one.job for one in listed(tmp_path, job="two")] == ["two"]
+    with pytest.raises(ExportError, match="there are no snapshots of job three"):
+        listed(tmp_path, job="three")
+
+
+def test_copies_in_an_object_store_are_listed(tmp_path: Path) -> None:
+    base = f"memory:///{uuid.uuid4().hex}"
+    RemoteSnapshots(f"{base}/default-quad-uid", keep=3).upload(save_snapshot(tmp_path, 30, a_model(), job="quad"))
+    try:
+        (found,) = listed(base, check=True)
+    finally:
+        fsspec.filesystem("memory").rm(base, recursive=True)
+    assert (found.folder, found.job, found.step, found.state) == (f"{base}/default-quad-uid", "quad", 30, State.WHOLE)
+
+
+def flip_the_last_byte(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_what_is_wrong_with_a_snapshot_is_said_and_the_others_are_listed_as_they_are(tmp_path: Path) -> None:
+    short, changed, without, unfinished, manifest, good = (save_snapshot(tmp_path, t, a_model()) for t in range(1, 7))
+    (short / TENSORS_FILE).write_bytes(b"short")
+    flip_the_last_byte(changed / TENSORS_FILE)
+    (without / TENSORS_FILE).unlink()
+    (unfinished / MANIFEST_FILE).unlink()
+    (manifest / MANIFEST_FILE).write_text("{")
+    found = {one.snapshot: one for one in listed(tmp_path)}
+    states = {path: found[path.name].state for path in (short, changed, without, unfinished, manifest, good)}
+    assert states == {
+        short: State.DAMAGED,
+        changed: State.COMPLETE,  # its bytes were not read
+        without: State.DAMAGED,
+        unfinished: State.UNFINISHED,
+        manifest: State.DAMAGED,
+        good: State.COMPLETE,
+    }
+    assert found[short.name].why.startswith("tensors.safetensors has 5 bytes, its manifest says ")
+    assert found[without.name].why == "tensors.safetensors is missing"
+    assert found[manifest.name].why.startswith("manifest.json is not JSON")
+    checked = {one.snapshot: one for one in listed(tmp_path, check=True)}
+    assert checked[changed.name].why == "tensors.safetensors does not have the checksum of its manifest: its bytes have changed"
+    assert checked[good.name].state is State.WHOLE
+
+
+def test_a_place_without_snapshots_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="there are no snapshots in"):
+        listed(tmp_path)
+    with pytest.raises(ExportError, match="nowhere does not exist"):
+        listed(tmp_path / "nowhere")
+
+
+def sent(where: Path) -> bytes:
+    output = io.BytesIO()
+    send_listing(str(where), output, io.BytesIO(b"received\n"))
+    return output.getvalue()
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+def test_a_list_comes_over_a_pipe_in_whatever_pieces(tmp_path: Path, size: int) -> None:
+    for t in (10, 20):
+        save_snapshot(tmp_path, t, a_model())
+    stream, reader = b"\n\n" + sent(tmp_path), ListingReader()
+    for at in range(0, len(stream), size):
+        assert not reader.complete
+        reader.feed(stream[at : at + size])
+    reader.end()
+    assert reader.found == listed(tmp_path)
+
+
+def test_a_list_that_is_cut_or_none_is_refused(tmp_path: Path) -> None:
+    save_snapshot(tmp_path, 10, a_model())
+    cut = ListingReader()
+    cut.feed(sent(tmp_path).splitlines(keepends=True)[0])
+    with pytest.raises(ExportError, match="ended after 1 snapshots, and was not complete"):
+        cut.end()
+    for text in (b"usage: nothing\n", json.dumps({"snapshot": 1}).encode() + b"\n", b"[]\n"):
+        with pytest.raises(ExportError, match="this is no list"):
+            ListingReader().feed(text)
