@@ -318,6 +318,17 @@ RUNBOOK: Mapping[str, Advice] = {
         ("The message says which state, and why; nothing was overwritten.",),
         ("Repair or restore the volume. For another model use another job's name.", _RETRY),
     ),
+    "StartUnusable": Advice(
+        (
+            "The message says what is wrong with `spec.startFrom.uri`, or with what is there.",
+            "`diloco snapshots URI` lists the snapshots there, with the credentials of your machine.",
+        ),
+        (
+            "Correct `spec.startFrom.uri`, or what is there, or the rights of the syncer's pod on the bucket or volume.",
+            "A changed `startFrom` goes with a higher `spec.retry` in the same `kubectl apply`.",
+            _RETRY,
+        ),
+    ),
     # --- Events ---
     "UnitGaveSliceUp": Advice((_EXPLAIN,), ("Nothing; it tries again. This is no failure.",)),
     "UnitLost": Advice(("The message says what took it.",), ("Nothing: the unit starts again.",)),

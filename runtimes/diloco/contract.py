@@ -59,6 +59,7 @@ __all__ = [
     "MergeMethod",
     "OuterOptimizer",
     "Result",
+    "StartFrom",
     "Training",
     "UnitResult",
     "learner_host_name",
@@ -210,6 +211,8 @@ class Exit(enum.IntEnum):
     """The learner's contributions were refused again and again as outliers."""
     RANK_LOST = 71
     """Another rank of the unit ended or was lost; the message names it."""
+    BAD_START = 72
+    """Syncer: the model of `spec.startFrom` cannot be read, or is none."""
     DRAINED = 143
     """SIGTERM was obeyed: state handed back, nothing lost."""
 
@@ -314,6 +317,19 @@ class Training(_Wire):
     checkpoint: Checkpoint = Field(default_factory=Checkpoint)
 
 
+class StartFrom(_Wire):
+    """`spec.startFrom`: a model that exists."""
+
+    uri: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="A file ….safetensors; a folder with model.safetensors, or with model.safetensors.index.json and the files that it "
+        "names, as transformers saves models; one snapshot of another job; or a folder with snapshots of one job, of which the newest is "
+        "taken. file://, s3://, gs:// and az://, and what else fsspec has a driver for. file:// is a path in the syncer's container, such "
+        "as that of a volume in syncer.template.",
+    )
+
+
 class JobFile(_Wire):
     """The mounted job file. camelCase on disk."""
 
@@ -321,6 +337,8 @@ class JobFile(_Wire):
     namespace: str
     uid: str
     training: Training
+    start_from: StartFrom | None = None
+    """The model that the job begins with; None: that of its first learner."""
 
 
 class Bundle(_Wire):

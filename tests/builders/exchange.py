@@ -31,6 +31,7 @@ from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.start.source import StartError
 from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.job.engine import RunOutcome
 from diloco.syncer.job.restore import BadState
@@ -139,6 +140,7 @@ class LocalSyncer:
         self._started: Future[SyncerServer] = Future()
         self._loop = asyncio.new_event_loop()
         self.outcome: RunOutcome | None = None
+        self.failure: StartError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Self:
@@ -190,11 +192,14 @@ class LocalSyncer:
         syncer = SyncerServer(self._config)
         try:
             await syncer.start()
-        except (BadState, ListenError, FencesError) as error:
+        except (BadState, ListenError, FencesError, StartError) as error:
             self._started.set_exception(error)
             return
         self._started.set_result(syncer)
-        self.outcome = await syncer.run()
+        try:
+            self.outcome = await syncer.run()
+        except StartError as error:
+            self.failure = error
 
 
 class LocalLearner:

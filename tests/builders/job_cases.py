@@ -386,6 +386,17 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.pools",
         "pools[].spares is not for a job with queueName",
     ),
+    "a start without a scheme": (
+        a_manifest(spec={"startFrom": {"uri": "models/base"}}),
+        "spec.startFrom.uri",
+        "startFrom.uri must have a scheme and a path",
+    ),
+    "a start from a relative file": (
+        a_manifest(spec={"startFrom": {"uri": "file://models/base"}}),
+        "spec.startFrom.uri",
+        "startFrom.uri must have a scheme and a path",
+    ),
+    "a start from nowhere": (a_manifest(spec={"startFrom": {}}), "spec.startFrom.uri", "Required value"),
     "empty managedBy": (a_manifest(spec={"managedBy": ""}), "spec.managedBy", "must have at least 1 characters"),
     "no spec": (with_field(a_manifest(), "spec", ...), "spec", "Required value"),
 }
@@ -422,6 +433,8 @@ ACCEPTED: dict[str, Obj] = {
     "fractions in durations": with_field(a_manifest(), "spec.learners.stallTimeout", "1.5h30m0.5s250ms"),
     "snapshots elsewhere": a_manifest(checkpoint={"uri": "s3://bucket/folder"}),
     "snapshots in a folder": a_manifest(checkpoint={"uri": "file:///mnt/snapshots"}),
+    "a start from a file of a bucket": a_manifest(spec={"startFrom": {"uri": "s3://bucket/base.safetensors"}}),
+    "a start from a folder": a_manifest(spec={"startFrom": {"uri": "file:///mnt/models/base"}}),
     "a syncer of one's own": a_manifest(spec={"syncer": {"template": template("syncer")}}),
     "labels for the syncer only": a_manifest(spec={"syncer": {"template": {"metadata": {"labels": {"team": "a"}}}}}),
     "a job with a queue": a_manifest(spec={"queueName": "team-a"}),
@@ -454,6 +467,7 @@ def an_ended_job(condition: str, retry: int = 0, *, step: int = 2400, budget: in
 
 _WITHOUT_RETRY = "set spec.retry above status.retry"
 _WITHOUT_STEPS = "raise spec.training.steps above status.progress.steps"
+_STARTED = "startFrom is immutable once the job has taken a step"
 _CHANGES: dict[str, Obj] = {
     "suspension": {"spec.suspend": True},
     "scale": {"spec.learners.max": 5},
@@ -478,15 +492,25 @@ WITHOUT_EFFECT: dict[str, tuple[Obj, Obj, str]] = {
         _WITHOUT_STEPS,
     ),
     "tokens of which there were more": (an_ended_job("Complete", step=500, budget=5000), {"spec.training.tokens": 6000}, _WITHOUT_STEPS),
+    "another start of a job that trains": (an_ended_job("", step=1), {"spec.startFrom": {"uri": "s3://bucket/base"}}, _STARTED),
+    "no start of a job that trains": (
+        with_field(an_ended_job("", step=1), "spec.startFrom", {"uri": "s3://bucket/base"}),
+        {"spec.startFrom": ...},
+        _STARTED,
+    ),
     "tokens of a job that a program ended": (
         an_ended_job("Complete", step=500, budget=9000),
         {"spec.training.tokens": 12000},
         _WITHOUT_STEPS,
     ),
 }
-"""A job that has ended, a change of its fields that has no effect, and words of the refusal."""
+"""A job that has ended or trains, a change of its fields that has no effect, and words of the refusal."""
 
 WITH_EFFECT: dict[str, tuple[Obj, Obj]] = {
+    "another start of a job that has taken no step": (
+        with_field(an_ended_job("Failed", step=0), "spec.startFrom", {"uri": "s3://bucket/bsae"}),
+        {"spec.startFrom": {"uri": "s3://bucket/base"}, "spec.retry": 1},
+    ),
     "nothing": (an_ended_job("Failed"), {}),
     "labels": (an_ended_job("Complete"), {"metadata.labels": {"team": "a"}}),
     "time to live of a failed job": (an_ended_job("Failed"), {"spec.ttlSecondsAfterFinished": 60}),

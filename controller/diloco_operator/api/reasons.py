@@ -282,6 +282,12 @@ class FailedReason(ConditionReason):
         Severity.WARNING,
         "The state on the syncer's volume cannot be used; nothing was overwritten.",
     )
+    START_UNUSABLE = (
+        "StartUnusable",
+        TRUE,
+        Severity.WARNING,
+        "The model of `spec.startFrom` cannot be read, or is none; nothing was trained.",
+    )
     RETRYING = "Retrying", FALSE, Severity.NORMAL, "`spec.retry` was raised: the job starts again from its last snapshot."
     NOT_FAILED = "NotFailed", FALSE, Severity.NORMAL, "Nothing stops the job."
 

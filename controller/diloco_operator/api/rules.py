@@ -214,6 +214,7 @@ def _is_true(condition: str) -> str:
     return f"oldSelf.status.conditions.exists(c, c.type == '{condition}' && c.status == 'True')"
 
 
+_SAME_START = f"has(self.spec.startFrom) == has(oldSelf.spec.startFrom) && (!has(self.spec.startFrom) || {_same('startFrom')})"
 _RETRY, _OLD_RETRY = _number_or_0("self.spec", "retry"), _number_or_0("oldSelf.spec", "retry")
 _AS_BEFORE = " && ".join(
     (
@@ -224,6 +225,7 @@ _AS_BEFORE = " && ".join(
         "has(self.spec.syncer.externalAddress) == has(oldSelf.spec.syncer.externalAddress)",
         f"(!has(self.spec.syncer.externalAddress) || {_same('syncer.externalAddress')})",
         "has(self.spec.syncer.loadBalancer) == has(oldSelf.spec.syncer.loadBalancer)",
+        _SAME_START,
         f"{_RETRY} <= {_OLD_RETRY}",
     )
 )
@@ -262,6 +264,12 @@ RULES: Mapping[str, list[ValidationRule]] = {
             "the job is complete, and this change has no effect; to train on from its final snapshot, raise spec.training.steps above "
             "status.progress.steps in the same change, or spec.training.tokens above status.progress.tokens if its token budget has ended "
             "it; else create a new job",
+        ),
+        ValidationRule(
+            f"!has(oldSelf.status) || !has({_DONE}) || {_number_or_0(_DONE, 'step')} == 0 || ({_SAME_START})",
+            "startFrom is immutable once the job has taken a step, because it says what the job began with; create a new job to begin with "
+            "another model",
+            ".spec.startFrom",
         ),
         ValidationRule(
             f"self.metadata.name.matches({_text(_DNS_LABEL)}) && size(self.metadata.name) <= {MAX_JOB_NAME}",
@@ -428,6 +436,12 @@ RULES: Mapping[str, list[ValidationRule]] = {
         ValidationRule(
             "self == '' || self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+')",
             "uri must be empty or have a scheme and a path, such as s3://bucket/folder or file:///mnt/snapshots",
+        )
+    ],
+    "spec.startFrom.uri": [
+        ValidationRule(
+            "self.matches('^[a-z][a-z0-9+.-]*://[^/]*/?.+') && (!self.startsWith('file:') || self.startsWith('file:///'))",
+            "startFrom.uri must have a scheme and a path, such as s3://bucket/model.safetensors or file:///mnt/models/base",
         )
     ],
     "spec.syncer": [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 from typing import Annotated, Any
 
-from diloco.contract import Training
+from diloco.contract import StartFrom, Training
 from pydantic import Field, StringConstraints
 
 from diloco_operator.accelerators import ACCELERATOR_NAMES, MAX_NAME, NAME_PATTERN, UnitShape, unit_shape
@@ -411,6 +411,12 @@ class Spec(ApiModel):
         default_factory=PlacementPolicy,
         description="Which pools units take slices of, and when one leaves its slice for a better one. Without effect in a job with "
         "queueName.",
+    )
+    start_from: StartFrom | None = Field(
+        None,
+        description="A model that exists, with whose parameters the job begins, as for fine-tuning. Every parameter that the job trains "
+        "must be there, with its name and shape. Everything else begins anew: optimizers, steps, data. Absent: the job begins with the "
+        "parameters of its first learner. Immutable once the job has taken a step.",
     )
     training: Training = Field(description="How long it trains, how often learners exchange, and how their work is merged.")
     syncer: Syncer = Field(default_factory=Syncer, description="The syncer's pod and volume.")

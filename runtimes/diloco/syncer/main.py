@@ -18,6 +18,7 @@ from diloco.environment import ContractError
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.tls import TlsError, server_credentials
+from diloco.start.source import StartError, open_source
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
 from diloco.syncer.job.engine import Engine, RunOutcome
 from diloco.syncer.job.restore import BadState, open_tape, restore, snapshot_places
@@ -46,12 +47,14 @@ class SyncerServer:
         self.address = ""
 
     async def start(self) -> None:
-        """Read the volume and serve. Raises BadState, FencesError, ListenError."""
+        """Read the volume and serve. Raises BadState, FencesError, ListenError; StartError for a job that cannot begin as it shall."""
         config = self._config
         store, remote = snapshot_places(config)
         state = await asyncio.to_thread(restore, config, store, remote)
         if state.message:
             _log.warning("%s", state.message)
+        start_from = config.job.start_from if state.core is None else None
+        source = await asyncio.to_thread(open_source, start_from.uri) if start_from is not None else None
         changes = Changes()
         self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot)
         self._events = EventWriter(
@@ -62,7 +65,7 @@ class SyncerServer:
         )
         process = secrets.token_bytes(16)
         tape = open_tape(config, state, process, changes.notify)
-        self.engine = Engine(config, state, self._snapshots, tape, self._events, changes, process)
+        self.engine = Engine(config, state, self._snapshots, tape, self._events, changes, process, start=source)
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
         rpc.serve(Service(self.engine, config.job.uid, changes, config.timeouts.hello), self._server)
         try:
@@ -71,11 +74,12 @@ class SyncerServer:
             raise ListenError(f"cannot serve on {config.address}: {error}") from error
         self.address = f"{config.address.rpartition(':')[0]}:{port}"
         await self._server.start()
-        found = f"goes on from outer step {state.core.t}" if state.core else "waits for a learner's first parameters"
+        begins = f"begins with {source.name}" if source is not None else "waits for a learner's first parameters"
+        found = f"goes on from outer step {state.core.t}" if state.core else begins
         _log.info("syncer of job %s on %s %s", config.job.name, self.address, found)
 
     async def run(self) -> RunOutcome:
-        """Run until the job is complete or `engine.stop` was called. Everything is closed when this returns."""
+        """Run until the job is complete or `engine.stop` was called. Everything is closed when this returns. Raises as the engine does."""
         try:
             outcome = await self.engine.run()
             if outcome is RunOutcome.COMPLETE:
@@ -104,6 +108,9 @@ async def serve(config: SyncerConfig) -> Exit:
     syncer = SyncerServer(config)
     try:
         await syncer.start()
+    except StartError as error:
+        _say(str(error))
+        return Exit.BAD_START
     except (BadState, FencesError) as error:
         _say(str(error))
         return Exit.BAD_STATE
@@ -113,7 +120,11 @@ async def serve(config: SyncerConfig) -> Exit:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, syncer.engine.stop)
-    outcome = await syncer.run()
+    try:
+        outcome = await syncer.run()
+    except StartError as error:
+        _say(str(error))
+        return Exit.BAD_START
     return Exit.COMPLETE if outcome is RunOutcome.COMPLETE else Exit.DRAINED
 
 

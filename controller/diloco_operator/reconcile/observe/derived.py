@@ -38,8 +38,8 @@ class Derived:
 
 
 def derive(spec: Spec, *, name: str, namespace: str, uid: str) -> Derived:
-    file = contract.JobFile(name=name, namespace=namespace, uid=uid, training=spec.training)
-    job_file, classes = file.model_dump_json(by_alias=True), hashed_classes(spec)
+    file = contract.JobFile(name=name, namespace=namespace, uid=uid, training=spec.training, start_from=spec.start_from)
+    job_file, classes = file.model_dump_json(by_alias=True, exclude_none=True), hashed_classes(spec)
     return Derived(
         shapes={pool.name: shape_of(pool) for pool in spec.pools},
         needs={pool.name: host_needs(pool) for pool in spec.pools},

@@ -56,7 +56,14 @@ def syncer_hash(spec: Spec, priority_class: str = "") -> str:
     """Hash the syncer's pod, the job file included: a syncer reads it once. `priority_class`: see `hashed_classes`."""
     template = spec.syncer.template
     training = _as_written(spec.training.model_dump(mode="json", by_alias=True), FIRST_DEFAULTS)
-    return _in_form({"template": _template(template) if template else None, "priorityClassName": priority_class, "training": training})
+    written: dict[str, object] = {
+        "template": _template(template) if template else None,
+        "priorityClassName": priority_class,
+        "training": training,
+    }
+    if spec.start_from is not None:
+        written["startFrom"] = spec.start_from.model_dump(mode="json", by_alias=True)
+    return _in_form(written)
 
 
 def hashed_classes(spec: Spec) -> frozenset[str]:

@@ -25,7 +25,7 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.sentences import Quoted, Sentence
-from diloco_operator.reconcile.status.ending_words import ContractUnreadable, NoResult, QuorumLost, StateUnusable, Summary
+from diloco_operator.reconcile.status.ending_words import ContractUnreadable, NoResult, QuorumLost, StartUnusable, StateUnusable, Summary
 from diloco_operator.reconcile.units.job_request import possible_units
 from diloco_operator.reconcile.units.restarts import why_given_up
 
@@ -85,6 +85,8 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
     cause = error_line(end.message)
     if end.exit_code == Exit.BAD_STATE:
         return JobEnd(FailedReason.STATE_UNUSABLE, StateUnusable(syncer.job, cause))
+    if end.exit_code == Exit.BAD_START:
+        return JobEnd(FailedReason.START_UNUSABLE, StartUnusable(syncer.job, cause))
     if end.exit_code == Exit.BAD_CONTRACT:
         return JobEnd(FailedReason.SYNCER_FAILED, ContractUnreadable(syncer.job, cause))
     return None

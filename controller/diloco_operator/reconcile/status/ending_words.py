@@ -48,6 +48,19 @@ class StateUnusable:
 
 
 @dataclass(frozen=True, slots=True)
+class StartUnusable:
+    job: str
+    cause: str
+    """In the syncer's words; "": it left none."""
+
+    def words(self) -> str:
+        return (
+            f"the job cannot begin with the model of spec.startFrom{_detail(self.cause)}. Correct spec.startFrom.uri, or what is there, "
+            f"then {_retry(self.job)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ContractUnreadable:
     job: str
     cause: str

@@ -25,6 +25,7 @@ from diloco.contract import Result
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Report, ToLearner
 from diloco.protocol.framing import Transfer
+from diloco.start.source import Source, StartError
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.job.answers import Answers
 from diloco.syncer.job.awake import TICK
@@ -37,6 +38,7 @@ from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.restore import RestoredState, snapshot_data
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
+from diloco.syncer.job.starting import Starting, StartRead
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.recent import RecentEntries
@@ -84,9 +86,10 @@ class Engine:
         changes: Changes,
         process: bytes,
         clock: Callable[[], float] = time.monotonic,
+        start: Source | None = None,
     ) -> None:
         """`tape`: of this state. `process`: random, names this process. It names the state as well, unless that is the one of the process
-        before."""
+        before. `start`: the model that a job without parameters begins with; None: that of its first learner."""
         training = config.job.training
         self._config = config
         self._unit_stats = state.unit_stats
@@ -101,7 +104,10 @@ class Engine:
         self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
         self.work = state.work
         self.work.note = tape.note
-        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | MergeDurable | AnswerDecoded | None] = asyncio.Queue()
+        self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | MergeDurable | AnswerDecoded | StartRead | None] = (
+            asyncio.Queue()
+        )
+        self._starting = None if start is None or state.core is not None else Starting(start, self._events.put_nowait)
         self.recent = RecentEntries()
         """What happened lately."""
         self.exchanges = Exchanges(
@@ -122,6 +128,7 @@ class Engine:
             incarnation,
             self._fences,
             self._recoveries,
+            self._starting,
         )
         self._answers = Answers(self.exchanges, self._membership, self._peers, self.work, state.unit_stats, self._events.put_nowait)
         self._payloads = Payloads(training, self.exchanges)
@@ -254,9 +261,13 @@ class Engine:
 
         After COMPLETE the final snapshot is durable. After DRAINED the newest snapshot that the volume could take is. What the event of a
         stream raises ends that stream only, see `_take`; what the engine itself raises ends it, once a snapshot is written.
+        Raises StartError if the job cannot begin with the model that it shall.
         """
         try:
             await self._serve()
+        except StartError:
+            await self._end_after_error()
+            raise
         except Exception:
             _log.exception("the engine cannot go on; it writes a snapshot and ends")
             await self._end_after_error()
@@ -287,12 +298,28 @@ class Engine:
                 self._answers.decoded(event, self._clock())
             elif isinstance(event, FencesWritten):
                 self._membership.admit(self._clock())
+            elif isinstance(event, StartRead):
+                self._start_read(event)
             elif event is not None:
                 await self._learner_events.take(event, self._clock())
             event = None  # its arrays may be free now, and the next one may be long in coming
             self._membership.expire(self._clock())
             self._advance()
             self._recoveries.look(self._clock())
+
+    def _start_read(self, read: StartRead) -> None:
+        """Let the job begin with the model that was read. Raises StartError."""
+        core, starting = self.exchanges.core, self._starting
+        assert starting is not None
+        norms = starting.norms(read, core)
+        if norms is None or core is None:
+            return
+        self.exchanges.started(norms, self._clock())
+        self._message = starting.remark(core.layout)
+        _log.info("the job %s", self._message)
+        self._tape.note("seed", unit="", model=starting.name)
+        self._schedule.request()
+        self._changes.notify()
 
     async def _take_durable_merges(self) -> None:
         """Take the merges that are durable; the last snapshot holds all that the tape does."""

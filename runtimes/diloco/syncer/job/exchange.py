@@ -222,14 +222,22 @@ class Exchanges:
         norms = await self.run(None, lambda: core.seed(seed()))
         if isinstance(norms, Refusal):
             return Rejected(Code.NONFINITE if norms.reason is Reason.NON_FINITE else Code.PROTOCOL, norms.message)
-        core.take(Seeded(self.at(now), norms))
         _log.info("unit %s has seeded the job", session.unit)
+        self._begin(norms, peer, now)
+        return True
+
+    def started(self, norms: tuple[float, ...], now: float) -> None:
+        """Let every joined learner take part: the shard has the job's first parameters, of these norms, and no learner holds them."""
+        self._begin(norms, None, now)
+
+    def _begin(self, norms: tuple[float, ...], seeder: Peer | None, now: float) -> None:
+        core = self.opened()
+        core.take(Seeded(self.at(now), norms))
         self.seeding.stop()
         for other, joined in self._peers.streams():
             self.seeding.forget_own(joined.holder, other.rank)
-            seeder = other.leader is peer.leader
-            self.join(other, joined, dict.fromkeys(range(len(core.fragments)), 0) if seeder else {}, now)
-        return True
+            has_seeded = seeder is not None and other.leader is seeder.leader
+            self.join(other, joined, dict.fromkeys(range(len(core.fragments)), 0) if has_seeded else {}, now)
 
     # --- what the core decides ----------------------------------------------------------------------------------------
 

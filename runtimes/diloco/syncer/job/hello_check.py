@@ -9,6 +9,7 @@ from diloco.algorithm.layout import LayoutError
 from diloco.protocol.diloco_pb2 import Hello
 from diloco.protocol.piece_maps import layout_of
 from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.starting import Starting
 from diloco.syncer.job.work import Work
 from diloco.syncer.streams.sessions import SessionRegistry
 
@@ -16,12 +17,16 @@ from diloco.syncer.streams.sessions import SessionRegistry
 class HelloCheck:
     """Changes nothing but the layout of a job without a state, which the first Hello gives."""
 
-    def __init__(self, sessions: SessionRegistry, exchanges: Exchanges, work: Work, incarnation: bytes) -> None:
-        """Prepare to check; `incarnation`: random, names this process and its restored state."""
+    def __init__(
+        self, sessions: SessionRegistry, exchanges: Exchanges, work: Work, incarnation: bytes, starting: Starting | None = None
+    ) -> None:
+        """Prepare to check; `incarnation`: random, names this process and its restored state. `starting`: of a job that begins with a model
+        that exists."""
         self._sessions = sessions
         self._exchanges = exchanges
         self._work = work
         self._incarnation = incarnation
+        self._starting = starting
 
     def resumes(self, hello: Hello) -> bool:
         """Return whether the learner goes on with a session that this process knows: it is sent only what it lacks."""
@@ -46,6 +51,8 @@ class HelloCheck:
             layout = layout_of(hello)
             if layout.fingerprint != hello.fingerprint:
                 return "the fingerprint is not that of the tensors: learner and syncer are of different versions"
+            if self._starting is not None and not self._exchanges.seeded and (wrong := self._starting.misfit(hello.unit, layout)):
+                return wrong
             difference = layout.difference(self._exchanges.open(layout))
         except LayoutError as error:
             return str(error)

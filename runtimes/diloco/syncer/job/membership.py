@@ -20,6 +20,7 @@ from diloco.syncer.job.hello_check import HelloCheck
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.ranks import Ranks
 from diloco.syncer.job.recoveries import Recoveries
+from diloco.syncer.job.starting import Starting
 from diloco.syncer.job.welcomes import Welcomes
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
@@ -49,6 +50,7 @@ class Membership:
         incarnation: bytes,
         fences: FenceWriter,
         recoveries: Recoveries,
+        starting: Starting | None = None,
     ) -> None:
         """Admit units; `incarnation`: random, names this process and its restored state. `fences` calls back when `admit` has something to
         do."""
@@ -61,7 +63,8 @@ class Membership:
         self._changes = changes
         self._fences = fences
         self._recoveries = recoveries
-        self._hello = HelloCheck(sessions, exchanges, work, incarnation)
+        self._starting = starting
+        self._hello = HelloCheck(sessions, exchanges, work, incarnation, starting)
         self._welcomes = Welcomes(config.job.training.steps, exchanges, incarnation)
         self._brake = JoinBrake()
         self._ranks = Ranks(sessions, peers, exchanges, incarnation, self._welcomes, self._brake)
@@ -164,6 +167,9 @@ class Membership:
                 peer.outgoing.urgent(ToLearner(work=WorkMessage(lease=lease, start=start, end=end)))
 
     def _ask_for_seed(self, peer: Peer, session: UnitSession) -> None:
+        if self._starting is not None:
+            self._starting.begin(self._exchanges.opened())
+            return
         self._exchanges.seeding.ask(peer.stream, session.holder, len(peer.owned) or 1)
         for each in peer.unit_streams:
             each.seed_asked = True
@@ -346,7 +352,7 @@ class Membership:
         for peer, session in self._peers.joined():
             if peer.complete:
                 self._ask_for_seed(peer, session)
-                for each in peer.unit_streams:
+                for each in peer.unit_streams if self._starting is None else ():
                     each.outgoing.urgent(self._welcomes.message(each, resumed=True, seed_wanted=True))
                 return
         if not self._peers.joined() and not self._peers.joining():

@@ -236,3 +236,14 @@ def test_unusable_state_fails_the_job_and_reports_that_nothing_was_overwritten()
     failed = stage.condition("Failed")
     assert failed["reason"] == "StateUnusable"
     assert "cannot be used: diloco syncer: step-240: checksum of fragment 3 differs. Nothing was overwritten" in failed["message"]
+
+
+def test_a_model_to_start_from_that_cannot_be_used_fails_the_job_and_names_it() -> None:
+    stage = Stage(a_job().with_pool(max=1).with_spec(startFrom={"uri": "s3://bucket/bsae"}), a_tpu_node("tpu-0"))
+    stage.settle()
+    said = "diloco syncer: spec.startFrom.uri s3://bucket/bsae: it does not exist"
+    exits(stage.syncer, Exit.BAD_START, stage.now, message=said)
+    stage.step()
+    failed = stage.condition("Failed")
+    assert (failed["status"], failed["reason"]) == ("True", "StartUnusable")
+    assert f"cannot begin with the model of spec.startFrom: {said}. Correct spec.startFrom.uri" in failed["message"]

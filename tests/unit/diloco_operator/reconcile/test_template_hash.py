@@ -55,6 +55,7 @@ def test_hashes_of_operators_that_counted_the_priority_class_are_known() -> None
         ("spec.pools[1].processesPerHost", 8, [1]),
         ("spec.training.steps", 9, [2]),
         ("spec.training.grace", {"maxSteps": 2.0}, [2]),
+        ("spec.startFrom", {"uri": "s3://bucket/base"}, [2]),
         ("spec.syncer.template.metadata.labels.team", "b", [2]),
         # what no pod is made from
         ("spec.pools[0].learners.max", 5, []),

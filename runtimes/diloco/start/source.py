@@ -1,0 +1,139 @@
+"""Where a job's first parameters are: snapshots of another job, or safetensors files.
+
+A URI is of one of these: a file `….safetensors`; a folder with `model.safetensors.index.json` and the files that it names, or with
+`model.safetensors`, as transformers saves models; or whatever `diloco export` takes: one snapshot, or a folder with snapshots, of which the
+newest is taken.
+
+See docs/decisions/0259-start-from-a-model.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from diloco.export.model_file import open_model
+from diloco.export.places import ExportError, NoSnapshotsError, errors_of_drivers, opened, shown
+from diloco.start.safetensors_file import Block, SafetensorsFile, StoredTensor
+
+SUFFIX = ".safetensors"
+MODEL_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+
+
+class StartError(Exception):
+    """A job cannot begin with the model of `spec.startFrom`. The message says which, why, and what to do."""
+
+
+class Source(Protocol):
+    """A model somewhere."""
+
+    @property
+    def name(self) -> str:
+        """Say what it is, for people: a URI, and of a snapshot the job and its outer step."""
+        ...
+
+    @property
+    def tensors(self) -> Mapping[str, StoredTensor]: ...
+
+    def blocks(self, names: Collection[str]) -> Iterator[Block]:
+        """Yield these tensors, each from its beginning to its end. Raises ExportError, also after some of them: what came is good only if
+        the iteration ends."""
+        ...
+
+
+def open_source(uri: str) -> Source:
+    """Return the model at `uri`, once what it says of its tensors has been read. Raises StartError."""
+    try:
+        files = _files(uri)
+        return _FilesSource.of(uri, files) if files else _SnapshotSource.of(uri)
+    except NoSnapshotsError as error:
+        raise StartError(f"spec.startFrom.uri {uri}: there is no {MODEL_FILE}, no {INDEX_FILE}, and {error}") from error
+    except ExportError as error:
+        raise StartError(f"spec.startFrom.uri {uri}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _SnapshotSource:
+    """The parameters in a snapshot. Its checksum is known when the last block has been read."""
+
+    name: str
+    tensors: Mapping[str, StoredTensor]
+    _uri: str
+
+    @classmethod
+    def of(cls, uri: str) -> _SnapshotSource:
+        with open_model(uri) as model:
+            snapshot = model.snapshot
+            tensors = {name: StoredTensor("F32", shape) for name, shape in model.shapes.items()}
+        return cls(f"{snapshot.name} (outer step {snapshot.t} of job {snapshot.job})", tensors, snapshot.name)
+
+    def blocks(self, names: Collection[str]) -> Iterator[Block]:
+        with open_model(self._uri) as model:
+            for name, first, values in model.blocks():
+                if name in names:
+                    yield Block(name, first, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _FilesSource:
+    """Safetensors files, which hold a model together."""
+
+    name: str
+    tensors: Mapping[str, StoredTensor]
+    _uri: str
+    _paths: Sequence[str]
+
+    @classmethod
+    def of(cls, uri: str, paths: Sequence[str]) -> _FilesSource:
+        tensors: dict[str, StoredTensor] = {}
+        with errors_of_drivers(uri):
+            for path in paths:
+                with _opened_file(uri, path) as file:
+                    if twice := sorted(tensors.keys() & file.tensors.keys()):
+                        raise ExportError(f"tensor {twice[0]} is in {path} and in another of its files")
+                    tensors |= file.tensors
+        return cls(uri, tensors, uri, paths)
+
+    def blocks(self, names: Collection[str]) -> Iterator[Block]:
+        with errors_of_drivers(self._uri):
+            for path in self._paths:
+                with _opened_file(self._uri, path) as file:
+                    yield from file.blocks(names)
+
+
+def _files(uri: str) -> list[str]:
+    """Return the safetensors files there; none: it is no such model."""
+    fs, path = opened(uri)
+    with errors_of_drivers(uri):
+        if path.endswith(SUFFIX):
+            if not fs.exists(path):
+                raise ExportError("there is no such file")
+            return [path]
+        if fs.exists(f"{path}/{INDEX_FILE}"):
+            return [f"{path}/{name}" for name in _named_in(fs.cat_file(f"{path}/{INDEX_FILE}"))]
+        return [f"{path}/{MODEL_FILE}"] if fs.exists(f"{path}/{MODEL_FILE}") else []
+
+
+def _named_in(index: bytes) -> list[str]:
+    """Return the files that an index names. Raises ExportError for a name that leads out of its folder, too."""
+    try:
+        names = sorted({str(name) for name in json.loads(index)["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ExportError(f"{INDEX_FILE} has no weight_map: {error}") from error
+    for name in names:
+        if "/" in name or "\\" in name or not name.endswith(SUFFIX):
+            raise ExportError(f"{INDEX_FILE} names {name!r}, which is no {SUFFIX} file beside it")
+    if not names:
+        raise ExportError(f"{INDEX_FILE} names no file")
+    return names
+
+
+@contextlib.contextmanager
+def _opened_file(uri: str, path: str) -> Iterator[SafetensorsFile]:
+    fs, _ = opened(uri)
+    with fs.open(path, "rb") as file:
+        yield SafetensorsFile(file, int(fs.size(path)), shown(fs, path))

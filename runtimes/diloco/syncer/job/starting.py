@@ -1,0 +1,86 @@
+"""A job that begins with the model of `spec.startFrom`, in the place of a learner's seed.
+
+What the model looks like is known when the syncer starts, so that a learner that trains another one is refused when it joins. The values
+are read once the first learner has said what the job's model is: it knows the marks of embeddings and stacks, which no file has.
+
+Only the engine's task uses it. See docs/decisions/0259-start-from-a-model.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from diloco.algorithm.core import Core
+from diloco.algorithm.effects import Refusal
+from diloco.algorithm.layout import Layout
+from diloco.start.fit import misfit, read_values, unused
+from diloco.start.source import Source, StartError
+from diloco.wording import plural
+
+_log = logging.getLogger(__name__)
+
+_SHOWN = 5
+"""Unused tensors that a remark names."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartRead:
+    """A thread has read the model into the shard of this core, or failed."""
+
+    core: Core
+    norms: asyncio.Task[tuple[float, ...]]
+
+
+class Starting:
+    """Of one job without parameters."""
+
+    def __init__(self, source: Source, submit: Callable[[StartRead], None]) -> None:
+        """`submit` queues an event for the engine's task."""
+        self._source = source
+        self._submit = submit
+        self._reading: asyncio.Task[tuple[float, ...]] | None = None
+        self._core: Core | None = None
+
+    @property
+    def name(self) -> str:
+        """Say which model it is."""
+        return self._source.name
+
+    def misfit(self, unit: str, layout: Layout) -> str:
+        """Return why a learner of this layout cannot train the model; "": it can."""
+        found = misfit(self._source, layout)
+        return f"the parameters of unit {unit} are not those of spec.startFrom, {self._source.name}: {found}" if found else ""
+
+    def begin(self, core: Core) -> None:
+        """Read the model into `core` in a thread, unless that is under way."""
+        if self._core is core:
+            return
+        self._core = core
+        _log.info("reads the first parameters from %s", self._source.name)
+        self._reading = asyncio.create_task(asyncio.to_thread(_seed, self._source, core), name="start-from")
+        self._reading.add_done_callback(lambda norms: self._submit(StartRead(core, norms)))
+
+    def norms(self, read: StartRead, present: Core | None) -> tuple[float, ...] | None:
+        """Return the norms of the fragments that were read; None: all learners have left meanwhile, and with them the layout. Raises
+        StartError."""
+        if read.core is not present:
+            self._core = None if self._core is read.core else self._core
+            return None
+        return read.norms.result()
+
+    def remark(self, layout: Layout) -> str:
+        """Say what the job began with."""
+        names = unused(self._source, layout)
+        more = ", …" if len(names) > _SHOWN else ""
+        beyond = f", without {plural(len(names), 'tensor')} that it has beyond ({', '.join(names[:_SHOWN])}{more})" if names else ""
+        return f"began with {self._source.name}{beyond}"
+
+
+def _seed(source: Source, core: Core) -> tuple[float, ...]:
+    found = core.seed(read_values(source, core.fragments))
+    if isinstance(found, Refusal):
+        raise StartError(f"spec.startFrom, {source.name}, cannot be used: {found.message}")
+    return found
