@@ -84,8 +84,9 @@ EVIDENCE: Mapping[str, Benchmark] = {
     "table-5": Benchmark("benchmarks.evidence.table5", ("table-5",)),
     "fig-12": Benchmark("benchmarks.evidence.fig12", ("fig-12",)),
     "table-1": Benchmark("benchmarks.evidence.table1", ("table-1",)),
+    "wan": Benchmark("benchmarks.wan.wide_area", ("wan-speedup", "wan-step")),
 }
-"""`make evidence`: what the simulator has beside published figures, with plots."""
+"""`make evidence`: what the simulator has beside published figures, with plots, and real jobs across regions."""
 SIZES: Mapping[str, Benchmark] = {
     "int4": Benchmark("benchmarks.sizes.int4", ("int4-encode", "int4-decode")),
     "merge": Benchmark("benchmarks.sizes.merge", ("merge",)),
@@ -147,7 +148,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(ALL)}; default: all of the group")
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--placement", action="store_true", help="the flow that places units")
-    group.add_argument("--evidence", action="store_true", help="figures beside published ones; draws docs/results/plots")
+    group.add_argument(
+        "--evidence",
+        action="store_true",
+        help="figures beside published ones; draws docs/results/plots; real jobs across regions need root",
+    )
     group.add_argument("--sizes", action="store_true", help="the group with models of real sizes")
     group.add_argument("--kube", action="store_true", help="the groups that need a real API server")
     group.add_argument("--quality", action="store_true", help="the group that trains models to the end")

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -47,7 +47,8 @@ class ExchangeRig:
         directory.mkdir(parents=True)
         usual: dict[str, Any] = {"steps": 1_000_000, "checkpoint": {"every_steps": 100, "keep": 1}}
         self.job = JobFile(name="bench", namespace="default", uid="bench", training=Training(**(usual | dict(training))))
-        (directory / "job.json").write_text(self.job.model_dump_json(by_alias=True))
+        self.job_file = directory / "job.json"
+        self.job_file.write_text(self.job.model_dump_json(by_alias=True))
         self.certificates = JobCertificates(directory / "tls", self.job)
         self._port = held_port()
         self._ports_of_ranks: list[Port] = []
@@ -120,9 +121,10 @@ class ExchangeRig:
         whole = path.read_text(encoding="ascii").splitlines(keepends=True) if path.exists() else []
         return [line.split() for line in whole if line.endswith("\n")]
 
-    def wait_for_steps(self, units: list[str], count: int) -> None:
-        """Wait until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes too long."""
-        timeout = self.workload.timeout(count)
+    def wait_for_steps(self, units: list[str], count: int, timeout: float | None = None) -> None:
+        """Wait until each unit has taken `count` steps. Raises RuntimeError with the logs when a process ends or takes longer than
+        `timeout`, seconds; None: than the workload says."""
+        timeout = self.workload.timeout(count) if timeout is None else timeout
         deadline = time.monotonic() + timeout
         while any(len(self.step_ends(unit)) < count for unit in units):
             if time.monotonic() > deadline or any(process.poll() is not None for process in self._processes):
@@ -171,7 +173,7 @@ class ExchangeRig:
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
         common = {
-            contract.ENV_JOB_FILE: str(self._directory / "job.json"),
+            contract.ENV_JOB_FILE: str(self.job_file),
             contract.ENV_POD_IP: "127.0.0.1",
             contract.ENV_LISTEN_PORT: str(self._port),
             "OPENBLAS_NUM_THREADS": "1",
@@ -184,10 +186,14 @@ class ExchangeRig:
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,
+                preexec_fn=self._entering(name),
             )
         self._processes.append(process)
         return process
+
+    def _entering(self, _name: str) -> Callable[[], None]:
+        """Return what the process of this name does first."""
+        return die_with_parent
 
 
 def durations(step_ends: list[float], start: float, end: float) -> list[float]:

@@ -1,0 +1,160 @@
+"""What is measured across regions: a job of ours in one place and in four, data parallel, losses, and a region that is cut off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.exchange_rig import Workload, durations
+from benchmarks.wan.learner import TOKENS
+from benchmarks.wan.network import WideNetwork
+from benchmarks.wan.rig import WideRig
+
+LIMIT_SECONDS: Final = 600.0
+"""Of a wait: it only bounds a failure."""
+_HOUR: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What is measured, and how long."""
+
+    workload: Workload
+    regions: int
+    """Of `regions.REGIONS`, a learner in each; the last one, with the longest ways, is cut off."""
+    settled: int
+    """Merged contributions of each unit before something is measured."""
+    seconds: float
+    """Of a window of a job."""
+    group_steps: int
+    """Of data parallel, in each window."""
+    cut_seconds: float
+    losses: tuple[float, ...]
+    compressions: tuple[str, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Of the model."""
+        return self.workload.mebibytes * (1 << 20) // 4
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was seen in some time."""
+
+    loss: float
+    step_seconds: float
+    """The median of all steps of all learners."""
+    tokens_per_hour: float
+    """That were trained: data parallel has them all in the model, a job of ours those that are merged."""
+    megabytes_per_step: float
+    """That all regions together have sent to others, in one step of all learners."""
+    merged_tokens_per_hour: float = 0.0
+    units_in_each_merge: float = 0.0
+
+    def as_details(self) -> dict[str, Any]:
+        """Return it for the line of a figure."""
+        return {name: round(value, 4) if abs(value) < 1e3 else round(value) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a region that is cut off and comes back costs."""
+
+    seconds: float
+    others_longest_over_median: float
+    """Of the steps of all other units while it was cut off, and until it was back."""
+    own_longest_over_median: float
+    merges: int
+    """Of all others meanwhile."""
+    back_seconds: float
+    """From the end of the cut until a contribution of the unit is merged again."""
+
+
+def job_window(rig: WideRig, network: WideNetwork, seconds: float, loss: float) -> Window:
+    """Watch a job for so long."""
+    before, sent, start = rig.reported(), network.sent(), time.monotonic()
+    time.sleep(seconds)
+    after, gone, end = rig.reported(), network.sent(), time.monotonic()
+    assert before is not None, "it has been waited for"
+    assert after is not None
+    steps = sum(len(durations(ends, start, end)) for ends in rig.steps_until(rig.units, end)) / len(rig.units)
+    outer = max(1, after.t - before.t)
+    merged = sum(after.contributions.values()) - sum(before.contributions.values())
+    return Window(
+        loss,
+        rig.median_step(start, end),
+        steps * len(rig.units) * TOKENS * _HOUR / (end - start),
+        (sum(gone.bytes) - sum(sent.bytes)) / 1e6 / steps,
+        (after.tokens - before.tokens) * _HOUR / (after.at - before.at),
+        merged / outer,
+    )
+
+
+def together(folder: Path, size: Size, network: WideNetwork, compression: str) -> Window:
+    """Measure a job whose units are all in the region of the syncer."""
+    with WideRig(folder, size.workload, network, [0] * size.regions, {"compression": compression}) as rig:
+        rig.start_job()
+        rig.wait_for_all(size.settled, LIMIT_SECONDS)
+        return job_window(rig, network, size.seconds, 0.0)
+
+
+def apart(folder: Path, size: Size, network: WideNetwork, compression: str, *, cut: bool) -> tuple[list[Window], Cut | None]:
+    """Measure a job with a unit in each region, under each loss; then cut one off, if `cut`."""
+    with WideRig(folder, size.workload, network, range(size.regions), {"compression": compression}) as rig:
+        rig.start_job()
+        windows = []
+        for loss in size.losses:
+            network.set_loss(loss)
+            rig.wait_for_all(size.settled, LIMIT_SECONDS)
+            windows.append(job_window(rig, network, size.seconds, loss))
+        network.set_loss(0.0)
+        return windows, cut_off(rig, size, network) if cut else None
+
+
+def cut_off(rig: WideRig, size: Size, network: WideNetwork) -> Cut:
+    """Cut a region off for a while, and wait until its unit contributes again."""
+    before = rig.wait_for_all(size.settled, LIMIT_SECONDS)
+    *others, own = rig.units
+    start = time.monotonic()
+    usual = {unit: median(durations(ends, start - size.seconds, start)) for unit, ends in _steps(rig, rig.units, start)}
+    network.cut([size.regions - 1])
+    time.sleep(size.cut_seconds)
+    during = rig.reported()
+    assert during is not None
+    had = during.contributions.get(own, 0)
+    healed = time.monotonic()
+    network.cut([])
+    back = rig.wait_until(lambda found: found.contributions.get(own, 0) > had, LIMIT_SECONDS, f"{own} contributes again")
+    longest = {unit: max(durations(ends, start, back.at)) / usual[unit] for unit, ends in _steps(rig, rig.units, back.at)}
+    return Cut(size.cut_seconds, max(longest[unit] for unit in others), longest[own], during.t - before.t, back.at - healed)
+
+
+def _steps(rig: WideRig, units: Sequence[str], end: float) -> list[tuple[str, list[float]]]:
+    return list(zip(units, rig.steps_until(units, end), strict=True))
+
+
+def data_parallel(folder: Path, size: Size, network: WideNetwork) -> list[Window]:
+    """Measure torch's DDP with a rank in each region, under each loss."""
+    windows = []
+    with WideRig(folder, size.workload, network, range(size.regions)) as rig:
+        rig.start_group()
+        done = 1  # the first step sets the connections up
+        for loss in size.losses:
+            network.set_loss(loss)
+            done += 1  # one under the new loss
+            rig.wait_for_steps(rig.units, done, LIMIT_SECONDS)
+            sent, start = network.sent(), max(ends[done - 1] for ends in map(rig.step_ends, rig.units))
+            done += size.group_steps
+            rig.wait_for_steps(rig.units, done, LIMIT_SECONDS)
+            gone = network.sent()
+            end = max(ends[done - 1] for ends in map(rig.step_ends, rig.units))
+            step = (end - start) / size.group_steps
+            tokens = len(rig.units) * TOKENS * _HOUR / step
+            windows.append(Window(loss, step, tokens, (sum(gone.bytes) - sum(sent.bytes)) / 1e6 / size.group_steps, tokens, len(rig.units)))
+        network.set_loss(0.0)
+    return windows

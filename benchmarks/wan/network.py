@@ -1,0 +1,265 @@
+"""Regions as network namespaces, joined by links with a rate and by a router with delay and loss.
+
+    region i: `wan` 10.77.i.2 --veth-- `c<i>` 10.77.i.1 :middle: `t<i>` --tun-- router
+
+Each region has a namespace, and the middle has one. A packet leaves its region by `wan`, whose tbf is the region's uplink. In the middle a
+rule by incoming device sends it to the router, through the tun of its region. The router puts it back, after the delay, through the tun of
+its destination, and the tbf of `c<j>` is the downlink of that region. The machine's own namespace is never touched.
+
+No namespace has a name. One lives as long as this process has it open or a process runs in it, and those end with this one; with a
+namespace its devices go. So nothing remains, also after SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from builders.child_processes import die_with_parent
+
+from benchmarks import ROOT
+from benchmarks.wan.regions import Links
+
+DEVICE: Final = "wan"
+"""Of each region, to all others."""
+_TUN: Final = Path("/dev/net/tun")
+_QUEUE_SECONDS: Final = 0.1
+"""What a link holds before it drops."""
+_LEAST_QUEUE, _LEAST_BURST = 64_000, 16_000
+_FIRST_TABLE: Final = 100
+
+
+class NoNetwork(RuntimeError):
+    """This machine cannot have such a network; the message says what is missing, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the router has seen so far."""
+
+    bytes: tuple[int, ...]
+    """IP packets by the region that sent them, lost ones among them."""
+    packets: tuple[int, ...]
+    lost: int
+    """Packets."""
+
+
+def missing() -> list[str]:
+    """Return what this machine lacks, a sentence each."""
+    found = []
+    if os.geteuid() != 0:
+        found.append("network namespaces and their links need root: run it as root.")
+    found += [f"the program {tool} is missing: install iproute2." for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if not _TUN.exists():
+        found.append(f"{_TUN} is missing: load the kernel's module tun, or give the device to this container.")
+    return found
+
+
+class WideNetwork:
+    """The network, as long as the context is open."""
+
+    def __init__(self, links: Links, *, seed: int = 1) -> None:
+        """Prepare a network; `seed`: of losses."""
+        self.links = links
+        self._seed = seed
+        self._stack = ExitStack()
+        self._regions: list[int] = []
+        """Descriptors of the namespaces."""
+
+    def __enter__(self) -> Self:
+        if lacking := missing():
+            raise NoNetwork(" ".join(lacking))
+        with ExitStack() as stack:
+            count = len(self.links.rates)
+            self._middle = _namespace(stack)
+            self._regions = [_namespace(stack) for _ in range(count)]
+            self._router = stack.enter_context(_Router(self.links.delays(), self._seed, entering(self._middle)))
+            self._set_up_middle()
+            for index in range(count):
+                self._set_up(index)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def router_pid(self) -> int:
+        """Number of the router's process."""
+        return self._router.pid
+
+    @staticmethod
+    def address(region: int) -> str:
+        """Return the address of all processes in a region."""
+        return f"10.77.{region}.2"
+
+    def entering(self, region: int) -> Callable[[], None]:
+        """Return what a new process does first, as its `preexec_fn`, to be in a region and to end with this one."""
+        return entering(self._regions[region])
+
+    def socket(self, region: int, kind: socket.SocketKind) -> socket.socket:
+        """Return a new socket of a region, of IPv4, for this process."""
+        return _in_namespace(self._regions[region], lambda: socket.socket(socket.AF_INET, kind))
+
+    @property
+    def congestion_control(self) -> str:
+        """How TCP reacts to losses here: that of the machine, since namespaces may not choose freely."""
+        return _in_namespace(self._regions[0], lambda: Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip())
+
+    def set_loss(self, share: float) -> None:
+        """Lose this share of all packets between regions from now on."""
+        self._router.ask({"loss": share})
+
+    def cut(self, regions: Collection[int]) -> None:
+        """Cut these regions off, and join all others again."""
+        self._router.ask({"cut": sorted(regions)})
+
+    def sent(self) -> Sent:
+        """Return what has been sent so far."""
+        return self._router.ask({})
+
+    # --- setting up ---------------------------------------------------------------------------------------------------
+
+    def _set_up_middle(self) -> None:
+        settings = {"ip_forward": "1", "conf/all/rp_filter": "0", "conf/default/rp_filter": "0", "conf/all/send_redirects": "0"}
+        _settings(self._middle, settings)
+
+    def _set_up(self, region: int) -> None:
+        """Make the region's two devices, their rates, and its ways."""
+        inner, outer, tun, table = self._regions[region], f"c{region}", f"t{region}", str(_FIRST_TABLE + region)
+        rate = self.links.rates[region]
+        path = f"/proc/{os.getpid()}/fd/{inner}"
+        _run(self._middle, "ip", "link", "add", outer, "type", "veth", "peer", "name", DEVICE, "netns", path)
+        _settings(inner, {"tcp_no_metrics_save": "1"})
+        for namespace, device, last in ((self._middle, outer, 1), (inner, DEVICE, 2)):
+            _settings(namespace, {f"conf/{device}/rp_filter": "0", f"conf/{device}/send_redirects": "0"})
+            _run(namespace, "ip", "address", "add", f"10.77.{region}.{last}/24", "dev", device)
+            _run(namespace, "ip", "link", "set", device, "up")
+            _run(namespace, "tc", "qdisc", "add", "dev", device, "root", "tbf", *_token_bucket(rate))
+        _run(inner, "ip", "link", "set", "lo", "up")
+        _run(inner, "ip", "route", "add", "default", "via", f"10.77.{region}.1")
+        _settings(self._middle, {f"conf/{tun}/rp_filter": "0"})
+        _run(self._middle, "ip", "link", "set", tun, "up", "txqueuelen", "5000")
+        _run(self._middle, "ip", "route", "add", "default", "dev", tun, "table", table)
+        _run(self._middle, "ip", "rule", "add", "iif", outer, "lookup", table)
+
+
+def entering(namespace: int) -> Callable[[], None]:
+    """Return what a new process does first to be in this namespace, and to end with the thread that starts it."""
+
+    def enter() -> None:
+        os.setns(namespace, os.CLONE_NEWNET)
+        die_with_parent()
+
+    return enter
+
+
+class _Router:
+    """The process of the router."""
+
+    def __init__(self, delays: Sequence[Sequence[float]], seed: int, enter: Callable[[], None]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.wan.router", json.dumps(delays), "--seed", str(seed)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=enter,
+        )
+
+    def __enter__(self) -> Self:
+        self.ask({})  # its devices are there once it answers
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self, what: dict[str, Any]) -> Sent:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(what) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
+            raise NoNetwork("the router between the regions has ended; its messages are above")
+        answer = json.loads(line)
+        return Sent(tuple(answer["bytes"]), tuple(answer["packets"]), answer["lost"])
+
+
+def _token_bucket(rate: float) -> Iterator[str]:
+    """Yield the parameters of tbf for so many bits a second."""
+    yield from ("rate", f"{round(rate)}bit")
+    yield from ("burst", str(max(_LEAST_BURST, round(rate / 8 / 100))))  # the kernel's clock ticks 100 times a second or more
+    yield from ("limit", str(max(_LEAST_QUEUE, round(rate / 8 * _QUEUE_SECONDS))))
+
+
+def _namespace(stack: ExitStack) -> int:
+    """Return a descriptor of a new namespace, which `stack` closes."""
+
+    def make() -> int:
+        os.unshare(os.CLONE_NEWNET)  # of this thread alone
+        return os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+
+    try:
+        made = _in_thread(make)
+    except PermissionError as error:
+        raise NoNetwork("this root may not make network namespaces: give CAP_SYS_ADMIN and CAP_NET_ADMIN to this container") from error
+    stack.callback(os.close, made)
+    return made
+
+
+def _in_namespace[Result](namespace: int, do: Callable[[], Result]) -> Result:
+    def inside() -> Result:
+        os.setns(namespace, os.CLONE_NEWNET)
+        return do()
+
+    return _in_thread(inside)
+
+
+def _in_thread[Result](do: Callable[[], Result]) -> Result:
+    """Return what `do` gives in a thread of its own: the namespace that it enters is that of this thread alone."""
+    found: list[Result] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(do())
+        except BaseException as error:  # noqa: BLE001 -- it is raised below
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def _settings(namespace: int, values: dict[str, str]) -> None:
+    """Write settings of IPv4 in a namespace."""
+
+    def write() -> None:
+        for name, value in values.items():
+            Path("/proc/sys/net/ipv4", name).write_text(value)
+
+    _in_namespace(namespace, write)
+
+
+def _run(namespace: int, *command: str) -> None:
+    done = subprocess.run(command, preexec_fn=entering(namespace), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoNetwork(f"{' '.join(command)}: {done.stderr.strip() or 'it failed'}")

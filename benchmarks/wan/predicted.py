@@ -1,0 +1,118 @@
+"""What the simulator, and a closed form of data parallel, say before [wan-*] is run: `python -m benchmarks.wan.predicted`, a line for each.
+
+The job is the coordinator of real ones on virtual time, with each unit's way to the syncer: rate, latency and losses. Data parallel sums
+around the ring of regions, so the slowest way of the ring counts. TCP is taken to carry all of a link but what is lost, as BBR does; with
+`--cubic` the window of `diloco.simulation.path` limits it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from diloco.contract import Checkpoint, Training
+from diloco.simulation.failures import ReturnDelay
+from diloco.simulation.fleet import Links as SimulatedLinks
+from diloco.simulation.job import SimulatedJob
+from diloco.simulation.path import FREE, Path
+from diloco.simulation.table13 import ring
+from diloco.simulation.unit import Hardware
+from numpy.random import default_rng
+
+from benchmarks.wan.arms import Size
+from benchmarks.wan.regions import Links, scaled
+from benchmarks.wan.wide_area import FULL
+
+_HEADERS: Final = 1448 / 1514
+"""What TCP carries of a frame."""
+_STEPS: Final = 2000
+_SEED: Final = 1
+_GRADIENT_BITS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A job under some loss."""
+
+    compression: str
+    loss: float
+    units_in_each_merge: float
+    merged: float
+    """Tokens in merges, of all trained; 0..1."""
+
+
+def of_job(size: Size, links: Links, compression: str, loss: float, *, cubic: bool) -> Predicted:
+    """Simulate it. The unit in the syncer's region has no way to go. The simulator shares the syncer's link between all units, so it gets
+    that of the others and a part for that one."""
+    training = Training.model_validate({"steps": 10**9, "compression": compression, "checkpoint": Checkpoint(every_steps=10**9)})
+    count = len(links.rates)
+    others = range(1, count)
+    ways = [FREE, *(_way(links.rates[region], links.delay(0, region), loss, cubic=cubic) for region in others)]
+    units = [_hardware(size.workload.step_seconds, way) for way in ways]
+    job = SimulatedJob(
+        training,
+        units,
+        default_rng(_SEED),
+        sizes=SimulatedLinks(size.parameters).sizes(training),
+        syncer_bandwidth=links.rates[0] * _HEADERS * count / (count - 1),
+    )
+    outcome = job.run(_STEPS * size.workload.step_seconds)
+    return Predicted(compression, loss, outcome.contributions, outcome.merged_tokens)
+
+
+def _way(rate: float, delay: float, loss: float, *, cubic: bool) -> Path:
+    return Path(rate * _HEADERS, delay, loss) if cubic else Path(rate * _HEADERS * (1 - loss), delay)
+
+
+def _hardware(step_seconds: float, path: Path) -> Hardware:
+    return Hardware(
+        slices=1,
+        chips_per_slice=1,
+        chip_seconds_between_failures=math.inf,
+        step_seconds=step_seconds,
+        down_seconds=0.0,
+        up_seconds=0.0,
+        returns=ReturnDelay(1.0, 1.0, 1.0),
+        path=path,
+    )
+
+
+def step_of_data_parallel(size: Size, links: Links, loss: float, *, cubic: bool) -> float:
+    """Return the length of a step, seconds: the step, and then the gradients around the ring, of which next to nothing is hidden."""
+    count = len(links.rates)
+    slowest = math.inf
+    for here in range(count):
+        there = (here + 1) % count
+        slowest = min(slowest, _way(min(links.rates[here], links.rates[there]), links.delay(here, there), loss, cubic=cubic).rate)
+    return size.workload.step_seconds + size.parameters * _GRADIENT_BITS * ring(count) / slowest
+
+
+def predictions(size: Size, *, cubic: bool) -> Iterator[dict[str, Any]]:
+    """Yield a line for each."""
+    links = scaled(size.parameters, size.workload.step_seconds)
+    for loss in size.losses:
+        step = step_of_data_parallel(size, links, loss, cubic=cubic)
+        yield {
+            "arm": "data parallel",
+            "loss": loss,
+            "step_seconds": round(step, 1),
+            "steps_of_ours": round(step / size.workload.step_seconds),
+        }
+    for compression in size.compressions:
+        for loss in size.losses:
+            found = of_job(size, links, compression, loss, cubic=cubic)
+            yield {
+                "arm": compression,
+                "loss": loss,
+                "units_in_each_merge": round(found.units_in_each_merge, 2),
+                "merged": round(found.merged, 3),
+            }
+
+
+if __name__ == "__main__":
+    for line in predictions(FULL, cubic="--cubic" in sys.argv[1:]):
+        sys.stdout.write(json.dumps(line) + "\n")

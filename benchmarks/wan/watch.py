@@ -1,0 +1,43 @@
+"""Writes what a syncer reports, from inside its region: `python -m benchmarks.wan.watch JOB_FILE TLS_DIR ADDRESS REPORTS`.
+
+REPORTS gets a JSON line for each report: `at` (seconds of CLOCK_MONOTONIC), `t`, `tokens`, and of each unit `contributions`. It ends with
+the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from builders.certificates import channel
+from diloco.contract import JobFile
+from diloco.protocol.diloco_pb2 import WatchRequest
+from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.protocol.tls import TlsFiles
+
+INTERVAL = 0.1
+"""Seconds between two reports."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("job", type=Path)
+    parser.add_argument("tls", type=Path)
+    parser.add_argument("address")
+    parser.add_argument("reports", type=Path)
+    given = parser.parse_args()
+    job = JobFile.model_validate_json(given.job.read_bytes())
+    with (
+        given.reports.open("w", encoding="ascii", buffering=1) as reports,
+        channel(given.address, TlsFiles(given.tls), job) as syncer,
+    ):
+        for report in SyncerStub(syncer).Watch(WatchRequest(interval_seconds=INTERVAL), wait_for_ready=True):
+            units = {unit.unit: unit.contributions for unit in report.units}
+            line = {"at": time.monotonic(), "t": report.t, "tokens": report.tokens, "contributions": units}
+            reports.write(json.dumps(line) + "\n")
+
+
+if __name__ == "__main__":
+    main()
