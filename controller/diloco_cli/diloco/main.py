@@ -8,6 +8,8 @@ import click
 
 _COMMANDS = {
     "up": "diloco_cli.diloco.up",
+    "submit": "diloco_cli.diloco.submit",
+    "init": "diloco_cli.diloco.init",
     "validate": "diloco_cli.validate",
     "report": "diloco_cli.diloco.report",
     "plan": "diloco_cli.plan",

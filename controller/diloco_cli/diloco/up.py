@@ -47,7 +47,7 @@ class _Fault(click.ParamType[Fault]):
             self.fail(str(error), param, ctx)
 
 
-class _Variable(click.ParamType[tuple[str, str]]):
+class Variable(click.ParamType[tuple[str, str]]):
     """`NAME=VALUE`, or `NAME` for its value here."""
 
     name = "variable"
@@ -78,7 +78,7 @@ class _Variable(click.ParamType[tuple[str, str]]):
     help="Send KILL, TERM, STOP or CONT to a unit (or to unit=syncer) at an outer step. May be repeated.",
 )  # fmt: skip
 @click.option(
-    "--env", "variables", type=_Variable(), multiple=True, metavar="NAME[=VALUE]",
+    "--env", "variables", type=Variable(), multiple=True, metavar="NAME[=VALUE]",
     help="A variable for all programs; without VALUE its value in this shell. One that a pod's template sets wins. May be repeated.",
 )  # fmt: skip
 @priority_option
@@ -114,13 +114,16 @@ def up(
         _refuse(error.sentences)
     if sentences := unknown_units(faults, jobs):
         _refuse(sentences)
-    view: View = {"live": LiveView, "plain": PlainView, "json": JsonView}[output or ("live" if sys.stdout.isatty() else "plain")]()
+    view = view_of(output)
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
-    options = UpOptions(
-        jobs, nodes, state_dir, faults, timeout, shlex.join(["diloco", *sys.argv[1:]]), dict(variables), Priority(priority), report
-    )
-    _log_to(state_dir / "logs" / "operator.log")
+    command = shlex.join(["diloco", *sys.argv[1:]])
+    run_here(UpOptions(jobs, nodes, state_dir, faults, timeout, command, dict(variables), Priority(priority), report), view)
+
+
+def run_here(options: UpOptions, view: View) -> NoReturn:
+    """Run the jobs and end the program with the exit status of `diloco up`."""
+    _log_to(options.state_dir / "logs" / "operator.log")
     try:
         ending = asyncio.run(Run(options, view)())
     except (StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken) as error:
@@ -128,6 +131,12 @@ def up(
     except ApiError as error:
         _refuse([f"the job was rejected: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
     raise SystemExit(ending.exit_status)
+
+
+def view_of(output: str | None) -> View:
+    """Return the view of this name; None: live on a terminal, else plain."""
+    kinds: dict[str, type[LiveView | PlainView | JsonView]] = {"live": LiveView, "plain": PlainView, "json": JsonView}
+    return kinds[output or ("live" if sys.stdout.isatty() else "plain")]()
 
 
 def _jobs(files: Sequence[str]) -> list[Obj]:

@@ -26,7 +26,7 @@ from diloco_local.record.file import RecordWriter
 from diloco_local.record.recorder import Recorder
 from diloco_local.state_dir import claim_folder
 from diloco_local.volumes import tail
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, UP_MANAGER, volume_claim_name
+from diloco_operator.api.names import CONFIG_MAPS, DILOCO_JOBS, EVENTS, UP_MANAGER, volume_claim_name
 from diloco_operator.api.status import ModelStatus
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
@@ -70,6 +70,8 @@ class UpOptions:
     priority: Priority = Priority.LOW
     report: bool = True
     """Whether to write the report of its record."""
+    config_maps: Sequence[Obj] = ()
+    """That pods of the jobs mount."""
 
 
 class Run:
@@ -100,6 +102,8 @@ class Run:
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:
                 self._recorder.began(options.resume_command)
+                for config_map in self._options.config_maps:
+                    await self._plane.client.create(CONFIG_MAPS, config_map, field_manager=UP_MANAGER)
                 for job in self._options.jobs:
                     await self._plane.client.create(DILOCO_JOBS, job, field_manager=UP_MANAGER)
                 ending = await self._follow()

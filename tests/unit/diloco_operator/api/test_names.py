@@ -37,6 +37,7 @@ ALLOWED = {
     ("controller/diloco_local/supervisor.py", "DILOCO_LOCAL_CONTAINER"): "the supervisor runs by its path and imports no package",
     ("controller/diloco_operator/reconcile/config.py", "diloco-syncer:latest"): "the default of a setting",
     ("runtimes/diloco/launch.py", "diloco-launch"): "the command",
+    ("controller/diloco_cli/diloco/submission.py", "diloco-launch"): "the same",
     ("runtimes/diloco/jax/store.py", "diloco-to-host"): "a thread",
     ("runtimes/diloco/learner/connection.py", "diloco-exchange"): "a thread",
     ("runtimes/diloco/ranks/channel.py", "diloco-ranks"): "a thread",

@@ -1,0 +1,248 @@
+"""`diloco submit`: a job for a training script, without YAML.
+
+See docs/decisions/0258-submit.md.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+import yaml
+from diloco_local.nodes import this_machine
+from diloco_operator.api.names import NODES
+from diloco_operator.fleet.slices import SliceKind
+from diloco_operator.kube.client import Forbidden, Obj
+from diloco_operator.kube.rest import RestClient
+from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
+
+from diloco_cli.checks.nodes import views
+from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
+from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
+from diloco_cli.diloco.submission import BadScript, Script, Submission, config_map_of, job_of, name_of_job, read_script, stays_behind
+from diloco_cli.diloco.submitted import create_job, watch_job
+from diloco_cli.diloco.up import Variable, run_here, view_of
+from diloco_cli.diloco.up_run import UpOptions
+from diloco_cli.kubectl.suspension import reference
+from diloco_cli.listing import list_all
+from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
+from diloco_cli.status_text import status_text
+from diloco_cli.validate import EXIT_BAD_INPUT
+from diloco_cli.view_text import plain
+
+_NO_IMAGE = "none"
+"""The image of a run on this machine, where pods are processes."""
+
+
+class _Command(click.Command):
+    """Says where options of the script belong."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = "options of the script stand at the end, after --: diloco submit train.py --pool cpu=2 -- --lr 3e-4"
+            raise click.UsageError(f"{error.format_message()} If it is the script's: {hint}", ctx) from error
+
+
+@click.command(cls=_Command, short_help="Train with a script on a cluster's accelerators, or here, without YAML.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, metavar="[ARGS]...")
+@catalogue_option
+@click.option(
+    "--pool", "pools", multiple=True, required=True, metavar="KIND=UNITS[xSIZE]",
+    help="Learner units on this kind of hardware: h100=2, v5p=1x2x2x2 with a topology, h100=2x4 on 4 GPUs each, cpu=2. May be repeated.",
+)  # fmt: skip
+@click.option("--image", metavar="IMAGE", help="Image with Python, diloco and the script's packages. Needed for a cluster.")
+@click.option("--in-image", is_flag=True, help="SCRIPT is a path in the image, which has it already.")
+@click.option("--name", metavar="NAME", help="Name of the job. Default: the script's.")
+@click.option("--steps", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N", help="Outer steps.")
+@click.option("--min", "least", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Learner units that it needs.")
+@click.option("--sync-interval", type=click.IntRange(min=1), metavar="N", help="spec.training.syncInterval.")
+@click.option(
+    "--fragments", type=click.IntRange(min=1), metavar="N", help="spec.training.fragments: at most one for each tensor of the model."
+)
+@click.option("--processes", type=click.IntRange(min=1), metavar="N", help="Processes of a host with GPUs. Default: one for each GPU.")
+@click.option("--cpu", default="", metavar="QUANTITY", help="CPU that each pod requests.")
+@click.option("--memory", default="", metavar="QUANTITY", help="Memory that each pod requests.")
+@click.option("--storage", default="", metavar="QUANTITY", help="Size of the syncer's volume.")
+@click.option("--env", "variables", type=Variable(), multiple=True, metavar="NAME[=VALUE]", help="A variable for the script. Repeatable.")
+@click.option("--dry-run", is_flag=True, help="Print the objects instead of creating them.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True, help="Format of --dry-run.")
+@click.option("--watch", is_flag=True, help="Show what happens until the job is over.")
+@click.option("--local", is_flag=True, help="Run the job on this machine, as diloco up does, on simulated nodes of these kinds.")
+@click.option(
+    "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco"), show_default=True,
+    help="With --local: directory for snapshots and logs.",
+)  # fmt: skip
+@target_options
+def submit(
+    target: Target, script: str, arguments: tuple[str, ...], catalogue: Path | None, pools: tuple[str, ...], image: str | None,
+    in_image: bool, name: str | None, steps: int, least: int, sync_interval: int | None, fragments: int | None, processes: int | None,
+    cpu: str, memory: str, storage: str, variables: tuple[tuple[str, str], ...], dry_run: bool, output: str, watch: bool, local: bool,
+    state_dir: Path,
+) -> None:  # fmt: skip
+    """Train with SCRIPT, a Python program that joins a job by diloco.torch or diloco.jax, on the kinds of hardware that --pool names.
+
+    The script travels in a ConfigMap; it is one file. ARGS are its arguments; those that begin with - stand at the end, after --. What is
+    left open, such as a TPU's topology, the nodes of the cluster decide. For more than these options, write the output of --dry-run to a
+    file and go on from there.
+
+    \b
+    Exit status, with --watch or --local:
+      0    the job is complete
+      1    it failed, or the cluster refused it
+      2    bad input
+      130  interrupted; a job in a cluster goes on
+    """
+    try:
+        install_catalogue(catalogue)
+    except CatalogueError as error:
+        _refuse(str(error))
+    _check_usage(target, image, in_image=in_image, local=local, dry_run=dry_run)
+    try:
+        program = script if in_image else _read(script)
+        job_name = name or name_of_job(script)
+    except BadScript as error:
+        _refuse(str(error))
+    wanted = Submission(
+        job_name, program, image or _NO_IMAGE, (), steps, arguments, target.namespace, least, dict(variables),
+        processes or (1 if local else None), cpu, memory, storage, sync_interval, fragments,
+    )  # fmt: skip
+    here = _pools(pools, None)
+    if local:
+        _run_here(wanted.on(here), state_dir)
+    asked = _explicit(pools)
+    if dry_run and asked is not None:
+        _print(wanted.on(asked), output)
+        return
+    ended: list[bool] = []
+
+    async def work(client: RestClient, namespace: str) -> None:
+        found = asked if asked is not None else _pools(pools, await _slices(client))
+        if dry_run:
+            _print(wanted.on(found), output)
+            return
+        placed = wanted.on(found).in_namespace(namespace)
+        await create_job(client, _valid(placed), config_map_of(placed))
+        click.echo(f"{reference(job_name)} created in namespace {namespace}")
+        if not watch:
+            click.echo(f"kubectl diloco status {job_name} -n {namespace}    says how it goes")
+            return
+        view = await watch_job(client, namespace, job_name, lambda line: click.echo(plain(datetime.now().astimezone(), line)))
+        click.echo(status_text(view, time.time()))
+        ended.append(view.complete)
+
+    on_cluster(target, work)
+    if ended == [False]:
+        raise SystemExit(1)
+
+
+def _check_usage(target: Target, image: str | None, *, in_image: bool, local: bool, dry_run: bool) -> None:
+    if local and (in_image or dry_run or target != Target()):
+        raise click.UsageError("--local runs the script here: leave out --in-image, --dry-run, -n, --context and --kubeconfig")
+    if not local and not image:
+        raise click.UsageError("give --image, an image with Python, diloco and what the script imports; or --local to run it here")
+
+
+def _read(path: str) -> Script:
+    """Read the script, and say what does not travel with it. Raises BadScript."""
+    file = Path(path)
+    try:
+        script = read_script(file.name, file.read_bytes(), "diloco submit")
+        beside = {each.stem for each in file.parent.glob("*.py")} | {each.parent.name for each in file.parent.glob("*/__init__.py")}
+    except OSError as error:
+        raise BadScript(f"cannot read {path}: {error.strerror}. Of a script in the image say --in-image") from error
+    if left := stays_behind(script, beside):
+        click.echo(
+            f"note: {file.name} imports {', '.join(left)}, which is beside it and does not travel with it: install it into the image",
+            err=True,
+        )
+    return script
+
+
+# --- pools ------------------------------------------------------------------------------------------------------------
+def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None) -> list[PoolRequest]:
+    """Read the pools; ends the program for one that cannot be."""
+    try:
+        found = [read_pool(text, there) for text in texts]
+    except BadPool as error:
+        _refuse(str(error))
+    names = [each.name for each in found]
+    if again := sorted({each for each in names if names.count(each) > 1}):
+        _refuse(f"two pools would have the name {again[0]}: write one kind's whole name, or one pool with all its units")
+    return found
+
+
+def _explicit(texts: Sequence[str]) -> list[PoolRequest] | None:
+    """Return the pools if they leave nothing open for the cluster's nodes to decide."""
+    try:
+        return [read_pool(text, {}) for text in texts]
+    except BadPool:
+        return None
+
+
+async def _slices(client: RestClient) -> Mapping[SliceKind, int]:
+    try:
+        return slices_of(views(await list_all(client, NODES)))
+    except Forbidden as error:
+        raise CommandError(
+            f"you may not list nodes, which would decide what --pool leaves open: {error.message}. Write kinds as in the catalogue, and "
+            "topologies: v5p=1x2x2x2"
+        ) from error
+
+
+# --- here -------------------------------------------------------------------------------------------------------------
+def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
+    placed = wanted.in_namespace("default")
+    config_map = config_map_of(placed)
+    assert config_map is not None, "the script is a file here"
+    nodes = simulated_nodes(placed.pools, this_machine()[0]["status"]["capacity"])
+    command = shlex.join(["diloco", *sys.argv[1:]])
+    run_here(UpOptions([_valid(placed)], nodes, state_dir, resume_command=command, config_maps=[config_map]), view_of(None))
+
+
+# --- the objects ------------------------------------------------------------------------------------------------------
+def _valid(wanted: Submission) -> Obj:
+    """Return the job with its defaults; ends the program with all that is wrong with it."""
+    try:
+        [found] = validate_jobs([Manifest(job_of(wanted), "this job", 0)])
+    except ManifestError as error:
+        _refuse(*map(str, error.problems))
+    return found.obj
+
+
+def _print(wanted: Submission, output: str) -> None:
+    _valid(wanted)
+    objects = [each for each in (config_map_of(wanted), job_of(wanted)) if each is not None]
+    if output == "json":
+        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
+    else:
+        click.echo("---\n".join(yaml.dump(each, Dumper=_Dumper, sort_keys=False, width=120) for each in objects), nl=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a text of several lines as a block, and no aliases."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _refuse(*sentences: str) -> NoReturn:
+    for text in sentences:
+        click.echo(text, err=True)
+    raise SystemExit(EXIT_BAD_INPUT)

@@ -1,0 +1,92 @@
+"""`diloco submit` through its door: what it prints, and what it refuses. tests/cluster and tests/e2e let it train."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from diloco_cli.diloco.main import main
+from diloco_cli.manifests import Manifest, validate_jobs
+
+IMAGE = ("--image", "registry.example/train:1")
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """In a folder of its own, from where no cluster is configured."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    file = tmp_path / "train.py"
+    file.write_text("import sys\nprint(sys.argv)\n")
+    return str(file)
+
+
+def submit(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["submit", *arguments])
+
+
+def test_a_dry_run_needs_no_cluster_and_prints_what_kubectl_can_apply(script: str) -> None:
+    done = submit(script, "data", "--pool", "v5p=1x2x2x1", *IMAGE, "--steps", "50", "--dry-run", "-o", "yaml", "--", "--lr", "3e-4")
+    assert done.exit_code == 0, done.output
+    assert "  train.py: |\n    import sys\n" in done.stdout, "the script is readable"
+    config_map, job = yaml.safe_load_all(done.stdout)
+    assert (config_map["kind"], job["kind"]) == ("ConfigMap", "DiLoCoJob")
+    assert config_map["data"]["train.py"] == Path(script).read_text()
+    command = job["spec"]["pools"][0]["template"]["spec"]["containers"][0]["command"]
+    assert command == ["diloco-launch", "/opt/diloco-script/train.py", "data", "--lr", "3e-4"]
+    assert "namespace" not in job["metadata"], "that of whoever applies it"
+    validate_jobs([Manifest(job, "printed", 0)])
+
+
+def test_json_is_one_list(script: str) -> None:
+    done = submit(script, "--pool", "cpu=1", *IMAGE, "--dry-run", "-o", "json", "-n", "team")
+    found = json.loads(done.stdout)
+    assert [(each["kind"], each["metadata"]["namespace"]) for each in found["items"]] == [("ConfigMap", "team"), ("DiLoCoJob", "team")]
+
+
+def test_a_script_in_the_image_is_not_read(script: str) -> None:
+    done = submit("/app/my_train.py", "--in-image", "--pool", "cpu=1", *IMAGE, "--dry-run")
+    [job] = yaml.safe_load_all(done.stdout)
+    assert job["metadata"]["name"] == "my-train"
+
+
+def test_modules_that_stay_behind_are_told(script: str) -> None:
+    Path(script).write_text("import model\n")
+    (Path(script).parent / "model.py").touch()
+    done = submit(script, "--pool", "cpu=1", *IMAGE, "--dry-run")
+    assert done.exit_code == 0
+    assert done.stderr == "note: train.py imports model, which is beside it and does not travel with it: install it into the image\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--pool", "cpu=1"), "give --image, an image with Python, diloco and what the script imports; or --local"),
+        (("--pool", "cpu=1", "--local", "--dry-run"), "--local runs the script here: leave out --in-image, --dry-run"),
+        (IMAGE, "Missing option '--pool'"),
+        (("--pool", "v5q=1", *IMAGE, "--dry-run"), "v5q is no kind of accelerator"),
+        (("--pool", "cpu=1", "--pool", "cpu=2", *IMAGE, "--dry-run"), "two pools would have the name cpu"),
+        (("--pool", "cpu=1", "--lr", "3", *IMAGE), "options of the script stand at the end, after --"),
+        (("--pool", "cpu=1", "--min", "2", *IMAGE, "--dry-run"), "this job: (train): spec.learners"),
+        (("--pool", "cpu=1", "--name", "No", *IMAGE, "--dry-run"), "this job: (No): metadata.name"),
+    ],
+)
+def test_what_makes_no_sense_is_bad_input(script: str, arguments: tuple[str, ...], words: str) -> None:
+    done = submit(script, *arguments)
+    assert done.exit_code == 2, done.output
+    assert words in done.stderr
+
+
+def test_a_script_that_is_not_there_is_told(script: str) -> None:
+    done = submit(f"{script}x", "--pool", "cpu=1", *IMAGE)
+    assert done.exit_code == 2
+    assert done.stderr.endswith("train.pyx: No such file or directory. Of a script in the image say --in-image\n")
+
+
+def test_without_a_cluster_what_the_nodes_would_decide_is_an_error(script: str) -> None:
+    done = submit(script, "--pool", "v5p=1", *IMAGE, "--dry-run")
+    assert done.exit_code == 1
+    assert "no Kubernetes cluster is configured" in done.stderr
