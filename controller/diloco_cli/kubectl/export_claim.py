@@ -25,7 +25,7 @@ from diloco_cli.kubectl.jobs import find_job
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Whose snapshots the user wants, and how they are read."""
+    """The owner of the snapshots that the user wants, and how they are read."""
 
     job: str
     """"": only a claim was given."""

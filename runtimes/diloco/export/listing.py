@@ -44,7 +44,7 @@ class Listed:
     tokens: int | None
     """Committed until then; None: not known."""
     bytes: int
-    """Of its tensors."""
+    """Bytes of its tensors."""
     saved: float | None
     """Seconds since the epoch; None: not known."""
     state: State

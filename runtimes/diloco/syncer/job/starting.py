@@ -35,7 +35,7 @@ class StartRead:
 
 
 class Starting:
-    """Of one job without parameters."""
+    """The start of one job without parameters."""
 
     def __init__(self, source: Source, submit: Callable[[StartRead], None]) -> None:
         """`submit` queues an event for the engine's task."""
