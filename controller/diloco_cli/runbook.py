@@ -70,7 +70,7 @@ RUNBOOK: Mapping[str, Advice] = {
                 "`status.pools[].message` says which nodes come close: another topology, fewer accelerators, a product that is not in the "
                 "catalogue."
             ),
-            "`kubectl get nodes -L cloud.google.com/gke-tpu-topology,nvidia.com/gpu.product` shows the labels.",
+            "`kubectl get nodes --show-labels` shows by which labels they are known.",
         ),
         ("Add a pool of what there is, or nodes of what the pool asks for.", "An unknown product: add a row to the catalogue file."),
     ),

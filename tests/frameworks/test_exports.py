@@ -15,6 +15,8 @@ EXPORTS = {
     "diloco.torch": ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "Shard", "join", "schedule"],
     "diloco.jax": ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "Shard", "TreeStore", "initialize", "join", "schedule"],
     "diloco.contract": [
+        "BUNDLE_FILE",
+        "Bundle",
         "Checkpoint",
         "ENDED_BY_PROGRAM",
         "ENDED_BY_TOKENS",
@@ -54,6 +56,7 @@ EXPORTS = {
         "OuterOptimizer",
         "Result",
         "SYNCER_PORT",
+        "StartFrom",
         "TERMINATION_LOG",
         "TLS_IDENTITY_FILE",
         "TLS_ROOTS_FILE",
