@@ -78,7 +78,10 @@ RUNBOOK: Mapping[str, Advice] = {
     "JobAtMaximum": Advice(("`learners.max` is the number of units that run.",), ("Raise it if the job is to grow.",)),
     "SwitchedOff": Advice(("`pools[].learners.max` is 0.",), ("Raise it to use the pool.",)),
     "WaitingForNodes": Advice(
-        ("The message says who was asked, and when.", "`kubectl get nodeclaims` or `kubectl get provisioningrequests` show the answer."),
+        (
+            "The message says who was asked, and when.",
+            "Karpenter's NodeClaims or the namespace's ProvisioningRequests answer.",
+        ),
         (
             "Wait: after `pools[].provisioning.timeout` other pools are asked, and this one again after a pause.",
             "If no nodes ever come, look at the autoscaler's log, its limits and the cloud's quota.",
@@ -92,11 +95,11 @@ RUNBOOK: Mapping[str, Advice] = {
         ),
     ),
     "WaitingForQuota": Advice(
-        ("`kubectl get workloads` shows Kueue's answer; the unit's message has its words.",),
+        ("Kueue's Workload of the unit's pods shows the answer; the unit's message has its words.",),
         ("Raise the ClusterQueue's quota, lower `learners.min`, or wait for other workloads to end.",),
     ),
     "KueueMissing": Advice(
-        ("`kubectl get crd workloads.kueue.x-k8s.io`, and the operator's configuration `kueue`.",),
+        ("The message says whether Kueue's definitions are missing, or the operator's configuration leaves Kueue out.",),
         ("Install Kueue with the pod integration, or take `queueName` out of the spec.",),
     ),
     "PodsRefused": Advice(

@@ -34,6 +34,7 @@ from diloco_operator.api.names import (
     PROVISIONING_REQUESTS,
     SERVICES,
     VOLUME_CLAIMS,
+    external_service_name,
     provisioning_request_name,
 )
 
@@ -374,6 +375,10 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
             await cluster.unit("quad", "h100-0", lambda unit: trains(unit, 2))
             now = await cluster.job("quad", lambda job: all_train(job, 2))
+            await cluster.change("quad", {"syncer": {"loadBalancer": {}}})
+            await wait_for(cluster.client, SERVICES, "default", external_service_name("quad"), lambda obj: obj is not None)
+            await cluster.change("quad", {"syncer": {"loadBalancer": None}})
+            await wait_for(cluster.client, SERVICES, "default", external_service_name("quad"), is_gone)
             steps = {"training": {"steps": now["status"]["progress"]["step"] + 50}}
             await cluster.change("quad", {**steps, "syncer": {"storage": {"retain": "Keep"}}})
             await wait_for(cluster.client, DILOCO_JOBS, "default", "quad", is_gone)
