@@ -6,15 +6,13 @@ See docs/decisions/0140-export.md.
 from __future__ import annotations
 
 import enum
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, step_of
-
-_BLOCK = 4 << 20
+from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, step_of
+from diloco.syncer.snapshots.tensor_file import checksum
 
 
 class State(enum.StrEnum):
@@ -54,7 +52,7 @@ class Listed:
 
 def list_snapshots(where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None) -> Iterator[Listed]:
     """Yield all snapshots in `where` (a path or a URI), or those of a job; of each folder the newest first. `check`: read each, and compare
-    its checksum; `reading` is called after each block of it. Raises ExportError, also if there are none."""
+    its checksum; `reading` is called after each MiB of it. Raises ExportError, also if there are none."""
     fs, path = opened(where)
     found = 0
     with errors_of_drivers(where):
@@ -110,17 +108,11 @@ def _state(fs: Any, tensors: str, manifest: Mapping[str, Any], size: int | None,
     """Return COMPLETE or WHOLE. Raises Unusable."""
     if size is None:
         raise Unusable(f"{TENSORS_FILE} is missing")
-    if size != manifest["bytes"]:
-        raise Unusable(f"{TENSORS_FILE} has {size} bytes, its manifest says {manifest['bytes']}: truncated or overwritten")
+    compare_size(size, manifest)
     if reading is None:
         return State.COMPLETE
-    digest = hashlib.sha256()
     with fs.open(tensors, "rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
-            reading()
-    if digest.hexdigest() != manifest["sha256"]:
-        raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
+        compare_checksum(checksum(file, reading), manifest)
     return State.WHOLE
 
 

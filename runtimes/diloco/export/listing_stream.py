@@ -14,18 +14,18 @@ from diloco.export.listing import Listed, State, list_snapshots
 from diloco.export.places import ExportError
 
 _LONGEST_LINE = 1 << 16
-_SILENT_BLOCKS = 32
-"""Blocks that are read between two empty lines: 128 MiB, some seconds of a slow volume."""
+_SILENT_READS = 128
+"""MiB that are read between two empty lines: some seconds of a slow volume."""
 
 
 def send_listing(where: str, output: BinaryIO, answers: BinaryIO, *, job: str = "", check: bool = False) -> None:
     """Write the list; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the list perhaps."""
-    blocks = sent = 0
+    reads = sent = 0
 
     def reading() -> None:
-        nonlocal blocks
-        blocks += 1
-        if blocks % _SILENT_BLOCKS == 0:
+        nonlocal reads
+        reads += 1
+        if reads % _SILENT_READS == 0:
             output.write(b"\n")
             output.flush()
 

@@ -2,7 +2,7 @@
 
 A snapshot's tensors file holds float32 tensors `value/<name>`, `momentum/<name>` and `residual/<name>`. It is read once, from its
 beginning to its end, so that its checksum is known when the last piece of the model has been made. The safetensors library reads single
-tensors without a checksum and writes whole models from memory, so both headers are handled here; a test compares with the library.
+tensors without a checksum and writes whole models from memory; a test compares with it.
 
 See docs/decisions/0140-export.md.
 """
@@ -12,10 +12,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import hashlib
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
@@ -23,6 +21,7 @@ import numpy as np
 
 from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.export.places import ExportError, Snapshot, find_snapshot, other_steps
+from diloco.safetensors_header import NotSafetensorsError, TensorPlace, header_bytes, read_header
 from diloco.syncer.snapshots.store import TENSORS_FILE, Unusable
 
 type DType = Literal["float32", "bfloat16", "float16"]
@@ -33,23 +32,12 @@ _SOURCE_DTYPE = "F32"
 _ITEM = 4
 _CODES = {"float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}
 _BLOCK = 4 << 20
-_LONGEST_HEADER = 100_000_000
-"""As the safetensors library has it."""
 _TRIES = 3
 """The syncer of a running job may remove an old snapshot between the choice and the opening."""
 
 
 class SnapshotRemovedError(ExportError):
     """The chosen snapshot is not there any more."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    name: str
-    shape: tuple[int, ...]
-    begin: int
-    """In the source, counted from the end of its header."""
-    end: int
 
 
 class ModelFile:
@@ -65,7 +53,7 @@ class ModelFile:
         self._at = 0
         self._stack = contextlib.ExitStack()
         self._file: Any
-        self._tensors: list[_Tensor]
+        self._tensors: list[TensorPlace]
         self._data_at: int
         self._header: bytes
 
@@ -117,7 +105,7 @@ class ModelFile:
             for tensor, at, data in self._raw_blocks():
                 yield tensor.name, at // _ITEM, np.frombuffer(data, "<f4").astype(np.float32, copy=False)
 
-    def _raw_blocks(self) -> Iterator[tuple[_Tensor, int, bytes]]:
+    def _raw_blocks(self) -> Iterator[tuple[TensorPlace, int, bytes]]:
         """Yield (tensor, where the block is in it, its bytes), and compare the checksum at last. Raises Unusable."""
         for tensor in self._tensors:
             collections.deque(self._skip_to(self._data_at + tensor.begin), maxlen=0)
@@ -133,22 +121,21 @@ class ModelFile:
             raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
 
     # --- the source ---------------------------------------------------------------------------------------------------
-    def _of_source(self) -> list[_Tensor]:
+    def _of_source(self) -> list[TensorPlace]:
         """Return the tensors to export, in the order in which they lie. Raises Unusable."""
-        length = int.from_bytes(self._read(8), "little")
-        if length > min(_LONGEST_HEADER, self.snapshot.manifest["bytes"]):
-            raise Unusable(f"{TENSORS_FILE} is no safetensors file: its header would have {length} bytes")
         try:
-            header = json.loads(self._read(length))
-            found = [
-                _Tensor(name.removeprefix(_KIND), tuple(entry["shape"]), *entry["data_offsets"])
-                for name, entry in header.items()
-                if name.startswith(_KIND) and entry["dtype"] == _SOURCE_DTYPE
-            ]
+            header = read_header(self._read, self.snapshot.manifest["bytes"])
+        except NotSafetensorsError as error:
+            raise Unusable(f"{TENSORS_FILE} is no safetensors file, so it was not written by this program: {error}") from error
+        found = [
+            each._replace(name=each.name.removeprefix(_KIND))
+            for each in header.tensors
+            if each.name.startswith(_KIND) and each.dtype == _SOURCE_DTYPE
+        ]
+        try:
             layout = {name: tuple(shape) for name, shape, *_ in self._core_meta()["layout"]}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Unusable(f"it was not written by this program: {type(error).__name__}: {error}") from error
-        found.sort(key=lambda each: each.begin)
         if {each.name: each.shape for each in found} != layout or any(
             each.end - each.begin != _ITEM * math.prod(each.shape) for each in found
         ):
@@ -198,14 +185,7 @@ class ModelFile:
     def _of_model(self) -> bytes:
         code, item = _CODES[self.dtype]
         # transformers refuses a file that does not say which framework's names and shapes it has.
-        header: dict[str, Any] = {"__metadata__": {"format": "pt", "step": str(self.snapshot.t), "job": self.snapshot.job}}
-        end = 0
-        for tensor in self._tensors:
-            start, end = end, end + math.prod(tensor.shape) * item
-            header[tensor.name] = {"dtype": code, "shape": list(tensor.shape), "data_offsets": [start, end]}
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        return len(text).to_bytes(8, "little") + text
+        return header_bytes(self.shapes, code, item, format="pt", step=str(self.snapshot.t), job=self.snapshot.job)
 
     def _coded(self, block: bytes, name: str) -> bytes:
         if self.dtype == "float32":

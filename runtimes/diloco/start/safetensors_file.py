@@ -8,10 +8,8 @@ See docs/decisions/0259-start-from-a-model.md.
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,21 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.export.places import ExportError
+from diloco.safetensors_header import TensorPlace, read_header
 
 _BLOCK = 4 << 20
-_LONGEST_HEADER = 100_000_000
-"""As the safetensors library has it."""
 _BFLOAT16 = "BF16"
 FLOATS: Mapping[str, str] = MappingProxyType({"F64": "<f8", "F32": "<f4", "F16": "<f2", _BFLOAT16: "<u2"})
 """Types of parameters: as a file names them -> the type of numpy with which the bytes are read."""
-
-
-class StoredTensor(NamedTuple):
-    """What a file says of one tensor."""
-
-    dtype: str
-    """As the format names it, such as "BF16"."""
-    shape: tuple[int, ...]
 
 
 class Block(NamedTuple):
@@ -46,14 +35,12 @@ class Block(NamedTuple):
     """Flat."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a tensor lies, in bytes from the end of the header."""
+class StoredTensor(NamedTuple):
+    """What a file says of one tensor."""
 
-    name: str
-    tensor: StoredTensor
-    begin: int
-    end: int
+    dtype: str
+    """As the format names it, such as "BF16"."""
+    shape: tuple[int, ...]
 
 
 class SafetensorsFile:
@@ -64,18 +51,15 @@ class SafetensorsFile:
         self._file = file
         self._name = name
         try:
-            length = int.from_bytes(self._read(8), "little")
-            if length > min(_LONGEST_HEADER, size - 8):
-                raise ValueError(f"its header would have {length} bytes")
-            self._data_at = 8 + length
-            self._places = _places(json.loads(self._read(length)), size - self._data_at)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self._data_at, self._places = read_header(self._read, size)
+            _judge(self._places, size - self._data_at)
+        except ValueError as error:
             raise ExportError(f"{name} is no safetensors file: {error}") from error
 
     @property
     def tensors(self) -> dict[str, StoredTensor]:
         """All of them, by name."""
-        return {each.name: each.tensor for each in self._places}
+        return {each.name: StoredTensor(each.dtype, each.shape) for each in self._places}
 
     def blocks(self, names: Collection[str]) -> Iterator[Block]:
         """Yield these tensors, in the order in which they lie. Each must have one of the types `FLOATS`."""
@@ -83,12 +67,12 @@ class SafetensorsFile:
             if place.name not in names:
                 continue
             self._file.seek(self._data_at + place.begin)
-            form = np.dtype(FLOATS[place.tensor.dtype])
+            form = np.dtype(FLOATS[place.dtype])
             first, left = 0, place.end - place.begin
             while left:
                 data = self._read(min(_BLOCK, left))
                 left -= len(data)
-                values = _decoded(np.frombuffer(data, form), place.tensor.dtype)
+                values = _decoded(np.frombuffer(data, form), place.dtype)
                 yield Block(place.name, first, values)
                 first += values.size
 
@@ -103,25 +87,19 @@ class SafetensorsFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _places(header: Mapping[str, Any], size: int) -> list[_Place]:
-    """Return the tensors in the order in which they lie. Raises ValueError, or what a header of another form leads to."""
-    found = []
-    for name, entry in header.items():
-        if name == "__metadata__":
+def _judge(places: Sequence[TensorPlace], size: int) -> None:
+    """Raise ValueError for tensors that do not lie within `size` bytes, or not as their types and shapes need."""
+    for each in places:
+        if not 0 <= each.begin <= each.end <= size:
+            raise ValueError(f"tensor {each.name} lies beyond its end: it is truncated")
+        form = FLOATS.get(each.dtype)
+        if form is None:
             continue
-        begin, end = (int(offset) for offset in entry["data_offsets"])
-        tensor = StoredTensor(str(entry["dtype"]), tuple(int(length) for length in entry["shape"]))
-        if not 0 <= begin <= end <= size:
-            raise ValueError(f"tensor {name} lies beyond its end: it is truncated")
-        form = FLOATS.get(tensor.dtype)
-        if form is not None and (min(tensor.shape, default=0) < 0 or end - begin != np.dtype(form).itemsize * math.prod(tensor.shape)):
-            raise ValueError(f"tensor {name} has not as many bytes as its shape and type need")
-        found.append(_Place(name, tensor, begin, end))
-    found.sort(key=lambda each: (each.begin, each.end))
-    for before, after in itertools.pairwise(found):
+        if min(each.shape, default=0) < 0 or each.end - each.begin != np.dtype(form).itemsize * math.prod(each.shape):
+            raise ValueError(f"tensor {each.name} has not as many bytes as its shape and type need")
+    for before, after in itertools.pairwise(places):
         if after.begin < before.end:
             raise ValueError(f"tensors {before.name} and {after.name} overlap")
-    return found
 
 
 def _decoded(values: NDArray[Any], dtype: str) -> NDArray[np.float32]:

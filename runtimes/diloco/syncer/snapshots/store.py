@@ -256,9 +256,9 @@ def read_snapshot(path: Path, into: Arrays | None) -> tuple[dict[str, Any], Mapp
     manifest = _read_manifest(path)
     with _opened(path) as file:
         size = os.fstat(file.fileno()).st_size
-        _compare_size(size, manifest)  # before any memory is reserved
+        compare_size(size, manifest)  # before any memory is reserved
         found = read_tensors(file, size, into(path, manifest["meta"]) if into is not None else None)
-    _compare(found.written, manifest)
+    compare_checksum(found.written, manifest)
     if found.wrong:
         raise Unusable(f"{TENSORS_FILE} cannot be read: {found.wrong}")
     return manifest, found.tensors
@@ -268,7 +268,7 @@ def check_snapshot(path: Path) -> dict[str, Any]:
     """Return the manifest of one snapshot, once its own checksum and the size and checksum of the tensors hold. Raises `Unusable`."""
     manifest = _read_manifest(path)
     with _opened(path) as file:
-        _compare(checksum(file), manifest)
+        compare_checksum(checksum(file), manifest)
     return manifest
 
 
@@ -284,13 +284,15 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         raise Unusable(f"{TENSORS_FILE} cannot be read: {error.strerror or error}") from error
 
 
-def _compare_size(size: int, manifest: Mapping[str, Any]) -> None:
+def compare_size(size: int, manifest: Mapping[str, Any]) -> None:
+    """Raise `Unusable` if a snapshot's tensors are not as large as its manifest says."""
     if size != manifest["bytes"]:
         raise Unusable(f"{TENSORS_FILE} has {size} bytes, its manifest says {manifest['bytes']}: truncated or overwritten")
 
 
-def _compare(found: Written, manifest: Mapping[str, Any]) -> None:
-    _compare_size(found.bytes, manifest)
+def compare_checksum(found: Written, manifest: Mapping[str, Any]) -> None:
+    """Raise `Unusable` if a snapshot's tensors do not have the size and checksum of its manifest."""
+    compare_size(found.bytes, manifest)
     if found.sha256 != manifest["sha256"]:
         raise Unusable(f"{TENSORS_FILE} does not have the checksum of its manifest: its bytes have changed")
 

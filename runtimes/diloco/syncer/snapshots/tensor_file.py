@@ -1,7 +1,7 @@
 """A state's tensors as a safetensors file, written and read in one pass: memory holds the state once, whatever its size.
 
 `safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's error;
-`load_file` makes a second copy. The format is an 8-byte length, a JSON header and the raw buffers; tests compare with the library.
+`load_file` makes a second copy. Tests compare with the library.
 
 See docs/decisions/0248-snapshots-on-the-volume.md.
 See docs/decisions/0152-snapshots-in-pieces.md.
@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from diloco.safetensors_header import METADATA, header_bytes, read_header
 
 type Array = NDArray[np.float32]
 
@@ -46,8 +47,8 @@ class TensorParts:
         for name, array in (item for part in self._parts for item in part.items()):
             if array.dtype != np.float32:
                 raise ValueError(f"tensor {name!r} is {array.dtype}; a snapshot holds float32 only")
-            if name == "__metadata__":
-                raise ValueError("a tensor cannot be called __metadata__: safetensors reserves that name")
+            if name == METADATA:
+                raise ValueError(f"a tensor cannot be called {METADATA}: safetensors reserves that name")
             if name in self.shapes:
                 raise ValueError(f"tensor {name!r} is there twice")
             self.shapes[name] = array.shape
@@ -65,19 +66,11 @@ class TensorParts:
 
 def write_tensors(file: BinaryIO, shapes: Mapping[str, tuple[int, ...]], arrays: Iterable[Array]) -> Written:
     """Write a safetensors file; return its size and checksum. `arrays`: float32, in the order of `shapes`. Raises OSError."""
-    header: dict[str, object] = {}
-    end = 0
-    for name, shape in shapes.items():
-        start, end = end, end + _ITEM * math.prod(shape)
-        header[name] = {"dtype": _DTYPE, "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
     digest = hashlib.sha256()
-    size = 0
-    for chunk in (len(text).to_bytes(8, "little"), text):
-        file.write(chunk)
-        digest.update(chunk)
-        size += len(chunk)
+    header = header_bytes(shapes, _DTYPE, _ITEM)
+    file.write(header)
+    digest.update(header)
+    size = len(header)
     for array in arrays:
         data = _bytes_of(np.ascontiguousarray(array))
         for at in range(0, len(data), _CHUNK):
@@ -121,35 +114,30 @@ def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = N
             raise ValueError("it holds other tensors than its manifest describes")
         for name in shapes:
             hashing.fill(_bytes_of(tensors[name]))
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+    except ValueError as error:
         wrong = str(error)
     hashing.skip_rest()
     return ReadTensors(hashing.written(), tensors, wrong)
 
 
 def _shapes(hashing: _Hashing, size: int) -> dict[str, tuple[int, ...]]:
-    """Read the shapes by name, in the order of the file. Raises ValueError or what a header of another form leads to."""
-    length = int.from_bytes(hashing.read(8), "little")
-    if length > size - 8:
-        raise ValueError(f"its header would have {length} bytes")
-    header = json.loads(hashing.read(length))
-    entries = sorted((entry["data_offsets"], name, entry) for name, entry in header.items() if name != "__metadata__")
+    """Read the shapes by name, in the order of the file. Raises ValueError."""
+    header = read_header(hashing.read, size)
     shapes: dict[str, tuple[int, ...]] = {}
     at = 0
-    for (start, end), name, entry in entries:
-        shape = tuple(int(n) for n in entry["shape"])
-        if entry["dtype"] != _DTYPE or start != at or end - start != _ITEM * math.prod(shape):
+    for name, dtype, shape, begin, end in header.tensors:
+        if dtype != _DTYPE or begin != at or end - begin != _ITEM * math.prod(shape):
             raise ValueError(f"tensor {name!r} does not lie there as float32 of its shape, without a gap")
         shapes[name], at = shape, end
-    if 8 + length + at != size:
-        raise ValueError(f"its header describes {at} bytes of tensors, {size - 8 - length} are there")
+    if header.data_at + at != size:
+        raise ValueError(f"its header describes {at} bytes of tensors, {size - header.data_at} are there")
     return shapes
 
 
-def checksum(file: BinaryIO) -> Written:
-    """Return size and checksum of what `file` holds from its present position on."""
+def checksum(file: BinaryIO, reading: Callable[[], None] = lambda: None) -> Written:
+    """Return size and checksum of what `file` holds from its present position on. `reading` is called after each MiB."""
     hashing = _Hashing(file)
-    hashing.skip_rest()
+    hashing.skip_rest(reading)
     return hashing.written()
 
 
@@ -185,10 +173,11 @@ class _Hashing:
             self._note(view[at : at + count])
             at += count
 
-    def skip_rest(self) -> None:
+    def skip_rest(self, reading: Callable[[], None] = lambda: None) -> None:
         buffer = memoryview(bytearray(1 << 20))
         while count := self._file.readinto(buffer):
             self._note(buffer[:count])
+            reading()
 
     def _note(self, piece: memoryview) -> None:
         self._digest.update(piece)
