@@ -54,7 +54,7 @@ def arrays(mebibytes: int, count: int) -> list[NDArray[np.float32]]:
 
 
 def merge_seconds(mebibytes: int, learners: int, runs: int) -> float:
-    """Of RDA and the outer step, without what waits for the network."""
+    """Return the seconds of RDA and the outer step, without what waits for the network."""
     (fragment,) = make_fragments(Layout(TensorSpec(f"w{i}", (mebibytes << 8, (1 << 10) // TENSORS)) for i in range(TENSORS)), 1)
     *deltas, momentum, value = arrays(mebibytes, learners + 2)
     lengths = [norms(fragment, delta) for delta in deltas]

@@ -65,7 +65,7 @@ class ExchangeRig:
 
     @property
     def address(self) -> str:
-        """Of the syncer."""
+        """Return the address of the syncer."""
         return f"127.0.0.1:{self._port}"
 
     def start_syncer(self, *command: str) -> subprocess.Popen[bytes]:

@@ -25,7 +25,7 @@ COMPRESSIONS = ("None", "BFloat16", "Int4")
 @dataclass(frozen=True, slots=True)
 class Size:
     merges: int
-    """Of each fragment; not every unit answers in time for each."""
+    """Merges of each fragment; not every unit answers in time for each."""
     least: int
     """Merges of each fragment that every unit must have been in; with fewer, nothing was measured."""
 

@@ -31,11 +31,11 @@ CYCLE = 10
 """Outer steps, and about as many local ones."""
 BLOCKS = 4
 RATE = 5e-4
-"""Of the distance to the optimum, what one local step goes."""
+"""Share of the distance to the optimum, what one local step goes."""
 NOISE = 0.03
 """Standard deviation of what one local step moves a noisy parameter."""
 BACK = 0.1
-"""Of a noisy parameter's distance to its optimum, what one local step goes: it stays near."""
+"""Share of a noisy parameter's distance to its optimum, what one local step goes: it stays near."""
 
 
 @dataclass(frozen=True, slots=True)

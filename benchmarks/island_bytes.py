@@ -26,7 +26,7 @@ SHARDINGS: dict[int, Sharding | None] = {1: None, 2: columns(2), 4: rows(4)}
 @dataclass(frozen=True, slots=True)
 class Size:
     rows: int
-    """Of each of the four tensors, which have 1024 columns."""
+    """Rows of each of the four tensors, which have 1024 columns."""
     exchanges: int
 
 

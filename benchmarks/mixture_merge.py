@@ -35,7 +35,7 @@ EMBEDDED, WIDTH, HIDDEN = 8, 32, 64
 BATCH = 64
 RATE = 3e-3
 BALANCE = 0.01
-"""Of the loss that keeps experts equally busy."""
+"""Weight of the loss that keeps experts equally busy."""
 BYTES = 2_000_000
 
 

@@ -20,7 +20,8 @@ from benchmarks.figure import Figure
 from benchmarks.from_seed import main
 
 SIGMA = 1.0
-"""Of the logarithm of what jobs differ by in tokens/s for the same hardware: models of a quarter and of four times the size are common."""
+"""Deviation of the logarithm of what jobs differ by in tokens/s for the same hardware: models of a quarter and of four times the size are
+common."""
 
 
 @dataclass(frozen=True, slots=True)

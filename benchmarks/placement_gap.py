@@ -20,7 +20,7 @@ from benchmarks.from_seed import main
 
 GROUPS_NEAR, GROUPS_P95 = 0.001, 0.02
 GROUPS_SHARE = 0.9
-"""Of the fleets with units of several sizes, those within `GROUPS_NEAR`."""
+"""Share of the fleets with units of several sizes, those within `GROUPS_NEAR`."""
 LARGE_LIMIT = 0.01
 
 

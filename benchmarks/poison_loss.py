@@ -35,7 +35,7 @@ type Values = NDArray[np.float32]
 
 WRONG = "u0"
 HELD_OUT = 10**6
-"""Of which replica no unit is."""
+"""Number of a replica that no unit has."""
 LIMIT = 1.4
 """A fault that is refused costs three times half a cycle, in which a merge is at most (7 + 3) / (7 + 3 / 20) = 1.4 times as long as it
 would be. Losses of runs differ by a tenth."""
@@ -50,7 +50,7 @@ class Size:
     wrong: int
     """Cycles with the fault."""
     judged: int
-    """Of these, the last ones, over which the loss is averaged: it goes up and down from merge to merge."""
+    """The last among them, over which the loss is averaged: it goes up and down from merge to merge."""
     seeds: int
 
 

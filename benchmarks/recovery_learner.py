@@ -16,11 +16,11 @@ import torch
 from benchmarks.fixed_step_learner import BATCH, arguments, shapes
 
 ARRAYS = 3
-"""Of each element of the state: the parameter and two moments."""
+"""Arrays of each element of the state: the parameter and two moments."""
 
 
 class Model(torch.nn.Module):
-    """Of tensors of nearly equal size."""
+    """A model of tensors of nearly equal size."""
 
     def __init__(self, mebibytes: float) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ BUFFER = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Size:
     mebibytes: int
-    """Of parameters and moments together."""
+    """Size of parameters and moments together."""
     runs: int
     step_seconds: float = 0.05
     warm_up_steps: int = 3 * H

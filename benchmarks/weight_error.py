@@ -58,7 +58,7 @@ class Learner(SimulatedLearner):
 class Size:
     runs: int
     seconds: float
-    """Of virtual time in a run."""
+    """Virtual time of a run."""
     least_compared: int
     """Shares that a run must compare; with fewer, nothing was measured."""
 

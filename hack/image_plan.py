@@ -26,7 +26,7 @@ class Variant:
     image: str
     dockerfile: str
     accelerator: str = ""
-    """Of the build argument; "": the Dockerfile has none."""
+    """Value of the build argument; "": the Dockerfile has none."""
     suffix: str = ""
     """Behind the version in the tag."""
     platforms: tuple[str, ...] = (AMD64, ARM64)

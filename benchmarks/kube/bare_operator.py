@@ -31,7 +31,7 @@ async def add_bare_pods(bench: Rig, source: str, namespace: str) -> None:
 
 
 def successor(pod: Obj, job: str) -> Obj:
-    """Of a pod that has failed, named as the operator would name it."""
+    """Return the successor of a pod that has failed, named as the operator would name it."""
     found = bare_copy(pod, pod["metadata"]["namespace"])
     labels = found["metadata"]["labels"]
     attempt = int(labels[names.LABEL_ATTEMPT]) + 1

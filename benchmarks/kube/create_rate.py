@@ -32,7 +32,7 @@ WRITES_LIMIT = 3.0
 @dataclass(frozen=True, slots=True)
 class Size:
     units: int
-    """Of each job."""
+    """Units of each job."""
     runs: int
     pause: float
     """Seconds after the deletion of pods, so that the operator and the API server do not handle it while the next measurement runs."""

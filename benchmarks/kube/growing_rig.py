@@ -23,7 +23,8 @@ from benchmarks.kube.rig import Rig, running
 
 
 class InstantKubelet:
-    """Of every node: a bound pod runs at once, and a deleted one is gone at once. The syncers' pods are left to the simulated syncer."""
+    """The kubelet of every node: a bound pod runs at once, and a deleted one is gone at once. The syncers' pods are left to the simulated
+    syncer."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

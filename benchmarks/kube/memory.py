@@ -25,7 +25,7 @@ BASE_LIMIT = 150.0
 class Size:
     jobs: int
     units: int
-    """Of each job."""
+    """Units of each job."""
     quiet: float
     """Seconds without a write after which the operator is at rest."""
 

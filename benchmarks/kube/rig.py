@@ -43,7 +43,7 @@ SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
 LEARNERS = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
 """Label selector of the pods of learners."""
 TOPOLOGIES = {1: "2x2", 4: "4x4"}
-"""Of a v6e slice by its hosts."""
+"""Topologies of a v6e slice by its hosts."""
 
 
 class Rig:

@@ -51,7 +51,7 @@ BARE = "bare"
 CROWD = "many"
 """Namespace of the jobs that wait for hardware."""
 FEW_SEATS = ("--max-requests-inflight=100", "--max-mutating-requests-inflight=50")
-"""Of the API server: 150 requests at once in all. A tenant with one of 246 shares then has one seat."""
+"""Options of the API server: 150 requests at once in all. A tenant with one of 246 shares then has one seat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +78,9 @@ class Stage:
     """Milliseconds that each failed pod waited for its successor."""
 
     units: list[float] = field(default_factory=list)
-    """Of the victim's job."""
+    """Waits of the victim's job."""
     bare: list[float] = field(default_factory=list)
-    """Of the pods that the least program replaces. What this grows by is due to the API server and the processor alone."""
+    """Waits of the pods that the least program replaces. What this grows by is due to the API server and the processor alone."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Flood:
     jobs_seconds: float = 0.0
     """In which the jobs that wait for hardware were made."""
     left: float = 0.0
-    """Of them, how many the operator had not looked at yet in the end."""
+    """How many of them the operator had not looked at yet in the end."""
 
 
 async def jobs_made(kubeconfig: Path, count: int) -> float:

@@ -31,7 +31,7 @@ LEARNERS = 8
 CORES = 2
 FRAGMENTS = 2
 TENSORS = 4
-"""Of each fragment."""
+"""Tensors of each fragment."""
 
 
 class Path:

@@ -18,7 +18,7 @@ from benchmarks.figure import Figure, rounded
 
 LIMIT = 0.02
 LONGEST = 0.02
-"""Of a single boundary, seconds."""
+"""The longest single boundary, seconds."""
 CYCLE = 24
 """Outer steps from one exchange of a fragment to the next."""
 PROGRAMS = {

@@ -28,12 +28,12 @@ class Ratio:
 
     @property
     def mu(self) -> float:
-        """Of the logarithm: the mean of the quartiles', which are not quite symmetric."""
+        """Return the mean of the logarithm: the mean of the quartiles', which are not quite symmetric."""
         return sum(map(math.log, self.quartiles)) / 3
 
     @property
     def sigma(self) -> float:
-        """Of the logarithm: the quartiles of a normal distribution are 1.349 standard deviations apart."""
+        """Return the deviation of the logarithm: the quartiles of a normal distribution are 1.349 standard deviations apart."""
         return math.log(self.quartiles[2] / self.quartiles[0]) / 1.349
 
     def draw(self, random_: random.Random) -> float:
@@ -49,7 +49,7 @@ class Kind:
 
     name: str
     share: int
-    """Of the fleet, in parts."""
+    """Share of the fleet, in parts."""
     ratio: Ratio | None
     """None: the reference."""
 
@@ -88,7 +88,7 @@ def fleet(slices: int) -> list[Slice]:
 
 # --- outages ----------------------------------------------------------------------------------------------------------------------
 FAILURES_PER_DAY = 6.5 / 1000
-"""Of a node."""
+"""Failures a day of a node."""
 REPAIR = 4 * 3600.0
 """Mean seconds, exponential; no source: it hardly matters at this rate."""
 SPOT_ON, SPOT_OFF = 8 * 3600.0, 2 * 3600.0
@@ -139,12 +139,12 @@ class RunTimes:
 
 
 RUN_TIMES = (RunTimes(5.3, 2.6), RunTimes(6.8, 2.5))
-"""Of Helios and of Philly: half of the jobs each."""
+"""Run times of Helios and of Philly: half of the jobs each."""
 SIZES, SIZE_WEIGHTS = (1, 2, 4, 8), (70, 10, 15, 5)
 GAP_CV = 1.4
 """Standard deviation of the time between two arrivals, by its mean."""
 TOKENS_PER_SECOND = 1000.0
-"""Of a unit on the reference kind."""
+"""Throughput of a unit on the reference kind."""
 START = 120.0
 """Seconds from a slice to the first step of a unit: pod, program, state of the job."""
 

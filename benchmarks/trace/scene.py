@@ -19,7 +19,7 @@ class Present:
     held: Mapping[str, int] = field(default_factory=dict)
     """Kind -> units."""
     settling: Mapping[str, int] = field(default_factory=dict)
-    """Of these, units that start: no rule has them leave."""
+    """Those among them that start: no rule has them leave."""
     admitted: bool = False
     """It has had its minimum."""
     measured: frozenset[str] = frozenset()

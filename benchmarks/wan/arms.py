@@ -15,7 +15,7 @@ from benchmarks.wan.network import WideNetwork
 from benchmarks.wan.rig import WideRig
 
 LIMIT_SECONDS: Final = 600.0
-"""Of a wait: it only bounds a failure."""
+"""Limit of a wait: it only bounds a failure."""
 _HOUR: Final = 3600.0
 
 
@@ -25,20 +25,20 @@ class Size:
 
     workload: Workload
     regions: int
-    """Of `regions.REGIONS`, a learner in each; the last one, with the longest ways, is cut off."""
+    """The first of `regions.REGIONS`, a learner in each; the last one, with the longest ways, is cut off."""
     settled: int
     """Merged contributions of each unit before something is measured."""
     seconds: float
-    """Of a window of a job."""
+    """Length of a window of a job."""
     group_steps: int
-    """Of data parallel, in each window."""
+    """Steps of data parallel, in each window."""
     cut_seconds: float
     losses: tuple[float, ...]
     compressions: tuple[str, ...]
 
     @property
     def parameters(self) -> int:
-        """Of the model."""
+        """Return the number of parameters of the model."""
         return self.workload.mebibytes * (1 << 20) // 4
 
 
@@ -67,10 +67,10 @@ class Cut:
 
     seconds: float
     others_longest_over_median: float
-    """Of the steps of all other units while it was cut off, and until it was back."""
+    """The longest of the steps of all other units while it was cut off, and until it was back."""
     own_longest_over_median: float
     merges: int
-    """Of all others meanwhile."""
+    """Merges of all others meanwhile."""
     back_seconds: float
     """From the end of the cut until a contribution of the unit is merged again."""
 

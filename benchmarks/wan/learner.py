@@ -23,10 +23,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 BATCH = 8
 TOKENS = BATCH * 128
-"""Of a step of one learner."""
+"""Tokens of a step of one learner."""
 LAYERS = 24
 _FORWARD = 1 / 3
-"""Of a step."""
+"""Share of a step."""
 _GRADIENT = 1e-3
 
 

@@ -31,7 +31,7 @@ from benchmarks import ROOT
 from benchmarks.wan.regions import Links
 
 DEVICE: Final = "wan"
-"""Of each region, to all others."""
+"""Network device of each region, to all others."""
 _TUN: Final = Path("/dev/net/tun")
 _QUEUE_SECONDS: Final = 0.1
 """What a link holds before it drops."""

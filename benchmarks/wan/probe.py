@@ -17,7 +17,7 @@ _PORT: Final = 9
 _PINGS: Final = 15
 _PIECE: Final = 1 << 16
 _SO_RCVBUFFORCE: Final = 33
-"""Of socket(7): a buffer above the limit of the machine, for root."""
+"""An option of socket(7): a buffer above the limit of the machine, for root."""
 _BUFFER: Final = 8 << 20
 """Bytes that a program on a busy machine may be behind, before the kernel drops packets for it."""
 _RATE_SECONDS: Final = 4.0
@@ -28,7 +28,7 @@ _LATE: Final = 0.006
 _HEADERS: Final = 1448 / 1514
 """What TCP carries of a frame."""
 _LEAST_RATE, _MOST_RATE = 0.8, 1.02
-"""Of what a link carries. A connection begins slowly; the bucket is full at first."""
+"""Share of what a link carries. A connection begins slowly; the bucket is full at first."""
 
 
 class WrongNetwork(RuntimeError):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 PUBLISHED_PARAMETERS: Final = 12e9
-"""Of the model that was trained in four regions over 2 to 5 Gbit/s (arXiv 2604.21428)."""
+"""Parameters of the model that was trained in four regions over 2 to 5 Gbit/s (arXiv 2604.21428)."""
 ASSUMED_STEP: Final = 4.0
 """Seconds of its step, which is not printed. Data parallel sends 16 bits of each parameter 2 (D - 1) / D times a step: over 3.5 Gbit/s
 between four regions in 82 s. That it took more than 20 times as long a step means a step of about 4 s."""
@@ -19,7 +19,7 @@ class Region:
 
     name: str
     gigabits: float
-    """Of its link to all others, each direction, at the published size of the model: Gbit/s."""
+    """Bandwidth of its link to all others, each direction, at the published size of the model: Gbit/s."""
     away: float
     """Half of the round trip to a region that is at the middle, seconds."""
 
@@ -33,7 +33,7 @@ class Links:
     """What the network between regions is like."""
 
     rates: tuple[float, ...]
-    """Of each region's link, each direction: bits a second."""
+    """Rates of each region's link, each direction: bits a second."""
     away: tuple[float, ...]
     """See `Region`."""
 

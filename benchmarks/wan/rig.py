@@ -59,7 +59,7 @@ class WideRig(ExchangeRig):
 
     @property
     def address(self) -> str:
-        """Of the syncer."""
+        """Return the address of the syncer."""
         return f"{self._network.address(_SYNCER_REGION)}:{self._port}"
 
     def start_job(self) -> None:

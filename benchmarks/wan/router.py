@@ -37,7 +37,7 @@ _PRIORITY = -10
 """Before all that it carries: what waits for a processor here would count as delay."""
 _IPV4 = 4
 _REGION_BYTE = 18
-"""Of the destination's address, in the header of IPv4."""
+"""The destination's place that names the region, in the header of IPv4."""
 
 
 class WideArea:
@@ -47,7 +47,7 @@ class WideArea:
         self.loss = 0.0
         self.cut: frozenset[int] = frozenset()
         self.bytes = [0] * len(delays)
-        """Of the packets that each region has sent."""
+        """Bytes of the packets that each region has sent."""
         self.packets = [0] * len(delays)
         self.lost = 0
         """That did not arrive, or will not, for loss and cuts together."""

@@ -25,7 +25,7 @@ START_SECONDS = 180.0
 """How long a program may take to answer. A limit for defects; the usual is about a second."""
 _LOG_LINES = 25
 _NAMESPACE = "k8s.io"
-"""Of containerd: where the kubelet's images and containers are."""
+"""Namespace of containerd: where the kubelet's images and containers are."""
 _LEFT_BEHIND = ("io.containerd.grpc.v1.cri", "io.containerd.runtime.v2.task")
 """What containerd keeps about pods of an earlier run, which ended with its sandbox."""
 _EVICTION_SIGNALS = ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree")

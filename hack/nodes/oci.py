@@ -71,7 +71,7 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """Of the manifest, which names all the rest by digest."""
+        """Return the digest of the manifest, which names all the rest by digest."""
         return _named(self.manifest())[0]
 
     def write(self, target: IO[bytes], held: Collection[str]) -> None:

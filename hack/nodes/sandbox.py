@@ -33,7 +33,7 @@ KERNEL_SETTINGS = ("kernel/panic", "kernel/panic_on_oops", "vm/overcommit_memory
 SCRATCH_VARIABLE = "DILOCO_NODES_SCRATCH"
 """Tells the command its folder on the disk, which goes away with the sandbox."""
 CPU_SHARES = 4096
-"""Of the sandbox against others on the machine, 1024 each: control plane, nodes and pods are many, and would get the time of one."""
+"""Share of the sandbox against others on the machine, 1024 each: control plane, nodes and pods are many, and would get the time of one."""
 REAP_SECONDS = 60.0
 """How long the reaper waits for killed processes to be gone. A limit for defects; the usual is less than a second."""
 
