@@ -344,16 +344,6 @@ RUNBOOK: Mapping[str, Advice] = {
     "MalformedObject": Advice(("The message names the object and the field.",), ("Correct or delete the object.",)),
 }
 
-NOTHING_TO_DO = frozenset(
-    {
-        *("SpecValid", "AllPlaced", "MinimumPlaced", "QuorumContributing", "Finishing", "EnoughLearners", "NotSuspended", "InProgress"),
-        *("Suspended", "Suspending", "StepsReached", "TokensReached", "FinishedByProgram", "Continuing", "Retrying", "NotFailed"),
-        *("JobComplete", "LearnersStarting", "LearnersReconnecting", "Queued", "UnitStarted", "NodesRequested", "UnitContributes"),
-        *("UnitDraining", "PoolChanged", "UnitsChanged", "ScaledDown", "Retried", "TemplateChanged", "JobFailed"),
-    }
-)
-"""Reasons that ask nothing of a person, or say the same as another one beside them."""
-
 
 def url_of(reason: str) -> str:
     """Return where the reason's page is; "": it has none."""

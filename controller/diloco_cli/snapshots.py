@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from diloco.export.listing import Listed, State, list_snapshots
+from diloco.export.listing import SnapshotEntry, State, list_snapshots
 from diloco.export.places import ExportError
 
 from diloco_cli.cluster import CommandError
@@ -55,7 +55,7 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
         raise CommandError(str(error)) from error
 
 
-def show(found: Sequence[Listed], output: str) -> None:
+def show(found: Sequence[SnapshotEntry], output: str) -> None:
     """Print the list, and end the command with EXIT_DAMAGED if one of them cannot be used."""
     if output == "json":
         click.echo(json.dumps({"snapshots": [asdict(one) for one in found]}, indent=2))
@@ -66,7 +66,7 @@ def show(found: Sequence[Listed], output: str) -> None:
         raise SystemExit(EXIT_DAMAGED)
 
 
-def _text(found: Sequence[Listed], now: float) -> Iterable[str]:
+def _text(found: Sequence[SnapshotEntry], now: float) -> Iterable[str]:
     folders = list(dict.fromkeys(one.folder for one in found))
     for number, folder in enumerate(folders):
         if number:
@@ -75,7 +75,7 @@ def _text(found: Sequence[Listed], now: float) -> Iterable[str]:
         yield from table(HEADER, [_row(one, now) for one in found if one.folder == folder])
 
 
-def _row(one: Listed, now: float) -> Sequence[str]:
+def _row(one: SnapshotEntry, now: float) -> Sequence[str]:
     state = f"{one.state}: {one.why}" if one.why else str(one.state)
     age = "" if one.saved is None else duration(max(0.0, now - one.saved))
     return one.snapshot, one.job, str(one.step), "" if one.tokens is None else f"{one.tokens:,}", _size(one.bytes), age, state

@@ -217,9 +217,6 @@ class Cluster:
     async def stop(self, job: str, unit: str) -> Obj:
         return await self.signal(job, unit, signal.SIGSTOP)
 
-    async def cont(self, job: str, unit: str) -> Obj:
-        return await self.signal(job, unit, signal.SIGCONT)
-
     async def node_of(self, job: str, unit: str) -> str:
         return str((await self.pod_of(job, unit))["spec"]["nodeName"])
 

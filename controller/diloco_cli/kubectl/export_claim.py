@@ -24,8 +24,8 @@ from diloco_cli.kubectl.jobs import find_job
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The owner of the snapshots that the user wants, and how they are read."""
+class ClaimRequest:
+    """Which claim the user wants to read, and how."""
 
     job: str
     """"": only a claim was given."""
@@ -36,7 +36,7 @@ class Kept:
     seconds: float = EXPORT.whole
 
 
-async def claim_pod(client: Client, namespace: str, kept: Kept) -> PodRequest | str:
+async def claim_pod(client: Client, namespace: str, kept: ClaimRequest) -> PodRequest | str:
     """Return the pod that reads the claim, and say so. If there is no claim: the URI of the copies of its snapshots, from which the caller
     can read. Raises CommandError, ApiError."""
     job = await find_job(client, namespace, kept.job) if kept.job else None

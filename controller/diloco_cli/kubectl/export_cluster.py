@@ -18,7 +18,7 @@ from diloco_operator.kube.rest import RestClient
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.export import progress_of, summary, target_path
-from diloco_cli.kubectl.export_claim import Kept, claim_pod
+from diloco_cli.kubectl.export_claim import ClaimRequest, claim_pod
 from diloco_cli.kubectl.export_pod import PodRequest, running_pod
 from diloco_cli.kubectl.export_program import run_export
 
@@ -44,7 +44,7 @@ class Wanted:
 async def export_job(client: RestClient, namespace: str, wanted: Wanted) -> str:
     """Write the file from the claim, and say so. If there is no claim: the URI of the copies of its snapshots, from which the caller can
     export. Raises CommandError, ExportError, ApiError."""
-    request = await claim_pod(client, namespace, Kept(wanted.job, wanted.claim, wanted.image, wanted.seconds))
+    request = await claim_pod(client, namespace, ClaimRequest(wanted.job, wanted.claim, wanted.image, wanted.seconds))
     if isinstance(request, str):
         return request
     async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:

@@ -6,7 +6,7 @@ See docs/decisions/0140-export.md.
 from __future__ import annotations
 
 import click
-from diloco.export.listing import Listed, list_snapshots
+from diloco.export.listing import SnapshotEntry, list_snapshots
 from diloco.export.listing_stream import ListingReader
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.duration import Duration
@@ -14,7 +14,7 @@ from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.export import errors_of_export
-from diloco_cli.kubectl.export_claim import Kept, claim_pod
+from diloco_cli.kubectl.export_claim import ClaimRequest, claim_pod
 from diloco_cli.kubectl.export_pod import PodRequest, running_pod
 from diloco_cli.kubectl.export_program import run_export
 from diloco_cli.snapshots import show, snapshots_options
@@ -43,12 +43,12 @@ def snapshots(target: Target, job: str, claim: str, image: str, output: str, tim
     """
     if not job and not claim:
         raise click.UsageError("give a JOB, or --claim NAME")
-    found: list[Listed] = []
+    found: list[SnapshotEntry] = []
     copies = ""
 
     async def work(client: RestClient, namespace: str) -> None:
         nonlocal found, copies
-        request = await claim_pod(client, namespace, Kept(job, claim, image, timeout))
+        request = await claim_pod(client, namespace, ClaimRequest(job, claim, image, timeout))
         if isinstance(request, str):
             copies = request
         else:
@@ -61,7 +61,7 @@ def snapshots(target: Target, job: str, claim: str, image: str, output: str, tim
     show(found, output)
 
 
-async def list_claim(client: RestClient, request: PodRequest, *, check: bool) -> list[Listed]:
+async def list_claim(client: RestClient, request: PodRequest, *, check: bool) -> list[SnapshotEntry]:
     """Return the snapshots on the claim. Raises CommandError, ExportError, ApiError."""
     reader = ListingReader()
     async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:

@@ -28,7 +28,7 @@ class State(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class SnapshotEntry:
     """One snapshot."""
 
     snapshot: str
@@ -50,7 +50,9 @@ class Listed:
     """What is wrong with it; "": nothing is known to be."""
 
 
-def list_snapshots(where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None) -> Iterator[Listed]:
+def list_snapshots(
+    where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None
+) -> Iterator[SnapshotEntry]:
     """Yield all snapshots in `where` (a path or a URI), or those of a job; of each folder the newest first. `check`: read each, and compare
     its checksum; `reading` is called after each MiB of it. Raises ExportError, also if there are none."""
     fs, path = opened(where)
@@ -68,7 +70,7 @@ def list_snapshots(where: str, *, job: str = "", check: bool = False, reading: C
         raise ExportError(f"there are no snapshots{of_job} in {where}: a job writes its first one when its first learner has joined")
 
 
-def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | None) -> Listed:
+def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | None) -> SnapshotEntry:
     path = f"{folder.path}/{name}"
     of_manifest, of_tensors = (_info(fs, f"{path}/{file}") for file in (MANIFEST_FILE, TENSORS_FILE))
     size = int(of_tensors["size"]) if of_tensors is not None else 0
@@ -83,7 +85,7 @@ def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | No
             state, why = State.DAMAGED, str(reason)
     meta = manifest.get("meta") or {}
     named = meta.get("job")
-    return Listed(
+    return SnapshotEntry(
         snapshot=name,
         folder=shown(fs, folder.path),
         job=str(named.get("name", "")) if isinstance(named, dict) else "",

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from typing import BinaryIO
 
-from diloco.export.listing import Listed, State, list_snapshots
+from diloco.export.listing import SnapshotEntry, State, list_snapshots
 from diloco.export.places import ExportError
 
 _LONGEST_LINE = 1 << 16
@@ -41,7 +41,7 @@ class ListingReader:
     """Takes the stream apart, in whatever pieces it comes."""
 
     def __init__(self) -> None:
-        self.found: list[Listed] = []
+        self.found: list[SnapshotEntry] = []
         self.complete = False
         """Everything came."""
         self._line = b""
@@ -66,7 +66,7 @@ class ListingReader:
             if said.keys() == {"snapshots"}:
                 self.complete = int(said["snapshots"]) == len(self.found)
             else:
-                self.found.append(Listed(**said | {"state": State(said["state"])}))
+                self.found.append(SnapshotEntry(**said | {"state": State(said["state"])}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _not_ours(line) from error
 

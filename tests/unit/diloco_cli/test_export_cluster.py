@@ -17,7 +17,7 @@ from builders.http_server import serving, status
 from builders.snapshots import a_model, save_snapshot
 from diloco.export.places import ExportError
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.export_claim import Kept, claim_pod
+from diloco_cli.kubectl.export_claim import ClaimRequest, claim_pod
 from diloco_cli.kubectl.export_cluster import Wanted, export_job
 from diloco_cli.kubectl.export_pod import PodRequest, mounts
 from diloco_cli.kubectl.snapshots import list_claim
@@ -166,7 +166,7 @@ async def test_a_snapshot_is_chosen_by_its_name(desk: Desk) -> None:
 
 @pytest.mark.slow
 async def test_the_snapshots_on_a_claim_are_listed_through_a_pod(desk: Desk) -> None:
-    request = await claim_pod(desk.client, NAMESPACE, Kept("quad", "", ""))
+    request = await claim_pod(desk.client, NAMESPACE, ClaimRequest("quad", "", ""))
     assert isinstance(request, PodRequest)
     found = await list_claim(desk.client, request, check=True)
     assert [(one.snapshot, one.step, one.state) for one in found] == [

@@ -6,10 +6,19 @@ from pathlib import Path
 import runbook_docs
 from click.testing import CliRunner
 from diloco_cli.kubectl.main import main
-from diloco_cli.runbook import NOTHING_TO_DO, RUNBOOK, url_of
+from diloco_cli.runbook import RUNBOOK, url_of
 from diloco_operator.api.reasons import Severity, all_reasons
 
 FOLDER = Path(__file__).parents[3] / "docs" / "runbook"
+NOTHING_TO_DO = frozenset(
+    {
+        *("SpecValid", "AllPlaced", "MinimumPlaced", "QuorumContributing", "Finishing", "EnoughLearners", "NotSuspended", "InProgress"),
+        *("Suspended", "Suspending", "StepsReached", "TokensReached", "FinishedByProgram", "Continuing", "Retrying", "NotFailed"),
+        *("JobComplete", "LearnersStarting", "LearnersReconnecting", "Queued", "UnitStarted", "NodesRequested", "UnitContributes"),
+        *("UnitDraining", "PoolChanged", "UnitsChanged", "ScaledDown", "Retried", "TemplateChanged", "JobFailed"),
+    }
+)
+"""These ask nothing of a person, or say the same as another one beside them."""
 
 
 def test_every_reason_has_a_page_or_asks_nothing() -> None:

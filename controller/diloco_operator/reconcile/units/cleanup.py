@@ -86,12 +86,6 @@ def prune_pods_of_finished_job(context: ReconcileContext, *, ended_at: float, co
     return PodCleanup(deletes, deadlines)
 
 
-def remaining_pods(context: ReconcileContext, why: str) -> PodCleanup:
-    """Return pods to delete of a job that is over and starts again: what runs, and the syncer's pod, whose name the next one needs."""
-    deletes, deadlines = force_deletes(context)
-    return PodCleanup([*deletes, *(delete_pod(pod, why) for pod in _remaining(context))], deadlines)
-
-
 def _remaining(context: ReconcileContext) -> list[PodView]:
     """Return pods of a job that is over, without those that go already and those of learners that stay for their logs. The last attempt of
     a unit had no other end than that of the job, however its pods ended."""

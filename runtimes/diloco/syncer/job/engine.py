@@ -38,7 +38,7 @@ from diloco.syncer.job.recoveries import Recoveries
 from diloco.syncer.job.restore import RestoredState, snapshot_data
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
-from diloco.syncer.job.starting import Starting, StartRead
+from diloco.syncer.job.starting import ModelStart, StartRead
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.recent import RecentEntries
@@ -107,7 +107,7 @@ class Engine:
         self._events: asyncio.Queue[StreamEvent | FencesWritten | MergeComputed | MergeDurable | AnswerDecoded | StartRead | None] = (
             asyncio.Queue()
         )
-        self._starting = None if start is None or state.core is not None else Starting(start, self._events.put_nowait)
+        self._starting = None if start is None or state.core is not None else ModelStart(start, self._events.put_nowait)
         self.recent = RecentEntries()
         """What happened lately."""
         self.exchanges = Exchanges(

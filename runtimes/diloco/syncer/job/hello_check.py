@@ -9,7 +9,7 @@ from diloco.algorithm.layout import LayoutError
 from diloco.protocol.diloco_pb2 import Hello
 from diloco.protocol.piece_maps import layout_of
 from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.job.starting import Starting
+from diloco.syncer.job.starting import ModelStart
 from diloco.syncer.job.work import Work
 from diloco.syncer.streams.sessions import SessionRegistry
 
@@ -18,7 +18,7 @@ class HelloCheck:
     """Changes nothing but the layout of a job without a state, which the first Hello gives."""
 
     def __init__(
-        self, sessions: SessionRegistry, exchanges: Exchanges, work: Work, incarnation: bytes, starting: Starting | None = None
+        self, sessions: SessionRegistry, exchanges: Exchanges, work: Work, incarnation: bytes, starting: ModelStart | None = None
     ) -> None:
         """Prepare to check; `incarnation`: random, names this process and its restored state. `starting`: of a job that begins with a model
         that exists."""

@@ -20,7 +20,7 @@ from diloco.syncer.job.hello_check import HelloCheck
 from diloco.syncer.job.join_brake import JoinBrake
 from diloco.syncer.job.ranks import Ranks
 from diloco.syncer.job.recoveries import Recoveries
-from diloco.syncer.job.starting import Starting
+from diloco.syncer.job.starting import ModelStart
 from diloco.syncer.job.welcomes import Welcomes
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
@@ -50,7 +50,7 @@ class Membership:
         incarnation: bytes,
         fences: FenceWriter,
         recoveries: Recoveries,
-        starting: Starting | None = None,
+        starting: ModelStart | None = None,
     ) -> None:
         """Admit units; `incarnation`: random, names this process and its restored state. `fences` calls back when `admit` has something to
         do."""

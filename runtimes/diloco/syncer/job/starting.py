@@ -34,7 +34,7 @@ class StartRead:
     norms: asyncio.Task[tuple[float, ...]]
 
 
-class Starting:
+class ModelStart:
     """The start of one job without parameters."""
 
     def __init__(self, source: Source, submit: Callable[[StartRead], None]) -> None:

@@ -10,18 +10,18 @@ from pathlib import Path
 import fsspec
 import pytest
 from builders.snapshots import a_model, save_snapshot
-from diloco.export.listing import Listed, State, list_snapshots
+from diloco.export.listing import SnapshotEntry, State, list_snapshots
 from diloco.export.listing_stream import ListingReader, send_listing
 from diloco.export.places import ExportError
 from diloco.syncer.snapshots.remote import RemoteSnapshots
 from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE
 
 
-def listed(where: Path | str, *, job: str = "", check: bool = False) -> list[Listed]:
+def listed(where: Path | str, *, job: str = "", check: bool = False) -> list[SnapshotEntry]:
     return list(list_snapshots(str(where), job=job, check=check))
 
 
-def names(found: list[Listed]) -> list[str]:
+def names(found: list[SnapshotEntry]) -> list[str]:
     return [one.snapshot for one in found]
 
 
