@@ -409,7 +409,10 @@ class Coordinator:
         step = self._members.outer_step_seconds if self._clock.overdue else self._members.step_seconds
 
         def deadline(unit: str) -> float:
-            return self._members[unit].answer_deadline(exchange.launched_at)
+            member = self._members[unit]
+            if self._t == self._last:
+                return member.last_answer_deadline(exchange.launched_at)
+            return member.answer_deadline(exchange.launched_at)
 
         return exchange.closes_at(now, deadline, self.training.overlap_steps * step, self.training.grace.max_steps * step)
 

@@ -139,10 +139,17 @@ class Member:
     def answer_deadline(self, launched_at: float) -> float:
         """Return until when to wait for an answer to a pull of `launched_at` where the quorum depends on it. Not at all after a missed
         pull."""
-        if self.missed:
-            return launched_at
-        expected = FIRST_ANSWER_SECONDS if self.answer.value is None else ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
-        return min(launched_at + expected, self.silent_at)
+        return launched_at if self.missed else min(launched_at + self._expected_answer(), self.silent_at)
+
+    def last_answer_deadline(self, launched_at: float) -> float:
+        """Return until when to wait for an answer at the end of the job where the quorum depends on it. No later exchange makes up for
+        one that is closed without answers, so one more pause of a shared machine is allowed for, also after a missed pull."""
+        return min(launched_at + max(SILENT_SECONDS, self._expected_answer()), self.lost_at)
+
+    def _expected_answer(self) -> float:
+        if self.answer.value is None:
+            return FIRST_ANSWER_SECONDS
+        return ANSWER_TIMEOUT_FACTOR * max(self.answer.value, self.step_seconds)
 
 
 class Members:

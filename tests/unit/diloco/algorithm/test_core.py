@@ -549,6 +549,35 @@ def test_unit_that_answers_in_time_again_is_waited_for_again() -> None:
     assert merge_of(core.advance(now + 1.5)).units == ("a", "b")
 
 
+def at_the_last_step_with_a_pull_of_a(*, missed: bool) -> tuple[InlineCore, Pull]:
+    """A job of three outer steps, whose last pull is of 10.0 s. Its unit has answered the first pull in 0.1 s; `missed`: not the second,
+    which closed 1 s later."""
+    core = a_seeded_core(a_job(steps=3, sync_interval=2, fragments=2, overlap_steps=0), units=["a"])
+    core.push("a", a_push(core, pull_of(step_all(core, 1.0, seconds=0.01))), 1.1)
+    core.advance(1.1)
+    second = pull_of(step_all(core, 2.0, seconds=0.01))
+    if not missed:
+        core.push("a", a_push(core, second), 2.1)
+    core.advance(3.0)
+    return core, pull_of(step_all(core, 10.0, seconds=0.01))
+
+
+@pytest.mark.parametrize("missed", [False, True], ids=["answered before", "missed the pull before"])
+def test_at_the_end_an_answer_may_take_as_long_as_a_pause_of_a_shared_machine(missed: bool) -> None:
+    core, pull = at_the_last_step_with_a_pull_of_a(missed=missed)
+    assert (core.t, core.done) == (3, False)
+    assert core.advance(10.9) == [], "SILENT_SECONDS, not twice its average of 0.1 s"
+    core.push("a", a_push(core, pull), 10.9)
+    assert merge_of(core.advance(10.9)).t == 3
+    assert core.done
+
+
+def test_at_the_end_a_unit_that_never_answers_holds_the_job_for_no_longer_than_such_a_pause() -> None:
+    core, _ = at_the_last_step_with_a_pull_of_a(missed=False)
+    assert core.wake_at(10.0) == pytest.approx(11.0)
+    assert [type(effect) for effect in core.advance(11.0)] == [Skipped, Finish]
+
+
 # --- construction -----------------------------------------------------------------------------------------------------
 
 

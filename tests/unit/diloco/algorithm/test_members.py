@@ -29,6 +29,20 @@ def test_a_declared_pause_is_no_silence_where_the_quorum_depends_on_an_answer() 
     assert member.silent_at == 123.0
 
 
+def test_the_last_answers_may_take_as_long_as_a_pause_of_a_shared_machine_however_fast_those_before_were() -> None:
+    member = a_member(heard=100.0, seconds=0.01)
+    assert member.last_answer_deadline(100.0) == 130.0, "as for any first answer"
+    member.answer.add(0.02)
+    assert member.answer_deadline(100.0) == 100.04
+    assert member.last_answer_deadline(100.0) == 101.0
+    member.missed = True
+    assert (member.answer_deadline(100.0), member.last_answer_deadline(100.0)) == (100.0, 101.0)
+
+
+def test_a_lost_unit_is_not_waited_for_at_the_end() -> None:
+    assert a_member(heard=100.0).last_answer_deadline(155.0) == 160.0
+
+
 def test_a_unit_in_a_declared_pause_is_expected_after_it() -> None:
     member = a_member(heard=100.0, seconds=10.0)
     assert member.expected_at == 110.0
