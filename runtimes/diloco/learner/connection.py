@@ -383,6 +383,7 @@ class Connection:
         if welcome.acknowledges:
             outbox.acknowledges()
         outbox.clock(welcome.t)
+        outbox.ends_at(welcome.steps)
         self._inbox.put(Welcomed(self._generation, welcome.t, welcome.steps, welcome.seed_wanted, asked, self._epoch))
 
     def _push(self, outbox: Outbox, header: Chunk, staged: Staged) -> None:

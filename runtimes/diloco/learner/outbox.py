@@ -65,8 +65,8 @@ class Outbox:
         now: Callable[[], float] = time.monotonic,
         alive: Callable[[], Alive] | None = None,
     ) -> None:
-        """Begin with `overlap_steps`: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes wait
-        at most, beside the one under way. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending
+        """Begin with `overlap_steps`: tau. The syncer takes outer step t + tau + 1 once the exchange of step t is over. So many pushes are
+        kept at most beside one more. `now`: seconds on a clock that never goes back. `alive`: how things are, asked on the sending
         thread and not for long; None: the syncer is told nothing of it."""
         self._changed = threading.Condition()
         self._overlap_steps = overlap_steps
@@ -135,8 +135,10 @@ class Outbox:
                     transfer.over = True
             self._times.added(header.t)
             self._ordered.append(_Transfer(chunks, push=header, ended=ended))
+            # Exchanges of tau + 1 outer steps are open at once. A push under way is one of theirs, or else it will be over soon.
+            most = self._overlap_steps + (self._sending is None or not self._overlap_steps)
             waiting = sorted((transfer for transfer in self._ordered if transfer.push is not None), key=_outer_step)
-            for transfer in waiting[: max(0, len(waiting) - max(1, self._overlap_steps))]:
+            for transfer in waiting[: max(0, len(waiting) - most)]:
                 transfer.over = True
             self._drop_what_is_over()
             self._changed.notify_all()
@@ -194,6 +196,11 @@ class Outbox:
             self._clock = max(self._clock, t)
             self._times.clock(t)
             self._drop_what_is_over()
+
+    def ends_at(self, t: int) -> None:
+        """Note that outer step `t` is the job's last one."""
+        with self._changed:
+            self._times.ends_at(t)
 
     def merged(self, fragment: int, t: int) -> None:
         """Note that version `t` of the fragment has come: its exchanges up to `t` are over."""

@@ -39,6 +39,12 @@ class PushTimes:
         self._answers: deque[float] = deque(maxlen=REMEMBERED + 1)
         """When answers were ready to be sent."""
         self._skipped = False
+        self._last: int | None = None
+        """The job's last outer step, once it is known."""
+
+    def ends_at(self, t: int) -> None:
+        """Note that outer step `t` is the job's last one."""
+        self._last = t
 
     def added(self, t: int) -> None:
         """Note that the answer to the pull of outer step `t` is ready to be sent."""
@@ -63,7 +69,9 @@ class PushTimes:
 
     def worth_sending(self, t: int) -> bool:
         """Return whether to begin the push of outer step `t` now. False: wait for the next answer. No is followed by yes, as times
-        change."""
+        change; and at the end of the job the syncer waits for what is under way, and no next answer comes."""
+        if self._last is not None and t + self._overlap_steps >= self._last:
+            return True
         waited = self._now() - self._added.get(t, self._now())
         self._skipped = not self._skipped and self._is_better_left(waited)
         return not self._skipped

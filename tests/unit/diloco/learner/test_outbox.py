@@ -142,6 +142,12 @@ def test_the_newest_push_is_first_and_no_more_than_the_overlap_wait(outbox: Outb
     assert rest(outbox) == ["push 0@1", "push 4@4", "push 3@3"]
 
 
+def test_before_one_is_under_way_a_push_waits_for_each_exchange_that_can_be_open(outbox: Outbox) -> None:
+    for t in range(1, TAU + 3):
+        push(outbox, t, t, chunks=1)
+    assert rest(outbox) == ["hello", *(f"push {t}@{t}" for t in range(TAU + 2, 1, -1))], "the newest TAU + 1"
+
+
 def test_without_overlap_one_push_waits(clock: Clock) -> None:
     outbox = Outbox(FromLearner(hello=Hello()), 0, clock)
     push(outbox, 0, 1, chunks=1)
@@ -287,6 +293,14 @@ def test_a_push_that_cannot_arrive_in_time_any_more_is_left_out_once(outbox: Out
     push(outbox, 3, 4, chunks=1)
     clock.now = 5.0
     assert take(outbox) == ["push 3@4"]
+
+
+def test_at_the_end_of_the_job_no_push_is_left_out(outbox: Outbox, clock: Clock) -> None:
+    """The next answer, for which a push is left out, does not come."""
+    outbox.ends_at(3 + TAU)
+    a_push_waits_on_a_link_of_two_seconds(outbox, clock)
+    clock.now = 3.5
+    assert take(outbox) == ["push 2@3"]
 
 
 def test_a_push_that_can_still_arrive_in_time_is_sent(outbox: Outbox, clock: Clock) -> None:
