@@ -1,4 +1,7 @@
-"""Imports of parts of a package without the rest of it, for commands that people and scripts start often."""
+"""Imports of parts of a package without the rest of it, for commands that people and scripts start often.
+
+See docs/decisions/0265-small-parts-that-stay.md.
+"""
 
 from __future__ import annotations
 
