@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,17 +64,25 @@ def on_cluster(target: Target, work: Callable[[RestClient, str], Awaitable[None]
             await work(client, target.namespace or config.namespace or DEFAULT_NAMESPACE)
 
     try:
-        asyncio.run(connected())
+        with cluster_errors(config.source):
+            asyncio.run(connected())
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None
+
+
+@contextlib.contextmanager
+def cluster_errors(source: str) -> Iterator[None]:
+    """Raise `CommandError` for the errors of a cluster and its configuration, which came from `source`."""
+    try:
+        yield
     except ConfigError as error:
         raise CommandError(str(error)) from error
     except Forbidden as error:
         raise CommandError(f"not allowed: {error.message}") from error
     except Unavailable as error:
-        raise CommandError(f"the API server of {config.source} cannot be reached: {error.message}") from error
+        raise CommandError(f"the API server of {source} cannot be reached: {error.message}") from error
     except ApiError as error:
         raise CommandError(error.message) from error
-    except KeyboardInterrupt:
-        raise SystemExit(EXIT_INTERRUPTED) from None
 
 
 def no_such_resource() -> CommandError:

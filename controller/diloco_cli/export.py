@@ -68,6 +68,11 @@ def one_choice(step: int | None, snapshot: str) -> None:
 
 def export_from(source: str, job: str, output: Path, step: int | None, snapshot: str, dtype: DType) -> None:
     """Write the file and say what it is. Raises ExportError."""
+    click.echo(summary(*write_model(source, job, output, step, snapshot, dtype), dtype))
+
+
+def write_model(source: str, job: str, output: Path, step: int | None, snapshot: str, dtype: DType) -> tuple[TargetFile, Announcement]:
+    """Return the written file, and what it holds. Raises ExportError."""
     with open_model(source, job=job, step=step, name=snapshot, dtype=dtype) as model:
         about = announcement(model)
         click.echo(f"reading {about.snapshot}", err=True)
@@ -76,7 +81,7 @@ def export_from(source: str, job: str, output: Path, step: int | None, snapshot:
                 target.write(piece)
                 advance(len(piece))
             target.commit()
-    click.echo(summary(target, about, dtype))
+    return target, about
 
 
 def target_path(output: Path) -> Path:

@@ -27,7 +27,7 @@ FILES = {
     "jax": ROOT / "runtimes" / "jax.Dockerfile",
 }
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NOT_IN_IMAGES = ["diloco_local", "diloco_cli"]
+NOT_IN_IMAGES = ["diloco_local", "diloco_cli", "diloco_client"]
 PINNED = re.compile(r"[a-z0-9./-]+:[a-z0-9.-]*\d+\.\d+\.\d+[a-z0-9.-]*(@sha256:[0-9a-f]{64})?")
 
 

@@ -100,7 +100,7 @@ def test_wheels_say_what_they_need_and_hold_their_own_packages_alone(wheels: Pat
             (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
             said = Parser().parsestr(wheel.read(metadata).decode())
             tops = {name.split("/")[0] for name in wheel.namelist()}
-        packages = {"diloco_operator", "diloco_local", "diloco_cli"} if path == operator else {"diloco"}
+        packages = {"diloco_operator", "diloco_local", "diloco_cli", "diloco_client"} if path == operator else {"diloco"}
         assert tops == {*packages, metadata.split("/")[0]}
         assert said["License-File"] == "LICENSE"
         needs = said.get_all("Requires-Dist", [])

@@ -11,12 +11,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["runtimes/diloco", "controller/diloco_operator", "controller/diloco_local", "controller/diloco_cli"])
+@pytest.mark.parametrize(
+    "package",
+    ["runtimes/diloco", "controller/diloco_operator", "controller/diloco_local", "controller/diloco_cli", "controller/diloco_client"],
+)
 def test_no_signature_has_the_environment_as_a_default(package: str) -> None:
     """`help(diloco.torch.join)` printed all of it, secrets included; notebooks do so on Shift-Tab."""
     found = []
     files = sorted((ROOT / package).rglob("*.py"))
-    assert len(files) > 50
+    assert files
     for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):

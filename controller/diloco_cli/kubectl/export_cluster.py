@@ -44,13 +44,20 @@ class Wanted:
 async def export_job(client: RestClient, namespace: str, wanted: Wanted) -> str:
     """Write the file from the claim, and say so. If there is no claim: the URI of the copies of its snapshots, from which the caller can
     export. Raises CommandError, ExportError, ApiError."""
+    written = await fetch_model(client, namespace, wanted)
+    if isinstance(written, str):
+        return written
+    click.echo(summary(*written, wanted.dtype))
+    return ""
+
+
+async def fetch_model(client: RestClient, namespace: str, wanted: Wanted) -> tuple[TargetFile, Announcement] | str:
+    """Return the written file, and what it holds; or the URI, as `export_job` does."""
     request = await claim_pod(client, namespace, ClaimRequest(wanted.job, wanted.claim, wanted.image, wanted.seconds))
     if isinstance(request, str):
         return request
     async with running_pod(client, request, lambda text: click.echo(text, err=True)) as pod:
-        target, about = await _receive(client, request, pod, wanted)
-    click.echo(summary(target, about, wanted.dtype))
-    return ""
+        return await _receive(client, request, pod, wanted)
 
 
 class _Receiver:

@@ -54,10 +54,17 @@ def _listed(names: list[str]) -> str:
 
 
 async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[JobView]:
+    """Yield what a job shows, as `follow_object` does."""
+    async with contextlib.aclosing(follow_object(client, namespace, name)) as objects:  # type: ignore[type-var]
+        async for obj in objects:
+            yield JobView.of(obj)
+
+
+async def follow_object(client: Client, namespace: str, name: str) -> AsyncIterator[Obj]:
     """Yield the job now, and again after every change. It survives restarts of the API server. Raises `CommandError` when the job is
     deleted."""
     obj = await find_job(client, namespace, name)
-    yield JobView.of(obj)
+    yield obj
     uid, version = obj["metadata"]["uid"], obj["metadata"]["resourceVersion"]
     deleted = CommandError(f'job "{name}" was deleted')
     while True:
@@ -71,7 +78,7 @@ async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[Job
                     if event.type is EventType.DELETED:
                         raise deleted
                     if event.type is not EventType.BOOKMARK:
-                        yield JobView.of(event.object)
+                        yield event.object
         except (Gone, Unavailable):
             await asyncio.sleep(_RETRY_SECONDS)
             try:
@@ -83,7 +90,7 @@ async def follow(client: Client, namespace: str, name: str) -> AsyncIterator[Job
             if obj["metadata"]["uid"] != uid:
                 raise deleted from None
             version = obj["metadata"]["resourceVersion"]
-            yield JobView.of(obj)
+            yield obj
 
 
 async def wait_until(client: Client, namespace: str, name: str, holds: Callable[[JobView], bool], *, seconds: float) -> JobView | None:

@@ -12,12 +12,13 @@ from typing import NamedTuple, Protocol
 
 from diloco_operator.api.names import LEARNER_CONTAINER, SYNCER_CONTAINER, syncer_pod_name
 from diloco_operator.api.status import UnitStatus
-from diloco_operator.kube.client import ApiError, BadRequest, LogRequest, NotFound
+from diloco_operator.kube.client import ApiError, BadRequest, Client, LogRequest, NotFound
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.kubectl.drain import describe
-from diloco_cli.kubectl.unit_pods import UnitPod
+from diloco_cli.kubectl.jobs import find_job, unit_of
+from diloco_cli.kubectl.unit_pods import UnitPod, unit_pods
 from diloco_cli.status_text import headline
 from diloco_cli.view_model import JobView
 
@@ -106,6 +107,18 @@ def unit_logs(
     return UnitLogs(sources, note)
 
 
+async def logs_of(client: Client, namespace: str, job: str, unit: str, *, host: int | None, previous: bool, container: str) -> UnitLogs:
+    """Choose the logs of a unit, or of the syncer if `unit` is `SYNCER`. Raises `CommandError` that says what exists."""
+    view = JobView.of(await find_job(client, namespace, job))
+    if unit == SYNCER:
+        return UnitLogs([syncer_source(view, container, previous=previous)])
+    pods = await unit_pods(client, namespace, job, unit)
+    record = next((each for each in view.status.units if each.name == unit), None)
+    if not pods:
+        unit_of(view, unit)  # a wrong name gets another message than a unit without pods
+    return unit_logs(unit, record, pods, host=host, previous=previous, container=container)
+
+
 _ELSEWHERE = "Only pods that ended by themselves stay; other logs are where your cluster collects logs"
 
 
@@ -137,15 +150,21 @@ async def show_logs(client: PodLogs, namespace: str, sources: Sequence[Source], 
 
 
 async def _show(client: PodLogs, namespace: str, source: Source, write: Write, *, follow: bool, tail: int | None) -> None:
+    async for piece in log_pieces(client, namespace, source, follow=follow, tail=tail):
+        write(piece)
+
+
+async def log_pieces(client: PodLogs, namespace: str, source: Source, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+    """Yield a log as it comes: whole lines where they have a prefix. Raises `CommandError` that says why there is none."""
     lines = LineSplitter()
     prefix = source.prefix.encode()
     try:
         async for piece in client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail)):
             if not prefix:
-                write(piece)
+                yield piece
                 continue
             for line in lines.feed(piece):
-                write(prefix + line + b"\n")
+                yield prefix + line + b"\n"
     except NotFound as error:
         if error.message.startswith("nodes "):
             raise CommandError(f"the node of pod {source.pod} is gone, and the log with it: {error.message}") from error
@@ -158,4 +177,4 @@ async def _show(client: PodLogs, namespace: str, source: Source, write: Write, *
         # The API server asks the node's kubelet, and answers this if the kubelet does not.
         raise CommandError(f"the node of pod {source.pod} does not give its log: {error.message}") from error
     if lines.rest:
-        write(prefix + lines.rest + b"\n")
+        yield prefix + lines.rest + b"\n"

@@ -17,11 +17,10 @@ from diloco_operator.program.duration import Duration
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.curve import Paper
 from diloco_cli.kubectl.drain import drain as drain_unit
-from diloco_cli.kubectl.jobs import find_job, list_jobs, unit_of
-from diloco_cli.kubectl.logs import SYNCER, UnitLogs, show_logs, syncer_source, unit_logs
+from diloco_cli.kubectl.jobs import find_job, list_jobs
+from diloco_cli.kubectl.logs import SYNCER, logs_of, show_logs
 from diloco_cli.kubectl.retry import retry_job, wait_retried
 from diloco_cli.kubectl.suspension import set_suspend, wait_suspended, wait_training
-from diloco_cli.kubectl.unit_pods import unit_pods
 from diloco_cli.status_text import as_json, status_text, units_lines
 from diloco_cli.view_model import JobView
 
@@ -152,15 +151,7 @@ def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, pr
         raise click.UsageError("the syncer has no hosts: leave out --host")
 
     async def work(client: RestClient, namespace: str) -> None:
-        view = JobView.of(await find_job(client, namespace, job))
-        if unit == SYNCER:
-            wanted = UnitLogs([syncer_source(view, container, previous=previous)])
-        else:
-            pods = await unit_pods(client, namespace, job, unit)
-            record = next((each for each in view.status.units if each.name == unit), None)
-            if not pods:
-                unit_of(view, unit)  # a wrong name gets another message than a unit without pods
-            wanted = unit_logs(unit, record, pods, host=host, previous=previous, container=container)
+        wanted = await logs_of(client, namespace, job, unit, host=host, previous=previous, container=container)
         if wanted.note:
             click.echo(wanted.note, err=True)
         await show_logs(client, namespace, wanted.sources, _write, follow=follow, tail=tail)

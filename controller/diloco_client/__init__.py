@@ -1,0 +1,38 @@
+"""Run DiLoCoJobs from Python: `Client.connect()` creates, awaits, reads, suspends and exports jobs of a cluster.
+
+    from diloco_client import Client
+
+    with Client.connect(namespace="research") as client:
+        client.create("job.yaml")
+        job = client.wait("lm", "Complete", seconds=86_400, progress=True)
+        client.export("lm", "lm.safetensors")
+
+The types of a job are those of the API: `DiLoCoJob`, its `Spec` and its `Status`.
+
+See docs/decisions/0267-python-client.md.
+"""
+
+from diloco.contract import Training
+from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.job import DiLoCoJob, ObjectMeta
+from diloco_operator.api.spec import Learners, Pool, Spec
+from diloco_operator.api.status import Condition, Status, UnitStatus
+
+from diloco_client.client import Client, ClientError, Exported, JobFailed
+
+__all__ = [
+    "Client",
+    "ClientError",
+    "Condition",
+    "ConditionType",
+    "DiLoCoJob",
+    "Exported",
+    "JobFailed",
+    "Learners",
+    "ObjectMeta",
+    "Pool",
+    "Spec",
+    "Status",
+    "Training",
+    "UnitStatus",
+]

@@ -1,0 +1,322 @@
+"""The client of a cluster's jobs.
+
+See docs/decisions/0267-python-client.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from diloco.export.model_file import DType
+from diloco.export.places import ExportError
+from diloco_cli.cluster import DEFAULT_NAMESPACE, CommandError, cluster_errors, no_such_resource
+from diloco_cli.export import write_model
+from diloco_cli.kubectl.export_cluster import Wanted, fetch_model
+from diloco_cli.kubectl.jobs import find_job, follow_object, list_jobs
+from diloco_cli.kubectl.logs import SYNCER, Source, log_pieces, logs_of
+from diloco_cli.kubectl.suspension import set_suspend
+from diloco_cli.manifests import Manifest, ManifestError, load_manifests, validate_jobs
+from diloco_cli.view_model import JobView
+from diloco_operator.api.conditions import TERMINAL, ConditionType
+from diloco_operator.api.job import DiLoCoJob, InvalidJob, dump, load
+from diloco_operator.api.names import DILOCO_JOBS, MANAGER
+from diloco_operator.api.status import ConditionStatus
+from diloco_operator.kube.client import NotFound, Obj
+from diloco_operator.kube.rest import RestClient, load_config
+from diloco_operator.kube.rest.line_splitter import LineSplitter
+from diloco_operator.timeouts import EXPORT
+
+from diloco_client.loop import LoopThread
+from diloco_client.progress import ProgressLine
+
+_AGENT = "diloco-client"
+_GIVEN = "the job"
+"""How errors name a job that came from no file."""
+_LINES_AHEAD = 1000
+"""So many lines of logs are read before the caller takes them."""
+
+
+class ClientError(Exception):
+    """What is wrong, where, and what to do."""
+
+
+class JobFailed(ClientError):
+    """A job that was waited for failed. `job` is how it ended."""
+
+    def __init__(self, job: DiLoCoJob) -> None:
+        self.job = job
+        condition = job.condition(ConditionType.FAILED)
+        why = f"{condition.reason}: {condition.message}" if condition else "its condition Failed is True"
+        super().__init__(f'job "{job.metadata.name}" failed: {why}')
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A model that was written to a file."""
+
+    path: Path
+    bytes: int
+    sha256: str
+    outer_step: int
+    parameters: int
+    tensors: int
+
+
+class Client:
+    """The jobs of one namespace. Its methods wait for their result, in a notebook too, and raise `ClientError`. Made by `connect`, and a
+    context manager."""
+
+    def __init__(self, loop: LoopThread, connection: contextlib.AsyncExitStack, api: RestClient, namespace: str, source: str) -> None:
+        self.namespace = namespace
+        self._loop = loop
+        self._connection = connection
+        self._api = api
+        self._source = source
+
+    @classmethod
+    def connect(cls, *, namespace: str = "", context: str = "", kubeconfig: str = "") -> Self:
+        """Connect as kubectl does: with $KUBECONFIG or ~/.kube/config, in a pod with its service account. "" means the default of each.
+        Raises ClientError without usable credentials; the first method reaches the server."""
+        with _errors(kubeconfig or "the cluster"):
+            config = load_config(kubeconfig, context)
+            loop = LoopThread(_AGENT)
+            connection = contextlib.AsyncExitStack()
+            try:
+                api = loop.run(connection.enter_async_context(RestClient.connect(config, user_agent=_AGENT)))
+            except BaseException:
+                loop.close()
+                raise
+        return cls(loop, connection, api, namespace or config.namespace or DEFAULT_NAMESPACE, config.source)
+
+    def close(self) -> None:
+        """End the connections. May be repeated."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.run(self._connection.aclose())
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+    def create(self, job: DiLoCoJob | Mapping[str, Any] | str | Path) -> DiLoCoJob:
+        """Create a job: in its typed form, as an object, or the one in a YAML file. It is checked as `diloco validate` does, and belongs to
+        the client's namespace unless it names another."""
+        with _errors(self._source):
+            [manifest] = validate_jobs([self._manifest(job)])
+            return load(self._loop.run(self._create(manifest.obj)))
+
+    async def _create(self, obj: Obj) -> Obj:
+        try:
+            return await self._api.create(DILOCO_JOBS, obj, field_manager=_AGENT)
+        except NotFound as error:
+            raise no_such_resource() from error
+
+    def _manifest(self, job: DiLoCoJob | Mapping[str, Any] | str | Path) -> Manifest:
+        if isinstance(job, str | Path):
+            found = load_manifests([job])
+            if len(found) != 1:
+                raise ClientError(f"{job} has {len(found)} jobs; create takes one: give them one by one, as objects")
+            return Manifest(self._placed(found[0].obj), found[0].file, found[0].document, found[0].lines)
+        return Manifest(self._placed(_object(job) if isinstance(job, DiLoCoJob) else dict(job)), _GIVEN, 0)
+
+    def _placed(self, obj: Obj) -> Obj:
+        """Return the object in the client's namespace, unless it names one."""
+        metadata = obj.get("metadata")
+        if not isinstance(metadata, Mapping):
+            return obj
+        return {**obj, "metadata": {**metadata, "namespace": metadata.get("namespace") or self.namespace}}
+
+    def get(self, name: str) -> DiLoCoJob:
+        """Return a job with its status."""
+        with _errors(self._source):
+            return load(self._loop.run(find_job(self._api, self.namespace, name)))
+
+    def list(self) -> list[DiLoCoJob]:
+        """Return all jobs of the namespace, sorted by name."""
+        with _errors(self._source):
+            return [load(obj) for obj in self._loop.run(list_jobs(self._api, self.namespace))]
+
+    def wait(
+        self, name: str, condition: str = ConditionType.COMPLETE, *, seconds: float | None = None, progress: bool = False
+    ) -> DiLoCoJob:
+        """Return the job as soon as its condition is True: Accepted, Placed, Training, Degraded, Suspended, Complete or Failed.
+
+        `seconds`: raise TimeoutError after so many; None: wait without end. `progress`: one line on standard output says how it goes,
+        and is written anew with each change. Raises JobFailed if the job fails, and ClientError if it completes or is deleted, before.
+        """
+        wanted = _condition(condition)
+        with _errors(self._source), ProgressLine() if progress else contextlib.nullcontext() as line:
+            return load(self._loop.run(self._wait(name, wanted, seconds, line)))
+
+    async def _wait(self, name: str, wanted: ConditionType, seconds: float | None, line: ProgressLine | None) -> Obj:
+        last: Obj = {}
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                contextlib.aclosing(follow_object(self._api, self.namespace, name)) as objects,  # type: ignore[type-var]
+            ):
+                async for last in objects:
+                    if line is not None:
+                        line.show(JobView.of(last))
+                    if _is_reached(load(last), wanted):
+                        return last
+        except TimeoutError as error:
+            how = JobView.of(last).missing_condition() if last else "the API server has not answered"
+            raise TimeoutError(f'job "{name}" is not {wanted} after {seconds:g} s: {how}') from error
+        raise AssertionError("following a job does not end by itself")
+
+    def suspend(self, name: str) -> DiLoCoJob:
+        """Set spec.suspend: learners end, their state is kept. `wait(name, "Suspended")` waits for the end of the last pod."""
+        return self._set_suspend(name, suspend=True)
+
+    def resume(self, name: str) -> DiLoCoJob:
+        """Clear spec.suspend: the job goes on where it stopped."""
+        return self._set_suspend(name, suspend=False)
+
+    def _set_suspend(self, name: str, *, suspend: bool) -> DiLoCoJob:
+        with _errors(self._source):
+            self._loop.run(set_suspend(self._api, self.namespace, name, lambda _text: None, suspend=suspend))
+        return self.get(name)
+
+    def delete(self, name: str) -> None:
+        """Delete a job with its pods. `spec.syncer.storage` says whether its snapshots stay."""
+        with _errors(self._source):
+            self._loop.run(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
+        found = await find_job(self._api, self.namespace, name)
+        await self._api.delete(DILOCO_JOBS, self.namespace, name, uid=found["metadata"]["uid"])
+
+    # --- what it wrote ------------------------------------------------------------------------------------------------
+    def logs(
+        self,
+        name: str,
+        unit: str = SYNCER,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        previous: bool = False,
+        host: int | None = None,
+    ) -> Iterator[str]:
+        """Yield the lines of the log of a unit's newest attempt, by default of the syncer. `follow`: also those to come, until the pod
+        ends. `tail`: only so many at first. `previous`: of the attempt before. Lines of a unit of several hosts begin with `[host N]`."""
+        with _errors(self._source):
+            chosen = self._loop.run(logs_of(self._api, self.namespace, name, unit, host=host, previous=previous, container=""))
+            yield from self._loop.each((self._lines_as_they_come if follow else self._lines)(chosen.sources, tail))
+
+    async def _lines(self, sources: Sequence[Source], tail: int | None) -> AsyncIterator[str]:
+        for source in sources:
+            async for line in self._lines_of(source, tail, follow=False):
+                yield line
+
+    async def _lines_as_they_come(self, sources: Sequence[Source], tail: int | None) -> AsyncIterator[str]:
+        queue: asyncio.Queue[str | None] = asyncio.Queue(_LINES_AHEAD)
+
+        async def read(source: Source) -> None:
+            async for line in self._lines_of(source, tail, follow=True):
+                await queue.put(line)
+
+        async def read_all() -> None:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for source in sources:
+                        group.create_task(read(source))
+            except* CommandError as errors:
+                raise errors.exceptions[0] from None
+            finally:
+                await queue.put(None)
+
+        reading = asyncio.create_task(read_all())
+        try:
+            while (line := await queue.get()) is not None:
+                yield line
+            await reading
+        finally:
+            reading.cancel()
+
+    async def _lines_of(self, source: Source, tail: int | None, *, follow: bool) -> AsyncIterator[str]:
+        lines = LineSplitter()
+        async for piece in log_pieces(self._api, self.namespace, source, follow=follow, tail=tail):
+            for line in lines.feed(piece):
+                yield line.decode(errors="replace")
+        if lines.rest:
+            yield lines.rest.decode(errors="replace")
+
+    def export(
+        self,
+        name: str,
+        output: str | Path,
+        *,
+        step: int | None = None,
+        snapshot: str = "",
+        dtype: DType = "float32",
+        image: str = "",
+        seconds: float = EXPORT.whole,
+    ) -> Exported:
+        """Write the model of a job's newest snapshot, or of the one of an outer step or a name, as one safetensors file; of a folder:
+        model.safetensors in it. A pod reads the claim of the syncer, as for `kubectl diloco export`."""
+        wanted = Wanted(name, "", Path(output), step, dtype, image, seconds, snapshot)
+        with _errors(self._source):
+            written = self._loop.run(fetch_model(self._api, self.namespace, wanted))
+            if isinstance(written, str):
+                written = write_model(written, "", wanted.output, step, snapshot, dtype)
+        target, about = written
+        return Exported(target.path, target.bytes, target.sha256, about.step, about.parameters, about.tensors)
+
+
+def _object(job: DiLoCoJob) -> Obj:
+    """Return what to create: without status, and without what the API server fills in."""
+    obj = dump(job)
+    del obj["status"]
+    obj["metadata"] = {
+        key: value for key, value in obj["metadata"].items() if value and key not in ("uid", "resourceVersion", "generation")
+    }
+    return obj
+
+
+def _condition(name: str) -> ConditionType:
+    try:
+        return ConditionType(name)
+    except ValueError as error:
+        raise ClientError(f'there is no condition "{name}"; a job has {", ".join(ConditionType)}') from error
+
+
+def _is_reached(job: DiLoCoJob, wanted: ConditionType) -> bool:
+    """Return whether the condition is True, also for the spec as it is now. Raises JobFailed or ClientError if it cannot become so."""
+    true = {
+        condition.type
+        for condition in job.status.conditions
+        if condition.status is ConditionStatus.TRUE and (condition.observed_generation or 0) >= job.metadata.generation
+    }
+    if wanted in true:
+        return True
+    if ConditionType.FAILED in true:
+        raise JobFailed(job)
+    if over := [each for each in TERMINAL if each in true]:
+        raise ClientError(f'job "{job.metadata.name}" is {over[0]}, so {wanted} will not become True')
+    if job.spec.managed_by != MANAGER:
+        raise ClientError(f'spec.managedBy of job "{job.metadata.name}" is {job.spec.managed_by}: this operator does not act on it')
+    return False
+
+
+@contextlib.contextmanager
+def _errors(source: str) -> Iterator[None]:
+    """Raise `ClientError` for the errors of commands, clusters, manifests and exports."""
+    try:
+        with cluster_errors(source):
+            yield
+    except CommandError as error:
+        raise ClientError(error.message) from error
+    except ManifestError as error:
+        raise ClientError("\n".join(map(str, error.problems))) from error
+    except (InvalidJob, ExportError) as error:
+        raise ClientError(str(error)) from error

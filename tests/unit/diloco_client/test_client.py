@@ -1,0 +1,101 @@
+"""What the Python client refuses, and how it waits, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from builders.jobs import a_manifest
+from builders.statuses import a_state
+from diloco_cli.view_model import JobView
+from diloco_client import Client, ClientError
+from diloco_client.loop import LoopThread
+from diloco_client.progress import ProgressLine
+
+NOWHERE = """
+apiVersion: v1
+kind: Config
+current-context: nowhere
+contexts: [{name: nowhere, context: {cluster: nowhere, user: me, namespace: research}}]
+clusters: [{name: nowhere, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: me, user: {token: none}}]
+"""
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> str:
+    """A kubeconfig with a server that does not answer."""
+    file = tmp_path / "config"
+    file.write_text(NOWHERE)
+    return str(file)
+
+
+def test_a_kubeconfig_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ClientError, match="none"):
+        Client.connect(kubeconfig=str(tmp_path / "none"))
+
+
+def test_the_namespace_is_that_of_the_context_and_an_unreachable_server_is_told(nowhere: str) -> None:
+    with Client.connect(kubeconfig=nowhere) as client:
+        assert client.namespace == "research"
+        with pytest.raises(ClientError, match="cannot be reached"):
+            client.list()
+    client.close()
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        client.list()
+
+
+def test_a_job_is_checked_before_it_is_sent(nowhere: str, tmp_path: Path) -> None:
+    wrong = a_manifest()
+    wrong["spec"]["training"]["stepz"] = 3
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("")
+    with Client.connect(kubeconfig=nowhere) as client:
+        with pytest.raises(ClientError, match=r"spec\.training\.stepz"):
+            client.create(wrong)
+        with pytest.raises(ClientError, match=r"empty\.yaml: contains no object"):
+            client.create(empty)
+        with pytest.raises(ClientError, match='there is no condition "Done"; a job has Accepted, '):
+            client.wait("lm", "Done")
+
+
+def test_the_client_works_where_an_event_loop_runs_as_in_a_notebook(nowhere: str) -> None:
+    async def cell() -> None:
+        with Client.connect(kubeconfig=nowhere) as client, pytest.raises(ClientError, match="cannot be reached"):
+            client.get("lm")
+
+    asyncio.run(cell())
+
+
+def test_a_reader_that_stops_early_ends_the_source() -> None:
+    ended: list[bool] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            for number in range(10):
+                yield number
+        finally:
+            ended.append(True)
+
+    loop = LoopThread("test")
+    found = loop.each(numbers())
+    assert (next(found), next(found), ended) == (0, 1, [])
+    found.close()  # type: ignore[attr-defined]
+    assert ended == [True]
+    assert list(loop.each(numbers())) == list(range(10))
+    loop.close()
+
+
+def test_a_line_of_progress_covers_the_one_before() -> None:
+    out = io.StringIO()
+    job = a_manifest() | {"metadata": {"name": "bytes-lm", "namespace": "team"}}
+    with ProgressLine(out) as line:
+        line.show(JobView.of(job | {"status": a_state({"Placed": "False"})}))
+        first = out.getvalue()
+        line.show(JobView.of(job))
+    assert first.startswith("\rbytes-lm: ")
+    assert out.getvalue().endswith("\n")
+    assert len(out.getvalue().rsplit("\r", 1)[1]) >= len(first) - 1
