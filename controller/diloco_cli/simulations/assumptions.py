@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import click
 from click.core import ParameterSource
-from diloco.simulation.fleet import Conditions, Links
+from diloco.simulation.fleet import ByPlace, Conditions, Links
 from diloco.simulation.slices import Reclaims, Slowdowns
+from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 from diloco_operator.program.duration import Duration
 
 from diloco_cli.simulations.inputs import BadInput
-from diloco_cli.simulations.options import Later, Parameters, Rate
-from diloco_cli.simulations.output import latency_option, loss_option, seed_option
+from diloco_cli.simulations.options import ForPlace, Later, Parameters, Rate
+from diloco_cli.simulations.output import seed_option
 from diloco_cli.simulations.placement import SimulatedOperator
 
 
@@ -38,6 +39,7 @@ class Assumptions:
         """Return the conditions on the groups of these nodes. Of several times of a group the last counts: a slice comes when the last of
         its hosts does. Raises `BadInput`."""
         later: dict[str, float] = {}
+        self._check_places(operator)
         for pattern, when in self.joining:
             groups = operator.groups_named(pattern)
             if not groups:
@@ -45,6 +47,14 @@ class Assumptions:
             for group in groups:
                 later[group] = max(when, later.get(group, 0.0))
         return replace(self.conditions, later=later)
+
+    def _check_places(self, operator: SimulatedOperator) -> None:
+        links, known = self.conditions.links, operator.places
+        for flag, by_place in (("--bandwidth", links.bandwidth), ("--latency", links.latency), ("--loss", links.loss)):
+            for place in by_place.of:
+                if place not in known:
+                    there = f"their places are {', '.join(known)}" if known else f"none has the label {NODE_ZONE} or {NODE_REGION}"
+                    raise BadInput(f"{flag} {place}=…: no node that the job could use is in such a zone or region; {there}")
 
 
 def assumption_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,8 +73,11 @@ def assumption_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _assumptions(given: Mapping[str, Any], typed: tuple[str, ...]) -> Assumptions:
-    links = Links(given["parameters"], given["bandwidth"], given["syncer_bandwidth"], given["latency"], given["loss"])
-    if not links.parameters and not math.isinf(min(links.bandwidth, links.syncer)):
+    bandwidth, latency, loss = (
+        _by_place(given[name], default) for name, default in (("bandwidth", math.inf), ("latency", 0.0), ("loss", 0.0))
+    )
+    links = Links(given["parameters"], given["syncer_bandwidth"], bandwidth, latency, loss)
+    if not links.parameters and not math.isinf(min(links.syncer, bandwidth.elsewhere, *bandwidth.of.values())):
         raise click.UsageError(
             "--bandwidth and --syncer-bandwidth need --parameters: what a link carries in a step depends on the size of the model"
         )
@@ -80,6 +93,12 @@ def _assumptions(given: Mapping[str, Any], typed: tuple[str, ...]) -> Assumption
         links,
     )
     return Assumptions(conditions, given["later"], given["seconds"], given["seed"], typed)
+
+
+def _by_place(given: Sequence[tuple[str, float]], default: float) -> ByPlace:
+    """Return the values by place; of several for the same place the last one counts."""
+    values = dict(given)
+    return ByPlace(values.pop("", default), values)
 
 
 _OPTIONS: Final = (
@@ -120,13 +139,29 @@ _OPTIONS: Final = (
     ),
     click.option("--parameters", type=Parameters(), default=0, help="Of the model, such as 7B: bytes and bandwidths need it."),
     click.option(
-        "--bandwidth", type=Rate(), default=math.inf, help="Of each unit's link, each direction, such as 5Gbit/s.  [default: no limit]"
+        "--bandwidth",
+        type=ForPlace(Rate()),
+        multiple=True,
+        metavar="[PLACE=]RATE",
+        help="Of each unit's link, each direction, such as 5Gbit/s, or us-east1=1Gbit/s in that region or zone.  [default: no limit]",
     ),
     click.option(
         "--syncer-bandwidth", type=Rate(), default=math.inf, help="Of the syncer's link, which all units share.  [default: no limit]"
     ),
-    latency_option,
-    loss_option,
+    click.option(
+        "--latency",
+        type=ForPlace(Duration()),
+        multiple=True,
+        metavar="[PLACE=]DURATION",
+        help="From each unit to the syncer, one way, such as 5ms, or us-east1=40ms from that region or zone.  [default: 0s]",
+    ),
+    click.option(
+        "--loss",
+        type=ForPlace(click.FloatRange(min=0.0, max=1.0, max_open=True)),
+        multiple=True,
+        metavar="[PLACE=]SHARE",
+        help="Share of TCP segments that do not arrive; they are sent again.  [default: 0]",
+    ),
     click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each simulation."),
     seed_option,
 )

@@ -64,6 +64,22 @@ class Units(click.ParamType[tuple[int, ...]]):
         return tuple(sorted({int(part) for part in parts}))
 
 
+class ForPlace(click.ParamType[tuple[str, float]]):
+    """`us-east1=40ms`: a zone or region, and a value for it; `40ms`: for all that have none of their own."""
+
+    def __init__(self, value: click.ParamType[float]) -> None:
+        self._value = value
+        self.name = value.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, float]:
+        if isinstance(value, tuple):
+            return value
+        place, equals, text = str(value).rpartition("=")
+        if equals and not place:
+            self.fail(f"{value!r}: name a zone or region before =, or leave it out for all", param, ctx)
+        return place, self._value.convert(text, param, ctx)
+
+
 class Later(click.ParamType[tuple[str, float]]):
     """`h100-*=2h`: names of nodes, and after how many seconds they come."""
 

@@ -11,7 +11,6 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 import click
-from diloco_operator.program.duration import Duration
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -30,16 +29,6 @@ output_option = click.option(
     help="Format of the output; svg: a plot, for a file.",
 )
 seed_option = click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same figures on each machine.")
-latency_option = click.option(
-    "--latency", type=Duration(), default="0s", show_default=True, help="From each unit to the syncer, one way, such as 40ms."
-)
-loss_option = click.option(
-    "--loss",
-    type=click.FloatRange(min=0.0, max=1.0, max_open=True),
-    default=0.0,
-    show_default=True,
-    help="Share of TCP segments that do not arrive; they are sent again.",
-)
 MERGED_AND_STALE = "MERGED: units in each merge. STALE: outer steps since a unit's last contribution."
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from diloco.simulation.slices import Group, PlacedUnit
 from diloco.simulation.unit import TOKENS
 from diloco_operator.allotment import Allotment
+from diloco_operator.api import names
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.status import UnitState
 from diloco_operator.fleet import Inventory, Shape, project_node
@@ -86,6 +87,11 @@ class SimulatedOperator:
         """Return the groups with a node of such a name: `h100-*`."""
         return [group for group, nodes in self._nodes_of.items() if any(fnmatchcase(node, pattern) for node in nodes)]
 
+    @property
+    def places(self) -> list[str]:
+        """Return the zones and regions of the hardware that the job could use, sorted."""
+        return sorted({place for node in self._group_of for place in self._places(node)})
+
     def units(self) -> dict[str, PlacedUnit | None]:
         """See `Placer.units`."""
         found: dict[str, PlacedUnit | None] = {}
@@ -104,7 +110,12 @@ class SimulatedOperator:
             speed=self._speed(nodes),
             groups=tuple(dict.fromkeys(self._group_of[node] for node in nodes)),
             processes=shape.hosts * (self._pools[pool].processes_per_host or 1),
+            places=tuple(self._places(node) for node in nodes),
         )
+
+    def _places(self, node: str) -> tuple[str, ...]:
+        labels = self._views[node].labels
+        return tuple(labels[label] for label in (names.NODE_ZONE, names.NODE_REGION) if labels.get(label))
 
     def _speed(self, nodes: Collection[str]) -> float:
         return min(self._speeds[node] for node in nodes)

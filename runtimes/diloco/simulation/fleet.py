@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from numpy.random import default_rng
@@ -19,19 +19,38 @@ from diloco.simulation.unit import Hardware
 
 
 @dataclass(frozen=True, slots=True)
+class ByPlace:
+    """Something about the links of units, by the zone or region of their hosts."""
+
+    elsewhere: float
+    """Where `of` says nothing."""
+    of: Mapping[str, float] = field(default_factory=dict)
+    """By name of a zone or region. What is nearer to a host counts: its zone before its region."""
+
+    def at(self, unit: PlacedUnit) -> Iterator[float]:
+        """Yield it for each host of the unit, once at least."""
+        for names in unit.places or ((),):
+            yield next((self.of[name] for name in names if name in self.of), self.elsewhere)
+
+
+@dataclass(frozen=True, slots=True)
 class Links:
-    """Bandwidths in bits a second, of each direction."""
+    """Between units and the syncer, which is in one place. Bandwidths in bits a second, of each direction."""
 
     parameters: int = 0
     """The parameters of the model; 0: not known, and what is sent has no size."""
-    bandwidth: float = math.inf
-    """The bandwidth of each unit's own link."""
     syncer: float = math.inf
     """Bandwidth of the syncer's link, which all units share."""
-    latency: float = 0.0
+    bandwidth: ByPlace = ByPlace(math.inf)
+    """The bandwidth of each unit's own link."""
+    latency: ByPlace = ByPlace(0.0)
     """One way, seconds."""
-    loss: float = 0.0
+    loss: ByPlace = ByPlace(0.0)
     """The share of TCP's segments."""
+
+    def path(self, unit: PlacedUnit) -> Path:
+        """Return the way between the unit and the syncer: of several hosts' ways the worst."""
+        return Path(min(self.bandwidth.at(unit)), max(self.latency.at(unit)), max(self.loss.at(unit)), unit.processes)
 
     def sizes(self, training: Training) -> Sizes:
         """Return what is sent in a job: fragments of equal size, in the coding of the job, and whole values in float32."""
@@ -81,7 +100,7 @@ def simulate(training: Training, placer: Placer, groups: Sequence[Group], condit
             start_seconds=conditions.start_seconds,
             compile_seconds=conditions.compile_seconds,
             detect_seconds=conditions.detect_seconds,
-            path=Path(links.bandwidth, links.latency, links.loss, place.processes),
+            path=links.path(place),
         )
 
     endless = training.model_copy(update={"steps": 10**9, "tokens": None, "checkpoint": Checkpoint(every_steps=10**9)})

@@ -46,6 +46,8 @@ class PlacedUnit:
     """Names of all that it needs."""
     processes: int = 1
     """On all its hosts."""
+    places: tuple[tuple[str, ...], ...] = ()
+    """For each host the names of where it is, from near to far: its zone and its region, as far as they are known."""
 
 
 class Placer(Protocol):

@@ -10,13 +10,14 @@ import yaml
 from click.testing import CliRunner, Result
 from diloco_cli.diloco.main import main
 from diloco_cli.simulations.inputs import numbers_of_units
+from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 JOB, FLEET = str(EXAMPLES / "quickstart.yaml"), str(EXAMPLES / "fleet.yaml")
 
 
-def simulated(*arguments: str, fleet: str = FLEET) -> Result:
-    short = ["--time", "10m", "--fleet", fleet]
+def simulated(*arguments: str, fleet: str = FLEET, time: str = "10m") -> Result:
+    short = ["--time", time, "--fleet", fleet]
     return CliRunner().invoke(main, ["simulate", *arguments, *short], catch_exceptions=False)
 
 
@@ -108,6 +109,42 @@ def test_links_cost_merged_work_and_bytes_are_counted() -> None:
     assert "bit/s" in shown
 
 
+@pytest.fixture
+def two_regions(tmp_path: Path) -> str:
+    """The fleet, whose H100 hosts are in the region `far`, in zones of their own."""
+    nodes = list(yaml.safe_load_all(Path(FLEET).read_text()))
+    for node in nodes:
+        name = node["metadata"]["name"]
+        if name.startswith("h100-"):
+            node["metadata"]["labels"] |= {NODE_REGION: "far", NODE_ZONE: f"far-{name[-1]}"}
+    file = tmp_path / "regions.yaml"
+    file.write_text(yaml.safe_dump_all(nodes))
+    return str(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("latencies", "merged"),
+    # Of four units two have H100 hosts, of which the operator takes far-a and far-b. After 30 s an answer comes too late for its merge.
+    [(["far=30s"], 2), (["far-a=30s"], 3), (["far=30s", "far-a=0s"], 3), (["30s", "far=0s"], 2)],
+)
+def test_units_of_a_far_region_or_zone_answer_too_late_and_others_do_not(two_regions: str, latencies: list[str], merged: int) -> None:
+    options = [word for latency in latencies for word in ("--latency", latency)]
+    done = simulated(JOB, "--units", "4", "--failure-rate", "0", *options, "-o", "json", fleet=two_regions, time="30m")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.output)["contributionsPerMerge"] == pytest.approx(merged, abs=0.1)
+
+
+@pytest.mark.slow
+def test_a_place_where_no_node_is_is_bad_input(two_regions: str) -> None:
+    done = simulated(JOB, "--loss", "fra=0.001", fleet=two_regions)
+    assert done.exit_code == 2
+    assert "--loss fra=…: no node that the job could use is in such a zone or region; their places are far, far-a, far-b" in done.output
+    done = simulated(JOB, "--latency", "far=40ms")
+    assert done.exit_code == 2
+    assert NODE_REGION in done.output, "the fleet has no labels of places"
+
+
 @pytest.mark.slow
 def test_units_go_back_to_the_faster_kind_when_it_is_there_again(tmp_path: Path) -> None:
     nodes = list(yaml.safe_load_all(Path(FLEET).read_text()))
@@ -133,8 +170,9 @@ def test_units_go_back_to_the_faster_kind_when_it_is_there_again(tmp_path: Path)
     assert row["badput"]["lost work"] == 0, "steps of 17 and 25 s fit into the notice, and into the grace of a move"
 
 
-def test_a_bandwidth_without_the_size_of_the_model_is_bad_input() -> None:
-    done = simulated(JOB, "--bandwidth", "5Gbit/s")
+@pytest.mark.parametrize("bandwidth", ["5Gbit/s", "far=5Gbit/s"])
+def test_a_bandwidth_without_the_size_of_the_model_is_bad_input(bandwidth: str) -> None:
+    done = simulated(JOB, "--bandwidth", bandwidth)
     assert done.exit_code == 2
     assert "need --parameters" in done.output
 

@@ -2,7 +2,7 @@
 
 import click
 import pytest
-from diloco_cli.simulations.options import Later, Parameters, Rate, Units, rate_text
+from diloco_cli.simulations.options import ForPlace, Later, Parameters, Rate, Units, rate_text
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,21 @@ def test_numbers_of_units_are_sorted_and_each_counts_once() -> None:
 def test_what_is_no_number_of_units_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="2,4,8"):
         Units().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("5Gbit/s", ("", 5e9)), ("us-east1=800Mbit/s", ("us-east1", 8e8)), ("us-east1-b=9bit/s", ("us-east1-b", 9.0))]
+)
+def test_a_value_may_be_that_of_a_place(text: str, value: tuple[str, float]) -> None:
+    assert ForPlace(Rate()).convert(text, None, None) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("=5Gbit/s", "name a zone or region"), ("us-east1=5", r"'5' is no rate"), ("us-east1=", "no rate")]
+)
+def test_what_is_no_place_with_a_value_is_refused(text: str, why: str) -> None:
+    with pytest.raises(click.BadParameter, match=why):
+        ForPlace(Rate()).convert(text, None, None)
 
 
 def test_nodes_come_after_a_time() -> None:

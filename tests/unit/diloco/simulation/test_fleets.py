@@ -9,8 +9,9 @@ import pytest
 from diloco.contract import Training
 from diloco.goodput import BADPUT, Use
 from diloco.simulation.failures import YEAR
-from diloco.simulation.fleet import Conditions, simulate
+from diloco.simulation.fleet import ByPlace, Conditions, Links, simulate
 from diloco.simulation.job import Outcome
+from diloco.simulation.path import Path
 from diloco.simulation.slices import Group, PlacedUnit, Reclaims, Slowdowns
 
 HOUR = 3600.0
@@ -129,6 +130,26 @@ def test_a_unit_that_moves_ends_its_step_and_starts_again_elsewhere() -> None:
     assert found.accounts.by_use[Use.LOST_WORK] == 0, "it ends the step that it is in"
     # Start and compilation of the other place: nothing had to be noticed.
     assert found.accounts.by_use[Use.RECOVERY] == pytest.approx(50.0)
+
+
+def test_a_unit_has_the_way_of_its_zone_before_that_of_its_region() -> None:
+    links = Links(
+        bandwidth=ByPlace(5e9, {"eu": 1e9}),
+        latency=ByPlace(0.001, {"eu": 0.04, "eu-a": 0.05}),
+        loss=ByPlace(0.0, {"asia": 0.01}),
+    )
+
+    def path(*places: tuple[str, ...]) -> Path:
+        return links.path(PlacedUnit(8, 1.0, ("g",), processes=2, places=places))
+
+    assert path(("eu-a", "eu")) == Path(1e9, 0.05, 0.0, 2)
+    assert path(("eu-b", "eu")) == Path(1e9, 0.04, 0.0, 2)
+    assert path(("us-a", "us")) == path(()) == path() == Path(5e9, 0.001, 0.0, 2)
+
+
+def test_a_unit_in_several_places_has_the_worst_of_their_ways() -> None:
+    links = Links(bandwidth=ByPlace(5e9, {"a": 1e9}), latency=ByPlace(0.0, {"b": 0.04}), loss=ByPlace(0.0, {"a": 0.01}))
+    assert links.path(PlacedUnit(8, 1.0, ("g",), places=(("a",), ("b",)))) == Path(1e9, 0.04, 0.01, 1)
 
 
 def test_a_unit_whose_hardware_comes_later_waits_until_then() -> None:
