@@ -1,7 +1,6 @@
 """[placement-trace] A week on a synthetic fleet under the flow, and under simpler rules: tokens, completion, fairness, moves.
 
-Virtual time; the flow is the operator's. `python -m benchmarks.placement_trace --seed N` takes other fleets, jobs and outages, and
-`python -m benchmarks.trace.chart LINES SVG` draws what it prints.
+Virtual time; the flow is the operator's. `python -m benchmarks.placement_trace --seed N` takes other fleets, jobs and outages.
 """
 
 from __future__ import annotations
@@ -14,10 +13,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from multiprocessing import get_context
 from statistics import fmean
+from typing import cast
 
 from benchmarks.figure import Figure
 from benchmarks.from_seed import main
+from benchmarks.plots import plot
 from benchmarks.trace.by_flow import by_flow, equal, known, measured
+from benchmarks.trace.chart import ByRule, draw
 from benchmarks.trace.inputs import DAY
 from benchmarks.trace.outcome import Outcome, over_seeds
 from benchmarks.trace.rules import at_random, by_speed, first_fit, gangs
@@ -110,7 +112,11 @@ def _means(outcomes: list[Outcome]) -> dict[str, float]:
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
-    yield from figures(SMOKE if smoke else FULL, 0)
+    by_load: dict[float, ByRule] = {}
+    for load, figure in zip(EXPECTED, figures(SMOKE if smoke else FULL, 0), strict=True):
+        by_load[load] = cast("ByRule", figure.details["by_random"])
+        yield figure
+    plot("placement-trace", partial(draw, by_load), smoke=smoke)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ from diloco.torch.inner_state import OptimizerState
 from diloco.torch.store import ModuleStore
 from diloco_cli.plots import COLOURS, Axis, Line, Plot, picture
 
-from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure, rounded
+from benchmarks.plots import plot
 
 LIMIT = 1.0
 H = 24

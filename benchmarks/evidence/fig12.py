@@ -8,8 +8,8 @@ from functools import partial
 from diloco.simulation.fig12 import PREDICTED_FREE, PUBLISHED_FREE, free_until, joins
 from diloco_cli.simulations.fig12 import plot_fig_12
 
-from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure
+from benchmarks.plots import plot
 
 SEEDS = 8
 

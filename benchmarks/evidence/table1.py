@@ -10,8 +10,8 @@ from diloco.simulation.table1 import CELLS, LIMIT, NOISE, rms, simulate_cell
 from diloco_cli.simulations.output import in_processes
 from diloco_cli.simulations.table1 import plot_table_1
 
-from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure
+from benchmarks.plots import plot
 
 SMOKE_NOISE, SMOKE_SECONDS = 100.0, 100.0
 SEED = 1

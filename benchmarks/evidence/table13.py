@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from diloco.simulation.table13 import CELLS, LIMIT, PUBLISHED, like_for_like, rms
 from diloco_cli.simulations.table13 import plot_table_13
 
-from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure
+from benchmarks.plots import plot
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:

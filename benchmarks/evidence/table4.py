@@ -8,8 +8,8 @@ from functools import partial
 from diloco.simulation.table4 import LIMIT, rows, worst
 from diloco_cli.simulations.table4 import plot_table_4
 
-from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure
+from benchmarks.plots import plot
 
 STEPS, SMOKE_STEPS = 4000, 50
 

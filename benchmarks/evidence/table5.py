@@ -8,8 +8,8 @@ from functools import partial
 from diloco.simulation.table5 import LIMIT, in_order, rows, worst
 from diloco_cli.simulations.table5 import plot_table_5
 
-from benchmarks.evidence.plots import plot
 from benchmarks.figure import Figure
+from benchmarks.plots import plot
 
 SECONDS, SMOKE_SECONDS = 5000.0, 60.0
 

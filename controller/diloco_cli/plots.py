@@ -142,18 +142,23 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """A bar for each value of x, from the axis up. `shift`: of its middle, and `width`, both in values of x."""
+    """A bar for each value of x, from the axis up. `shift`: of its middle, and `width`, both in values of x. `whiskers`: for each bar, from
+    where to where its value lies."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str
     shift: float = 0.0
     width: float = 0.8
+    whiskers: Sequence[tuple[float, float]] = ()
 
     def draw(self, x: Callable[[float], float], y: Callable[[float], float], area: Area) -> Iterator[Element]:
         for a, b in self.points:
             left, right = x(a + self.shift - self.width / 2), x(a + self.shift + self.width / 2)
             yield element("rect", x=left, y=y(b), width=right - left, height=area.bottom - y(b), fill=self.colour)
+        for (a, _), (least, largest) in zip(self.points if self.whiskers else (), self.whiskers, strict=True):
+            middle = x(a + self.shift)
+            yield element("line", x1=middle, x2=middle, y1=y(least), y2=y(largest), class_="axis")
 
     def sample(self, x: float, y: float) -> Iterator[Element]:
         yield element("rect", x=x + 5, y=y - 5, width=11, height=11, rx=2, fill=self.colour)

@@ -11,7 +11,7 @@ from diloco.simulation.table4 import EXTRA, Row, ideal
 from diloco_cli.simulations.table4 import plot_table_4
 from diloco_cli.simulations.table13 import plot_table_13
 
-from benchmarks.evidence import plots
+from benchmarks import plots
 
 NOTHING = Outcome(1.0, 1, 1.0, 1.0, 1.0, 1, 0, 1.0, 1.0, 0, Accounts())
 

@@ -1,35 +1,26 @@
-from __future__ import annotations
+from xml.etree.ElementTree import Element
 
-import json
-from pathlib import Path
-from xml.etree import ElementTree as ET
+from diloco_cli.svg import as_file
 
-import pytest
+from benchmarks.trace.chart import COLOUR_OF, draw
 
-
-def a_line(load: float) -> str:
-    ratio = {"mean": 1.1, "least": 1.0, "largest": 1.3}
-    names = ("flow", "flow-known", "flow-blind", "first-fit-best", "first-fit-random", "gangs")
-    by_random = {name: {"tokens": ratio, "mean_completion": ratio} for name in names}
-    return json.dumps({"figure": f"placement-trace-{load}", "load": load, "by_random": by_random})
+RATIO = {"mean": 1.1, "least": 1.0, "largest": 1.3}
+BY_RULE = {rule: {"tokens": RATIO, "mean_completion": RATIO} for rule in COLOUR_OF}
 
 
-@pytest.mark.slow  # the drawing library takes a second to import
-def test_equal_lines_draw_equal_charts_that_name_each_rule_and_load(tmp_path: Path) -> None:
-    from benchmarks.trace.chart import COLOURS, draw, lines_of
-
-    lines = lines_of("\n".join(['{"figure": "stability"}', a_line(0.8), a_line(1.5)]))
-    paths = [tmp_path / "first.svg", tmp_path / "second.svg"]
-    for path in paths:
-        draw(lines, path)
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-    words = {text.strip() for text in ET.parse(paths[0]).getroot().itertext()}
-    assert {*COLOURS, "load 0.8", "load 1.5"} <= words
+def bars(svg: Element) -> list[Element]:
+    return [each for each in svg.iter("rect") if each.get("fill") in COLOUR_OF.values() and each.get("rx") is None]
 
 
-@pytest.mark.slow
-def test_a_file_without_lines_of_the_trace_is_refused() -> None:
-    from benchmarks.trace.chart import lines_of
+def test_a_week_has_a_bar_and_a_whisker_for_each_rule_load_and_measure() -> None:
+    svg = draw({0.8: BY_RULE, 1.5: BY_RULE})
+    assert {text for each in svg.iter("text") if (text := each.text)} >= {*COLOUR_OF, "load 0.8", "load 1.5"}
+    found = bars(svg)
+    assert len(found) == 6 * 2 * 2
+    whiskers = [each for each in svg.iter("line") if each.get("class") == "axis" and each.get("x1") == each.get("x2")]
+    assert len(whiskers) == len(found)
+    assert len({each.get("x") for each in found}) == len(found), "no bar hides another"
 
-    with pytest.raises(ValueError, match="no line of placement-trace"):
-        lines_of('{"figure": "stability"}')
+
+def test_the_same_figures_give_the_same_bytes() -> None:
+    assert as_file(draw({0.8: BY_RULE})) == as_file(draw({0.8: BY_RULE}))

@@ -56,6 +56,16 @@ def test_a_long_legend_goes_on_in_further_rows_above_the_plot() -> None:
     assert max(float(each.get("y") or 0) for each in entries) < top + 420
 
 
+def test_a_bar_may_have_a_whisker_at_its_middle() -> None:
+    svg = drawn(Bars("", [(5, 50)], RED, shift=1, whiskers=[(25, 75)]))
+    bar = next(each for each in svg.iter("rect") if each.get("fill") == RED)
+    whisker = next(each for each in svg.iter("line") if each.get("class") == "axis" and each.get("x1") == each.get("x2"))
+    # 322 pixels upwards for 100, from 368; across 684 for 10, from 60: 6 is in the middle of the bar.
+    assert (float(whisker.get("y1", 0)), float(whisker.get("y2", 0))) == (287.5, 126.5)
+    assert float(whisker.get("x1", 0)) == pytest.approx(60 + 6 * 68.4)
+    assert float(bar.get("x", 0)) + float(bar.get("width", 0)) / 2 == pytest.approx(60 + 6 * 68.4, abs=0.1)
+
+
 def test_bars_stand_on_the_axis_and_rules_cross_the_plot() -> None:
     svg = drawn(Bars("", [(5, 50)], RED, width=2), Rule("", 4, RED, vertical=True), Rule("", 25, RED))
     (bar,) = all_of(svg, "rect")

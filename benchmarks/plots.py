@@ -1,4 +1,4 @@
-"""The plots of `make evidence`, as the commands of `diloco simulate` draw them.
+"""Plots of benchmarks, in docs/results/plots: what the commands of `diloco simulate` draw, and what only a benchmark measures.
 
 See docs/decisions/0216-plots.md.
 """
