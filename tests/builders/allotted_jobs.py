@@ -32,6 +32,7 @@ class SimplePool:
     scavenged: bool = False
     needs: Resources = Resources()  # noqa: RUF009 -- immutable
     admitted: bool = True
+    ready: bool = True
     locality: Locality = Locality.ANY
 
 
@@ -96,6 +97,7 @@ class SimpleJob:
                     others=asked.reserved,
                     name=asked.name,
                     admitted=pool.admitted,
+                    ready=pool.ready,
                 )
             )
         return AllotmentRequest(self.name, self.priority, self.created, self.min, self.max, tuple(pools))

@@ -67,6 +67,12 @@ def learners(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, dict
     return {pod["metadata"]["name"]: pod for pod in pods if "nodeName" in pod["spec"]}
 
 
+def beside(plane: ControlPlane, where: str, job: str = "lm") -> list[str]:
+    """Kinds and names of all objects of the job, but events."""
+    kinds = "pods,secrets,configmaps,services,persistentvolumeclaims"
+    return plane.kubectl("get", kinds, "-n", where, "-l", f"{names.LABEL_JOB}={job}", "-o", "name").stdout.split()
+
+
 def nodes(plane: ControlPlane, where: str, job: str = "lm") -> dict[str, str]:
     """Learner pod -> its node."""
     return {name: pod["spec"]["nodeName"] for name, pod in learners(plane, where, job).items()}

@@ -81,6 +81,7 @@ class Stage:
         self.revoked: dict[str, str] = {}
         self.without: dict[Resource, str] = {}
         self.default_class = False
+        self.prepares = False
         self.non_preempting: set[str] = set()
         """PriorityClasses with preemptionPolicy Never."""
         self.job_gone = False
@@ -104,6 +105,7 @@ class Stage:
             report=self.report,
             report_fault=self.report_fault,
             rejected_writes=self.rejected_writes,
+            prepares=self.prepares,
             revoked=self.revoked,
             without=self.without,
             non_preempting=self.non_preempting,
@@ -308,6 +310,12 @@ class Stage:
         """Every pending pod runs."""
         for pod in self.pods.values():
             if phase(pod) == "Pending" and "deletionTimestamp" not in pod["metadata"]:
+                starts(pod, self.now)
+
+    def syncer_starts(self) -> None:
+        """The syncer's pod runs, if there is one."""
+        for pod in self.pods.values():
+            if pod["metadata"]["labels"]["diloco.dev/component"] == "syncer":
                 starts(pod, self.now)
 
     def binds(self, unit: str, attempt: int, *nodes: str) -> None:

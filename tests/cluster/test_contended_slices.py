@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.contended_slices import an_operator, apply, end, learners, listed, looked_at, nodes, pretend, status, stranger
+from builders.contended_slices import an_operator, apply, beside, end, learners, listed, looked_at, nodes, pretend, status, stranger
 from builders.control_plane import ON_LATE, ControlPlane
 from builders.jobs import a_manifest, template, tpu_pool
 from builders.nodes import a_tpu_node
@@ -199,9 +199,11 @@ def test_a_job_whose_pods_a_quota_refuses_takes_no_slice_from_another_tenant(
         first = refused()
         assert "no unit of another job leaves for it: the API server rejected it:" in first
         assert "exceeded quota: chips, requested: requests.google.com/tpu=4" in first
+        assert beside(plane, theirs, "refused") == [], "a job that waits for hardware has nothing beside it"
         wait_for(lambda: refused() not in ("", first), "the next dry run to be refused", operator)
         assert nodes(plane, mine, "victim") == before
         assert {unit["attempt"] for unit in status(plane, mine, "victim")["units"] if unit.get("slice")} == {1}
         limit_to(4)
         gave = "a unit of the victim to leave for the job whose pods are admitted now"
         wait_for(lambda: any(unit["reason"] == "GaveWay" for unit in status(plane, mine, "victim")["units"]), gave, operator)
+        assert "pod/refused-syncer" in beside(plane, theirs, "refused"), "no unit leaves before the syncer is there"

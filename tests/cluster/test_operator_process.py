@@ -29,7 +29,9 @@ class Scene:
         self.operator = operator
 
     def apply(self, name: str, **spec: Any) -> None:
-        manifest = a_manifest(name, pools=[cpu_pool(max=2)], spec=spec)
+        """A job that waits for hardware. It expects a learner outside, so that its syncer is there all the same."""
+        manifest = a_manifest(name, pools=[cpu_pool(max=2)], spec={"syncer": {"externalAddress": "syncer.example.com"}, **spec})
+        manifest["spec"]["learners"]["outside"] = ["elsewhere"]
         self.plane.kubectl("apply", "-n", self.namespace, "-f", "-", input=json.dumps(manifest))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from diloco_operator.fleet import shape_of
 
 from diloco_cli.checks.model import Check, Facts, Finding, error, ok, read, warning
 from diloco_cli.checks.nodes import inventory_of
-from diloco_cli.checks.storage import unscheduled
+from diloco_cli.checks.storage import unscheduled, waits_for_hardware
 
 _WELL = {JobState.TRAINING, JobState.COMPLETE, JobState.SUSPENDED}
 _BAD = {JobState.FAILED, JobState.NOT_ACCEPTED}
@@ -84,6 +84,9 @@ def syncer(facts: Facts) -> Iterator[Finding]:
     name = names.syncer_pod_name(facts.job["metadata"]["name"])
     where = f"pod {name}"
     pod = next((each for each in facts.of(names.PODS) if each["metadata"]["name"] == name), None)
+    if pod is None and waits_for_hardware(facts.job):
+        yield ok(Check.SYNCER, where, "it comes with the first slice of the job")
+        return
     if pod is None:
         yield warning(Check.SYNCER, where, "it does not exist now", "see what the line about the job says")
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diloco_operator.api import names
+from diloco_operator.api.job import load
+from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import Obj
 
 from diloco_cli.checks.model import Check, Facts, Finding, Unreadable, error, named, ok, warning
@@ -44,7 +46,9 @@ def volume(facts: Facts) -> Iterator[Finding]:
     where = f"persistentvolumeclaim {name}"
     claim = next((each for each in facts.of(names.VOLUME_CLAIMS) if each["metadata"]["name"] == name), None)
     phase = str((claim.get("status") or {}).get("phase") or "Pending") if claim is not None else ""
-    if claim is None:
+    if claim is None and waits_for_hardware(facts.job):
+        yield ok(Check.VOLUME, where, "it comes with the first slice of the job")
+    elif claim is None:
         yield warning(Check.VOLUME, where, "it does not exist yet", "see what the line about the job says")
     elif phase == "Bound":
         yield ok(Check.VOLUME, where, "it is bound")
@@ -57,6 +61,11 @@ def volume(facts: Facts) -> Iterator[Finding]:
     else:
         said = _unscheduled(facts, facts.job["metadata"]["name"])
         yield warning(Check.VOLUME, where, f"it is Pending{': ' + said if said else ''}", f"kubectl describe pvc {name}")
+
+
+def waits_for_hardware(job: Obj) -> bool:
+    """Return whether the job has no slice yet, so that nothing of it needs to be there."""
+    return load(job).status.state is JobState.QUEUED
 
 
 def _unscheduled(facts: Facts, job: str) -> str:

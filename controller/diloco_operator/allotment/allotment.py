@@ -281,7 +281,8 @@ class Allotment:
             for node in before.kept - now.kept:
                 if self._kept.get(node) == job:
                     del self._kept[node]
-            if now.nodes - before.nodes or now.revoked.keys() - before.revoked.keys() or now.checks - before.checks:
+            more = now.nodes - before.nodes or now.revoked.keys() - before.revoked.keys() or now.checks - before.checks
+            if more or now.prepares > before.prepares:
                 concerned.add(job)
         for job in found:
             for node in found[job].kept:

@@ -180,9 +180,10 @@ class Questions:
             scavenged=demand.scavenged,
             moving=min(demand.moving, has),
             better=frozenset(better or values),
-            displaces=demand.admitted,
+            displaces=demand.admitted and demand.ready,
             succeeds=demand.succeeds and not demand.for_spares,
             asks=not demand.for_spares,
+            prepares=demand.admitted and not demand.ready,
         )
 
 

@@ -66,15 +66,16 @@ class _Job:
     granted: dict[str, list[Slice]] = field(default_factory=dict)
     revoked: dict[str, str] = field(default_factory=dict)
     checks: set[str] = field(default_factory=set)
+    prepares: bool = False
     withheld: set[str] = field(default_factory=set)
 
     def grant(self, pool: str, slice_: Slice) -> None:
         self.granted.setdefault(pool, []).append(slice_)
 
 
-def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) -> Generator[None, object, Outcome]:
+def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey], prepares: frozenset[str]) -> Generator[None, object, Outcome]:
     """Carry the plan out in steps of one stock or `_UNITS` units, between which the caller may do other things that change no argument."""
-    jobs = {job: _Job() for job in question.applicants}
+    jobs = {job: _Job(prepares=job in prepares) for job in question.applicants}
     for job, index in sorted(checks):
         jobs[job].checks.add(question.applicants[job].request.pools[int(index)].name)
     leavers = _leavers(question, plan)
@@ -100,10 +101,11 @@ def carry_out(question: Question, plan: FlowPlan, checks: frozenset[PoolKey]) ->
             {pool: tuple(each) for pool, each in job.granted.items()},
             job.revoked,
             frozenset(job.checks),
+            job.prepares,
             frozenset(job.withheld),
         )
         for key, job in jobs.items()
-        if job.granted or job.revoked or job.checks or job.withheld
+        if job.granted or job.revoked or job.checks or job.prepares or job.withheld
     }
     return Outcome(found, barred)
 

@@ -42,7 +42,9 @@ class PoolDemand:
     """It takes what no other job wants, and is no part of any minimum."""
     name: str = ""
     admitted: bool = False
-    """A dry run of its pods has been admitted: units of other jobs may leave for its units."""
+    """A dry run of its pods has been admitted, and nothing is known that would keep its units from starting."""
+    ready: bool = True
+    """What units share is there. Units of other jobs leave for its own only where it is `admitted` and `ready`."""
     succeeds: bool = True
     """Units of the job's minimum may leave others for its units, once these train: none of them has failed or gone lately."""
     for_spares: bool = False
@@ -102,6 +104,8 @@ class Allotted:
     """Units that must leave their slices -> the key of the job that gets these."""
     checks: frozenset[str] = frozenset()
     """Names of its pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
+    prepares: bool = False
+    """Units of other jobs would leave for it, or slices would be kept for its minimum, if what its units share were there."""
     withheld: frozenset[str] = frozenset()
     """Keys of free slices that no other minimum gets, because all of its minimum does not fit yet."""
 

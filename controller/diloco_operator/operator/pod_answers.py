@@ -6,6 +6,7 @@ See docs/decisions/0206-dry-runs-before-revocations.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
@@ -30,9 +31,12 @@ class PodAnswers:
         """Remember what dry runs and creates say, after a plan. Returns whether a dry run was answered, so that the job can act on it."""
         refused = dict(_refused_creates(result))
         made = {pool for create in plan.creates if (pool := _pool(create))} if result.ok else set()
-        if not (refused or result.answers or (made and self._known)):
+        syncer = any(map(_is_syncer, plan.creates))
+        if not (refused or result.answers or ((made or syncer) and self._known)):
             return False
         known = {pool: answer for pool, answer in self._known.items() if answer.generation == generation and pool not in made}
+        if syncer:  # what was admitted was so before the syncer used its part of a quota
+            known = {pool: replace(answer, at=0.0) if answer.rejected is None else answer for pool, answer in known.items()}
         for check, failure in result.answers:
             before = known.get(check.pool)
             rejected = _rejected(failure, before, generation, now) if failure is not None else None
@@ -54,6 +58,10 @@ def _refused_creates(result: ExecutionResult) -> Iterator[tuple[str, Failure]]:
     for failure in result.failures:
         if isinstance(failure.write, Create) and not failure.transient and (pool := _pool(failure.write)):
             yield pool, failure
+
+
+def _is_syncer(create: Create) -> bool:
+    return create.resource == names.PODS and create.obj["metadata"]["labels"].get(names.LABEL_COMPONENT) == names.COMPONENT_SYNCER
 
 
 def _pool(create: Create) -> str:

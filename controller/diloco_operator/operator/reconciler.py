@@ -287,12 +287,13 @@ class Reconciler:
         return job, plan, loop.time() - begun
 
     def _allots_more(self, job: Job, plan: Plan, seen: Allotted) -> bool:
-        """Register what the job has and wants after this plan. True if the allotment then grants it slices, revokes units, or needs to know
-        of pods whether they are admitted, and the decision did not see that."""
+        """Register what the job has and wants after this plan. True if the allotment then grants it slices, revokes units, needs to know of
+        pods whether they are admitted, or wants the job to get ready, and the decision did not see that."""
         self._allotment.update(plan.request or _occupying(job.key, plan.reservations))
         self._refresh.now(job.key)
         now = self._allotment.of(job.key)
-        return bool(now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys() or now.checks - seen.checks)
+        more = now.nodes - seen.nodes or now.revoked.keys() - seen.revoked.keys() or now.checks - seen.checks
+        return bool(more) or now.prepares > seen.prepares
 
     def fleet_changed(self) -> None:
         """Wake the jobs that get or give slices in a moment, because slices came, went, or became free; during the start all jobs are due.
@@ -326,6 +327,7 @@ class Reconciler:
             rejected_writes=context.rejected_writes.by_object,
             pod_answers=context.pod_answers.by_pool,
             checks=allotted.checks,
+            prepares=allotted.prepares,
             slices_since=context.slices_since.by_unit(),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             without=self._caches.without(key[0]),

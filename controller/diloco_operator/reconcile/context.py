@@ -179,6 +179,12 @@ class ReconcileContext:
         return max(self.syncer_since, self.observed.listening_since) + self.observed.config.report_stale_after
 
     @property
+    def report_due(self) -> float | None:
+        """Return until when a report is awaited; None: there is one, or no syncer, or it has been missing for too long."""
+        awaited = self.syncer is not None and self.report is None
+        return self.report_missed_at if awaited and self.now <= self.report_missed_at else None
+
+    @property
     def answer_due(self) -> float | None:
         """Return until when the last report says that the syncer answers; None: there is no report that counts. Until the report is older
         than `report_stale_after`, units are judged by it all the same: nothing is stopped for a short silence."""

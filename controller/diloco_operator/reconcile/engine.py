@@ -1,6 +1,7 @@
 """The reconcile of one job, top to bottom: whose it is, whether it is over, what happened to its pods, what should run, what to report.
 
 See docs/decisions/0234-one-context-for-each-job.md.
+See docs/decisions/0264-syncers-with-the-first-slice.md.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from diloco_operator.api import names
 from diloco_operator.fleet.health import is_unreachable
 from diloco_operator.plan import Patch, Plan
 from diloco_operator.reconcile import stopped
-from diloco_operator.reconcile.children.certificates import certificates_to_issue
+from diloco_operator.reconcile.children.certificates import CertificatesToIssue, certificates_to_issue
 from diloco_operator.reconcile.children.learners import LearnerPods, missing_host_lists, missing_pods
-from diloco_operator.reconcile.children.shared import shared_objects
+from diloco_operator.reconcile.children.shared import are_needed, shared_objects
 from diloco_operator.reconcile.context import ReconcileContext, build_context
 from diloco_operator.reconcile.deadlines import requeue_after
 from diloco_operator.reconcile.grantors.registry import orphan_patches
@@ -114,34 +115,39 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     """Plan for a job that should train. Each step goes by what those before it decided."""
     # 1. The objects that all units share. Until they are there, no unit starts.
     shared = shared_objects(context)
+    blocked = shared.blocks_units
 
     # 2. Units that must leave, wherever placement would put them.
     records = depart(context, units.records)
 
     # 3. Place the others and start them; ask for nodes for those without a slice.
     pods = LearnerPods(context)
-    scaling = scale(context, records, pods, blocked=shared.blocks_units, avoid=units.avoid)
+    scaling = scale(context, records, pods, blocked=blocked, may_start=shared.may_come, avoid=units.avoid)
 
     # 4. Complete what an operator had begun, and what grantors have granted.
+    granted = granted_pods(context, pods, scaling.records)
     learners = [
         *scaling.creates,
         *missing_pods(context, pods, scaling.records, units.adopted),
         *missing_host_lists(context, pods, units.records, units.adopted),
-        *granted_pods(context, pods, scaling.records),
+        *(granted if blocked is None else ()),
     ]
-    to_issue = certificates_to_issue(context, learners)
 
-    # 5. Remove what is over.
+    # 5. Make what units share for the first of them.
+    needed = scaling.asks_later or are_needed(context, scaling.records, (*learners, *granted))
+    to_issue = certificates_to_issue(context, learners) if needed else CertificatesToIssue()
+
+    # 6. Remove what is over.
     removal = remove_outdated(context, scaling.records)
 
-    # 6. Say what is.
+    # 7. Say what is.
     active = contributing_units(context, scaling.records, syncer_down=shared.syncer.down is not None)
     statements = conditions.running(context, scaling, active, shared)
     status = assemble(context, statements, scaling, active.contributing, retry=context.spec.retry)
     wait = may_wait(context, scaling.records) and not is_retry_due(context)
     write = write_units(context, status, scaling.records, may_wait=wait)
 
-    # 7. Look again when the first of these moments comes.
+    # 8. Look again when the first of these moments comes.
     deadlines: Sequence[float | None] = (
         *shared.deadlines,
         *units.deadlines,
@@ -150,13 +156,13 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         *to_issue.deadlines,
         *removal.deadlines,
         active.recheck_at,
-        context.report_missed_at if context.report is None and context.now <= context.report_missed_at else None,
+        context.report_due,
         context.answer_due if context.answer_due is not None and context.now <= context.answer_due else None,
         write.due,
     )
     return Plan(
         patches=(*shared.retention.patches, *removal.patches),
-        creates=(*shared.creates, *learners),
+        creates=(*(shared.creates if needed else ()), *learners),
         certificates=tuple(to_issue.secrets),
         status=write.apply,
         deletes=(*shared.deletes, *removal.deletes),

@@ -1,25 +1,33 @@
 """Which pools should ask whether their pods would be admitted, because units of other jobs would then leave for them. Pure.
 
 See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0264-syncers-with-the-first-slice.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import replace
 
 from diloco_operator.allotment.flow.problem import FlowJob, FlowPlan, FlowProblem
 from diloco_operator.allotment.flow.successors import solve
 
 ROUNDS = 4
-type Answer = tuple[FlowPlan, frozenset[tuple[str, str]]]
-"""The plan, and which pools should ask: job and pool."""
+type Answer = tuple[FlowPlan, frozenset[tuple[str, str]], frozenset[str]]
+"""The plan, which pools should ask (job and pool), and which jobs should make what their units share."""
 
 
 def answer(problem: FlowProblem) -> Answer:
-    """Solve the problem, and say who should ask."""
+    """Solve the problem, and say who should ask, and who should get ready."""
     plan = solve(problem)
-    return plan, checks(problem, plan)
+    prepares = {(job.key, pool.name) for job in problem.jobs for pool in job.pools if pool.wanted and pool.prepares}
+    if not prepares:
+        return plan, checks(problem, plan), frozenset()
+    # Those that ask must win beside those that have been admitted and get ready in a moment.
+    problem = _all_displacing(problem, prepares)
+    then = solve(problem)
+    gain = {job for job, name in prepares if _taken(then, (job, name)) > _taken(plan, (job, name)) or _kept(then, job) > _kept(plan, job)}
+    return plan, checks(problem, then), frozenset(gain)
 
 
 def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
@@ -28,13 +36,13 @@ def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
     asking = {
         (job.key, pool.name): pool.wanted for job in problem.jobs for pool in job.pools if pool.wanted and pool.asks and not pool.displaces
     }
-    asking = {key: wanted for key, wanted in asking.items() if wanted > sum(plan.pools[key].taken.values())}
+    asking = {key: wanted for key, wanted in asking.items() if wanted > _taken(plan, key)}
     found: set[tuple[str, str]] = set()
     for _ in range(ROUNDS):
         if not asking:
             break
-        then = solve(FlowProblem(problem.classes, tuple(_displacing(job, asking) for job in problem.jobs)))
-        more = {key for key in asking if sum(then.pools[key].taken.values()) > sum(plan.pools[key].taken.values())}
+        then = solve(_all_displacing(problem, asking))
+        more = {key for key in asking if _taken(then, key) > _taken(plan, key)}
         if not more:
             break
         found |= more
@@ -44,6 +52,19 @@ def checks(problem: FlowProblem, plan: FlowPlan) -> frozenset[tuple[str, str]]:
     return frozenset(found)
 
 
-def _displacing(job: FlowJob, asking: Container[tuple[str, str]]) -> FlowJob:
-    pools = (replace(pool, displaces=pool.displaces or (job.key, pool.name) in asking) for pool in job.pools)
+def _taken(plan: FlowPlan, pool: tuple[str, str]) -> int:
+    return sum(plan.pools[pool].taken.values())
+
+
+def _kept(plan: FlowPlan, job: str) -> int:
+    return sum(plan.withheld.get(job, {}).values())
+
+
+def _all_displacing(problem: FlowProblem, some: Collection[tuple[str, str]]) -> FlowProblem:
+    """Return the problem as if these pools, too, might displace units."""
+    return FlowProblem(problem.classes, tuple(_displacing(job, some) for job in problem.jobs))
+
+
+def _displacing(job: FlowJob, some: Collection[tuple[str, str]]) -> FlowJob:
+    pools = (replace(pool, displaces=pool.displaces or (job.key, pool.name) in some) for pool in job.pools)
     return replace(job, pools=tuple(pools))

@@ -66,6 +66,8 @@ class FlowPool:
     """Its new units may be successors, for which others of a minimum leave."""
     asks: bool = True
     """If it must not displace units, a dry run is asked for where it would."""
+    prepares: bool = False
+    """It must not displace units yet, only because what the units of its job share is not there."""
 
     def size_in(self, hub: str) -> int:
         """Return what one unit takes of the room of a class of this hub."""

@@ -1,23 +1,30 @@
-"""The objects that all units of a job share: configuration, certificates, volume and syncer. Pure."""
+"""The objects that all units of a job share: configuration, certificates, volume and syncer. Pure.
+
+They come with the first unit that has hardware, and stay from then on.
+
+See docs/decisions/0264-syncers-with-the-first-slice.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from diloco_operator.api import names
 from diloco_operator.plan import Create, Delete
 from diloco_operator.reconcile.children.certificates import CertificateCheck, check_certificates
 from diloco_operator.reconcile.children.configuration import ConfigurationChanges, configuration_changes
-from diloco_operator.reconcile.children.retention import Retention, claim_retention
+from diloco_operator.reconcile.children.retention import Retention, claim_retention, is_claim_of
 from diloco_operator.reconcile.children.syncer import SyncerChanges, start_blocked_by, syncer_changes
 from diloco_operator.reconcile.children.volume import Volume, syncer_volume
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.sentences import Sentence
 
 
 @dataclass(frozen=True, slots=True)
 class SharedObjects:
-    """What to create and delete of them, and whether units may start."""
+    """What to create and delete of them, once they are needed, and whether units may start then."""
 
     configuration: ConfigurationChanges
     certificates: CertificateCheck
@@ -28,7 +35,15 @@ class SharedObjects:
     @property
     def blocks_units(self) -> Sentence | None:
         """Why no learner pod may be created yet; None when they may."""
-        return start_blocked_by(self.syncer, self.rejected, self.volume, ready=self.configuration.ready and self.certificates.ready)
+        return self._blocked_by(self.volume)
+
+    @property
+    def may_come(self) -> bool:
+        """Whether nothing is known that keeps them from being there in a moment. Whether a claim gets a volume shows when it is made."""
+        return self._blocked_by(Volume(self.volume.problem)) is None
+
+    def _blocked_by(self, volume: Volume) -> Sentence | None:
+        return start_blocked_by(self.syncer, self.rejected, volume, ready=self.configuration.ready and self.certificates.ready)
 
     @property
     def creates(self) -> Sequence[Create]:
@@ -58,3 +73,19 @@ def shared_objects(context: ReconcileContext) -> SharedObjects:
     configuration, certificates = configuration_changes(context), check_certificates(context)
     syncer = syncer_changes(context, may_create=configuration.ready and certificates.ready)
     return SharedObjects(configuration, certificates, claim_retention(context), syncer, syncer_volume(context))
+
+
+def are_needed(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], learners: Iterable[Create]) -> bool:
+    """Return whether they should be there: some are, units have slices or pods, or get them now, slices would be given to the job, or
+    learners outside the cluster are expected. `learners`: what is created for units."""
+    if context.spec.learners.outside or context.observed.prepares or _are_there(context) or context.learners:
+        return True
+    return any(record.slice for record in records.values()) or any(create.resource == names.PODS for create in learners)
+
+
+def _are_there(context: ReconcileContext) -> bool:
+    """Return whether any of them is. Then the others are made as well: an operator may have died before it had made them all."""
+    job, children = context.observed.job, context.observed.children
+    if context.syncer is not None or (children.volume_claim is not None and is_claim_of(children.volume_claim, job)):
+        return True
+    return any(child is not None and child.owner == job.uid for child in (children.config_map, children.service, children.authority))

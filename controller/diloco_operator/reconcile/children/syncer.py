@@ -1,4 +1,4 @@
-"""The syncer's pod: created first, restarted by the kubelet, replaced when its node is lost or its job file changed. Pure."""
+"""The syncer's pod: created before learners, restarted by the kubelet, replaced when its node is lost or its job file changed. Pure."""
 
 from __future__ import annotations
 

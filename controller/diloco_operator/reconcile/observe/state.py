@@ -38,6 +38,8 @@ class ObservedState:
     """Pool -> what the API server said last of its pods, to a dry run or to a create."""
     checks: Collection[str] = frozenset()
     """Pools for which units of other jobs would leave, once a dry run of their pods is admitted."""
+    prepares: bool = False
+    """Units of other jobs would leave for this one, or slices would be kept for its minimum, if what its units share were there."""
     default_class: bool = False
     """The last claim seen in the job's namespace, of a job that names no StorageClass, got the default one. False: the cluster has none, or
     no claim was seen. Not of other namespaces: who may make claims there could give one a class, and learners here would start early."""

@@ -1,6 +1,7 @@
 """What a job has and wants, for the allotment between jobs. Pure.
 
 See docs/decisions/0211-allotment-by-the-flow.md. See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0264-syncers-with-the-first-slice.md.
 """
 
 from __future__ import annotations
@@ -38,8 +39,10 @@ def allotment_request(
     avoid: Collection[str] = (),
     *,
     may_start: bool = False,
+    ready: bool = False,
 ) -> AllotmentRequest:
-    """Return what the job has and wants, for the allotment.
+    """Return what the job has and wants, for the allotment. `may_start`: nothing is known that keeps its units from starting; `ready`: what
+    they share is there.
 
     Units whose places a grantor chooses stay where they are: only the grantor takes them back."""
     chosen = chooser_of(context.spec) is not None
@@ -74,6 +77,7 @@ def allotment_request(
             others=leaving.get(pool.name, 0),
             lasting=lasting.get(pool.name, 0),
             admitted=may_start and admits(context.observed.pod_answers.get(pool.name), context.observed.job.generation, context.now),
+            ready=ready,
         )
         for pool in (() if chosen else job.pools)
     ]
@@ -116,6 +120,7 @@ def _pool_demand(
     others: int,
     lasting: int,
     admitted: bool,
+    ready: bool,
 ) -> PoolDemand:
     units: list[HeldUnit] = []
     # A slice that becomes free is kept for a unit that waits for nodes: kube-scheduler binds its pods there.
@@ -145,6 +150,7 @@ def _pool_demand(
         lasting=lasting,
         name=pool.name,
         admitted=admitted and wanted > 0,
+        ready=ready,
         succeeds=succeeds,
         values={requirements.shape.accelerator: worth.value},
     )

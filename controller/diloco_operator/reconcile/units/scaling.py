@@ -26,7 +26,7 @@ from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import AskedGrantor
 from diloco_operator.reconcile.grantors.registry import grantor_of
-from diloco_operator.reconcile.observe.pod_answers import ask_at
+from diloco_operator.reconcile.observe.pod_answers import admits, ask_at
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.sentences import Quoted, Sentence
@@ -70,6 +70,8 @@ class Scaling:
     deadlines: list[float] = field(default_factory=list)
     avoid: Mapping[str, float] = field(default_factory=dict)
     """Nodes that units avoid, because no scheduler bound a pod there lately -> since when."""
+    asks_later: bool = False
+    """Nodes or quota for a unit are asked for once what units share is there."""
 
 
 def scale(
@@ -78,10 +80,11 @@ def scale(
     pods: LearnerPods,
     *,
     blocked: Sentence | None,
+    may_start: bool,
     avoid: Mapping[str, float],
 ) -> Scaling:
-    """Place, start and release units. `blocked`: why no pod may be created yet. `avoid`: nodes that units use only if there are no
-    others -> since when."""
+    """Place, start and release units. `blocked`: why no pod may be created yet; `may_start`: nothing is known that would keep it so.
+    `avoid`: nodes that units use only if there are no others -> since when."""
     records = without_places(context, records)
     every = job_request(context, records, avoid)
     request = for_placement(context, every)
@@ -109,8 +112,8 @@ def scale(
         for unit, record in scaling.records.items()
         if state_of(record) is State.PODS_REFUSED and context.rejection((UNIT, unit)) is not None
     }
-    may_start = blocked is None and context.syncer is not None
-    scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start)
+    ready = blocked is None and context.syncer is not None
+    scaling.request = allotment_request(context, request, scaling.records, unwanted | refused, avoid, may_start=may_start, ready=ready)
     if scaling.request.may_give:
         scaling.deadlines += [at for record in scaling.records.values() if (at := settled_at(context, record)) is not None]
         scaling.deadlines += [at for at in stay_for_now(context, scaling.records).values() if at < math.inf]
@@ -124,10 +127,14 @@ def scale(
 
 def _check_pods(context: ReconcileContext, scaling: Scaling, placement: Placement, pods: LearnerPods) -> None:
     """Ask whether pods are admitted for which units of other jobs would leave. One pod of a unit stands for all: in dry runs a quota does
-    not add them up."""
+    not add them up. Where the syncer comes now, they are asked for once more: it may take what a quota has left."""
     observed = context.observed
-    for pool in (each for each in context.pools if each in observed.checks):
-        due = ask_at(observed.pod_answers.get(pool), observed.job.generation, observed.config)
+    for pool in context.pools:
+        answer = observed.pod_answers.get(pool)
+        again = observed.prepares and context.syncer is None and admits(answer, observed.job.generation, context.now)
+        if not again and pool not in observed.checks:
+            continue
+        due = context.now if again else ask_at(answer, observed.job.generation, observed.config)
         waiting = [left.unit for left in placement.unplaced if left.pool == pool]
         mine = (record for record in scaling.records.values() if record.pool == pool)
         waiting += [record.name for record in mine if state_of(record) is State.WAITING_FOR_GRANTOR]
@@ -239,6 +246,7 @@ def _ask(
     if missing := grantor.missing(context.observed.without):
         return transition(record, UnitEvent.HELD, context.now, grantor.gives.unit, Quoted(missing))
     if blocked is not None:
+        scaling.asks_later = True
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, blocked)
     if blocker := grantor.blocker(context, record):
         return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, WaitsForPod(blocker, ended=True), context.now)

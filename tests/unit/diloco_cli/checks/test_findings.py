@@ -330,6 +330,15 @@ def test_the_volume_of_the_syncer(claims: list[Obj], level: Level, text: str) ->
     assert (finding.level, text in finding.message) == (level, True), finding
 
 
+def test_nothing_of_a_job_that_waits_for_hardware_is_missing() -> None:
+    job = a_gpu_job()
+    job["status"] = {"state": "Queued", "reason": "WaitingForHardware", "conditions": []}
+    for check in (Check.VOLUME, Check.SYNCER):
+        finding = one(with_job(job), check)
+        assert (finding.level, finding.message) == (Level.OK, "it comes with the first slice of the job")
+    assert one(with_job(), Check.SYNCER).level is Level.WARNING
+
+
 def test_whether_a_learner_reaches_the_syncer() -> None:
     pod = {names.PODS: [{"metadata": {"name": "bytes-lm-syncer"}, "spec": {}, "status": {"phase": "Running"}}]}
     assert one(with_job(objects=pod), Check.SYNCER).message == "pod lm-h100-0-a1-0 reaches it at lm-syncer.lm.team.svc:7077"

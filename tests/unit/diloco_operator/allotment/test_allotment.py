@@ -38,6 +38,25 @@ def test_no_unit_leaves_for_a_pool_whose_pods_have_not_been_admitted_and_the_all
     assert world.restarted().of("young").checks == {"0"}
 
 
+def test_no_unit_leaves_for_a_job_before_what_its_units_share_is_there_and_only_the_one_that_would_win_gets_ready() -> None:
+    world = World(*tpus(4)).job("old", a_pool(max=10), min=3).settle()
+    for name in ("first", "second"):  # one unit of `old` may leave
+        world.job(name, a_pool(max=1, ready=False)).settle()
+    assert world.counts() == {"old": 4, "first": 0, "second": 0}
+    assert {name: world.allotment.of(name).prepares for name in ("first", "second")} == {"first": True, "second": False}
+    assert not world.allotment.of("first").checks
+    assert world.restarted().of("first").prepares
+    world.job("first", a_pool(max=1), priority=1).settle()
+    assert world.counts() == {"old": 3, "first": 1, "second": 0}
+    assert not any(world.allotment.of(name).prepares for name in ("first", "second"))
+
+
+def test_a_job_that_is_not_ready_takes_what_is_free() -> None:
+    world = World(*tpus(1)).job("new", a_pool(max=1, ready=False)).settle()
+    assert world.counts() == {"new": 1}
+    assert not world.allotment.of("new").prepares
+
+
 def test_a_pool_whose_pods_have_not_been_admitted_takes_what_is_free() -> None:
     world = World(*tpus(4)).job("new", a_pool(max=3, admitted=False)).settle()
     assert world.counts() == {"new": 3}

@@ -381,6 +381,9 @@ def test_a_long_reconcile_shows_while_it_runs() -> None:
                 await asyncio.sleep(20)
             return await original(resource, *args, **kwargs)
 
+        for number in range(5):  # each job makes its ConfigMap with its first slice
+            await world.cluster.add(a_tpu_slice(f"np-{number}-v5p", 2, topology="2x2x2"))
+            await world.cluster.add(a_tpu_slice(f"np-{number}-v6e", kind="tpu-v6e-slice", topology="2x2"))
         world.api.create = slow  # type: ignore[method-assign]
         for name in ("lm", "second", "third", "fourth", "fifth"):
             await world.apply(name)

@@ -17,7 +17,7 @@ SLICES = [f"np-{index}" for index in range(4)]
 
 
 def refused_in_team_b(component: str = "") -> Callable[[Obj], str]:
-    """What refuses all pods of team-b, or those of one component."""
+    """What refuses all pods of team-b, or those of one component, as an admission webhook does, dry run or not."""
 
     def says(obj: Obj) -> str:
         meta = obj["metadata"]
@@ -46,7 +46,7 @@ def refused(status: Obj) -> bool:
 scene = operated(slices=SLICES, namespaces=["team-a", "team-b"])
 
 
-@pytest.mark.parametrize("component", ["", names.COMPONENT_LEARNER], ids=["every pod", "learners"])
+@pytest.mark.parametrize("component", ["", names.COMPONENT_LEARNER, names.COMPONENT_SYNCER], ids=["every pod", "learners", "syncers"])
 def test_jobs_whose_pods_are_always_refused_restart_no_unit_of_another_tenant(component: str) -> None:
     @scene
     async def play(cluster: FakeCluster) -> None:
@@ -67,6 +67,7 @@ async def test_a_job_whose_pods_a_dry_run_refuses_says_what_refused_them(cluster
     cluster.client.rejects = refused_in_team_b(names.COMPONENT_LEARNER)
     await cluster.apply("evil", namespace="team-b")
     status = await cluster.when("evil", refused, "team-b")
+    assert not await cluster.names_of(names.VOLUME_CLAIMS, "team-b"), "no syncer waits for what it does not get"
     [unit] = status["units"]
     assert (unit["state"], unit["slice"]) == ("Pending", "")
     assert "no unit of another job leaves for it: the API server rejected it: " + QUOTA in unit["message"]
@@ -109,7 +110,7 @@ async def test_a_changed_spec_is_asked_for_at_once(cluster: FakeCluster) -> None
     cluster.client.rejects = lambda _: ""
     await cluster.edit("evil", namespace="team-b", learners={"stallTimeout": "11m"})
     await cluster.settle()
-    assert len(cluster.client.dry_runs) == asked + 1
+    assert len(cluster.client.dry_runs) == asked + 2, "and once more as its syncer comes"
 
 
 @scene
@@ -124,12 +125,32 @@ async def test_pods_that_are_refused_although_a_dry_run_admitted_them_take_slice
 
 
 @scene
+async def test_no_unit_leaves_for_a_job_whose_syncer_takes_what_its_quota_has_left(cluster: FakeCluster) -> None:
+    """A quota of one pod admits a dry run of the unit's, until the syncer's is there."""
+    made: list[str] = []
+
+    def one_pod(obj: Obj) -> str:
+        if obj["metadata"]["name"] == "evil-syncer" and "containers" in obj.get("spec", {}):
+            made.append("evil-syncer")
+        return refused_in_team_b(names.COMPONENT_LEARNER)(obj) if made else ""
+
+    await victim(cluster)
+    cluster.client.rejects = one_pod
+    await cluster.apply("evil", namespace="team-b")
+    await cluster.when("evil", refused, "team-b")
+    await asyncio.sleep(300)
+    await cluster.trains_on("lm", *NODES, namespace="team-a")
+    assert await attempts(cluster) == [1, 1, 1, 1]
+    assert made == ["evil-syncer"]
+
+
+@scene
 async def test_what_is_free_needs_no_dry_run(cluster: FakeCluster) -> None:
     await cluster.apply("lm", max=4, namespace="team-a")
     await cluster.trains_on("lm", *NODES, namespace="team-a")
     await cluster.apply("waits", min=1, namespace="team-a")
     await cluster.trains("waits", namespace="team-a")
-    assert cluster.client.dry_runs == ["waits-v6e-0-a1-0"]
+    assert cluster.client.dry_runs == ["waits-v6e-0-a1-0"] * 2, "before its syncer is made for that, and once it is there"
 
 
 # --- slices that units have just got ------------------------------------------------------------------------------------

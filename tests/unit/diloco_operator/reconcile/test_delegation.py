@@ -25,7 +25,7 @@ def a_stage(*pools: dict[str, Any], nodes: Any = (), min: int = 1, max: int = 1)
     """The syncer runs, and everything that can be asked for was."""
     stage = Stage(a_job().with_learners(min, max).with_pools(*(pools or (a_growing_pool(),))), *nodes)
     stage.settle()
-    starts(stage.syncer, stage.now)
+    stage.syncer_starts()
     stage.settle()
     return stage
 

@@ -34,7 +34,7 @@ def a_stage(*pools: dict[str, Any], nodes: Any = (), min: int = 1, max: int = 1,
     stage = Stage(a_job().with_learners(min, max).with_pools(*(pools or (a_pool(),))), *nodes)
     stage.without = dict(without or {})
     stage.settle()
-    starts(stage.syncer, stage.now)
+    stage.syncer_starts()
     stage.settle()
     return stage
 
@@ -506,6 +506,24 @@ def test_pods_that_the_api_server_rejects_do_not_cost_the_nodes() -> None:
     stage.advance(6)
     stage.settle()
     assert stage.learner_pods() == ["bytes-lm-h100-0-a1-0"]
+
+
+def test_what_units_share_comes_when_the_nodes_are_there_and_the_pods_after_it() -> None:
+    stage = Stage(a_job().with_learners(1, 1).with_pools(a_pool()))
+    stage.default_class = True  # the volume claim of another job has got a class
+    stage.settle()
+    assert (list(stage.requests), stage.pods, stage.children, stage.secrets) == (["bytes-lm-h100-0-a1"], {}, {}, {})
+    stage.requests["bytes-lm-h100-0-a1"]["status"] = {
+        "conditions": [{**a_condition("Provisioned"), "lastTransitionTime": format_timestamp(stage.now)}]
+    }
+    plan = stage.step_rejected(lambda obj: "no" if obj["kind"] == "Service" else "")
+    assert "Pod" in {create.resource.kind for create in plan.creates}
+    stage.step()
+    assert stage.condition("Training")["reason"] == "WriteRefused"
+    assert not stage.pods, "pods would wait for what nobody makes"
+    stage.rejected_writes.clear()
+    stage.settle()
+    assert sorted(stage.pods) == ["bytes-lm-h100-0-a1-0", "bytes-lm-syncer"]
 
 
 def test_cluster_without_provisioning_requests_says_so_and_other_pools_are_asked() -> None:

@@ -196,3 +196,29 @@ def test_job_as_an_older_crd_stores_it_gets_the_defaults_of_what_it_lacks() -> N
     stage = Stage(job, a_tpu_node("tpu-0")).train()
     assert stage.condition("Accepted")["status"] == "True"
     assert stage.states() == {"v5p-0": "Training"}
+
+
+# --- what units share ---------------------------------------------------------------------------------------------------
+def test_a_job_without_a_slice_gets_nothing_that_units_share() -> None:
+    stage = Stage(a_job().with_pool(max=1))
+    stage.settle()
+    assert (stage.pods, stage.children, stage.secrets) == ({}, {}, {})
+    assert stage.condition("Training")["reason"] == "WaitingForHardware"
+    assert stage.unit("v5p-0")["reason"] == "NoCapacity"
+    assert (stage.reconcile_only().requeue_after or 0) > stage.config.placement_retry - 1, "no report of a syncer is awaited"
+
+
+def test_what_units_share_comes_before_a_unit_of_another_job_leaves() -> None:
+    stage = Stage(a_job().with_pool(max=1))
+    stage.settle()
+    stage.prepares = True
+    stage.settle()
+    assert sorted(stage.pods) == ["bytes-lm-syncer"]
+    assert sorted(stage.children) == ["ConfigMap", "PersistentVolumeClaim", "Service"]
+    assert sorted(stage.secrets) == ["bytes-lm-ca", "bytes-lm-syncer-tls"]
+    request = stage.reconcile_only().request
+    assert request is not None
+    assert [pool.ready for pool in request.pools] == [True]
+    stage.prepares = False
+    stage.settle()
+    assert sorted(stage.pods) == ["bytes-lm-syncer"], "what is there stays"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from builders.flow_problems import a_job, a_pool, a_problem, carried_out, settled, units
-from diloco_operator.allotment.flow import FlowClass, FlowJob, FlowProblem, checks, solve
+from diloco_operator.allotment.flow import FlowClass, FlowJob, FlowProblem, answer, checks, solve
 
 
 # --- value ----------------------------------------------------------------------------------------------------------------
@@ -204,6 +204,24 @@ def test_a_pool_asks_about_its_pods_only_if_units_would_leave_for_it() -> None:
     assert found(1, 2) == {("asks", "pool-0")}
     assert found(2, 2) == frozenset()
     assert found(1, 3) == frozenset()
+
+
+def test_a_job_asks_about_its_pods_only_if_it_wins_beside_those_that_get_ready() -> None:
+    old = a_job("old", a_pool("v5p", held={"v5p/a": 2}), min=1)
+    first = a_job("first", a_pool("v5p", 1, displaces=False, prepares=True), min=1, max=1, priority=9)
+    second = a_job("second", a_pool("v5p", 1, displaces=False), min=1, max=1)
+    _, asks, prepares = answer(a_problem({"v5p/a": 2}, old, first, second))
+    assert (set(asks), set(prepares)) == (set(), {"first"})
+    _, asks, prepares = answer(a_problem({"v5p/a": 2}, replace(old, min=0), first, second))
+    assert (set(asks), set(prepares)) == ({("second", "pool-0")}, {"first"})
+
+
+def test_a_job_gets_ready_if_slices_would_be_kept_for_its_minimum() -> None:
+    """It lacks one of two slices, and the free one goes to a job that needs no more, unless it is kept."""
+    old = a_job("old", a_pool("v5p", held={"v5p/a": 1}), min=1)
+    asks = a_job("asks", a_pool("v5p", 2, displaces=False, prepares=True), min=2, priority=9)
+    plan, _, prepares = answer(a_problem({"v5p/a": 2}, old, asks, a_job("small", a_pool("v5p", 1), min=1)))
+    assert (set(plan.admitted), set(prepares)) == ({"old", "small"}, {"asks"})
 
 
 def test_a_job_whose_pods_may_be_refused_withholds_nothing() -> None:
