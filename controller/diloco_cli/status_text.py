@@ -8,12 +8,12 @@ from typing import Any
 from diloco.wording import loss_text, plural
 from diloco_operator.api.spec import Retain
 from diloco_operator.api.state import JobState
-from diloco_operator.api.status import Condition, HostStatus, ModelStatus, PoolStatus, UnitState, UnitStatus
+from diloco_operator.api.status import Condition, HostStatus, ModelStatus, PoolStatus, UnitStatus
 from diloco_operator.reconcile.status.remedies import with_remedies
 
 from diloco_cli.curve import Paper, curve_lines
 from diloco_cli.view_model import JobView, result, seconds_left
-from diloco_cli.view_text import count, duration, goodput_text, shortly, weight
+from diloco_cli.view_text import count, duration, figure_cells, figure_headings, goodput_text, shortly
 
 _GAP = "   "
 _NOT_SEEN = (
@@ -110,23 +110,17 @@ def _condition(condition: Condition, now: float) -> tuple[str, ...]:
 
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
     """Return a table; `wide` adds totals of each unit."""
-    more = ("TOKENS", "STEPS", "STEPS/SYNC", "REFUSED", "RECOVERED IN") if wide else ()
-    header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE", *more, "WHY")
+    more = (*figure_headings(wide=True), "RECOVERED IN") if wide else ()
+    header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", *figure_headings(), *more, "WHY")
     return table(header, (_unit(unit, now, wide=wide) for unit in units))
 
 
 def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
-    training = unit.state is UnitState.TRAINING
-    figures = (count(unit.tokens_per_second) if training else "-", weight(unit), str(unit.staleness) if training else "-")
-    more: tuple[str, ...] = ()
-    if wide:
-        refused = ",".join(f"{reason}={times}" for reason, times in sorted(unit.refused.items()) if times)
-        recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
-        tokens = f"{unit.tokens} (own data)" if unit.own_data else str(unit.tokens)
-        more = (tokens, str(unit.steps), str(unit.steps_per_sync or "-"), refused or "-", recovered)
+    recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
+    more = (*figure_cells(unit, wide=True), recovered) if wide else ()
     since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
     row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
-    return (*row, *figures, *more, _reason_and_message(unit.reason, unit.message))
+    return (*row, *figure_cells(unit), *more, _reason_and_message(unit.reason, unit.message))
 
 
 def _pool(pool: PoolStatus) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from diloco_operator.api.names import learner_pod_name
 from diloco_operator.api.reasons import CONDITION_REASONS, ConditionReason, EventReason, Severity, concern_of, lack_of
 from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.api.status import Condition, ConditionStatus, Status, UnitState, UnitStatus
+from diloco_operator.api.unit_figures import FIGURES
 from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.status.remedies import with_remedies
 
@@ -286,9 +287,8 @@ def result(views: Sequence[JobView]) -> list[dict[str, Any]]:
                     mode="json",
                     by_alias=True,
                     include={
-                        "name", "pool", "slice", "state", "attempt", "restarts", "tokens", "steps",
-                        "tokens_per_second", "weight", "staleness", "steps_per_sync", "own_data", "recover_seconds", "began_with",
-                        "reason", "message",
+                        "name", "pool", "slice", "state", "attempt", "restarts", "recover_seconds", "began_with", "reason", "message",
+                        *FIGURES.keys() - {"refused"},
                     },
                 )
                 for unit in view.status.units

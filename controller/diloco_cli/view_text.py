@@ -13,6 +13,7 @@ from diloco.wording import loss_text, plural
 from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.state import JobState
 from diloco_operator.api.status import UnitState, UnitStatus
+from diloco_operator.api.unit_figures import FIGURES, Figure
 from diloco_operator.reconcile.units.states import phase_of
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.progress_bar import ProgressBar
@@ -106,6 +107,31 @@ def weight(unit: UnitStatus) -> str:
     return f"{unit.weight:.0%}" if unit.weight or unit.state is UnitState.TRAINING else "-"
 
 
+def figure_headings(*, wide: bool = False) -> tuple[str, ...]:
+    """Return the headings of the figures of a unit that every table has, or of those that only wide ones have."""
+    return tuple(figure.heading for figure in FIGURES.values() if figure.heading and figure.wide is wide)
+
+
+def figure_cells(unit: UnitStatus, *, wide: bool = False) -> tuple[str, ...]:
+    """Return the cells below `figure_headings`."""
+    return tuple(_cell(unit, name, figure) for name, figure in FIGURES.items() if figure.heading and figure.wide is wide)
+
+
+def _cell(unit: UnitStatus, name: str, figure: Figure) -> str:
+    value = getattr(unit, name)
+    if value is None or (figure.now and unit.state is not UnitState.TRAINING):
+        return "-"
+    match name:
+        case "weight":
+            return weight(unit)
+        case "tokens" if unit.own_data:
+            return f"{value} (own data)"
+        case "refused":
+            return ",".join(f"{reason}={times}" for reason, times in sorted(unit.refused.items()) if times) or "-"
+        case _:
+            return count(value) if isinstance(value, float) else str(value)
+
+
 def units_table(units: Sequence[UnitStatus], width: int) -> RenderableType:
     """Return the live table, of units that have a message. Where `width` leaves its column too little, messages stand below the figures."""
     below = [(unit, _message(unit)) for unit in units if _message(unit)] if width < _WIDE else []
@@ -128,21 +154,18 @@ def _figures_table(units: Sequence[UnitStatus], *, with_messages: bool) -> Table
     table = Table(box=None, pad_edge=False, header_style="dim", expand=with_messages)
     for name in ("UNIT", "STATE", "SLICE"):
         table.add_column(name, no_wrap=True)
-    for name in ("ATTEMPT", "RESTARTS", "TOKENS/S", "WEIGHT", "STALE"):
+    for name in ("ATTEMPT", "RESTARTS", *figure_headings()):
         table.add_column(name, no_wrap=True, justify="right")
     if with_messages:
         table.add_column("MESSAGE", ratio=1, overflow="fold")
     for unit in units:
-        training = unit.state is UnitState.TRAINING
         table.add_row(
             unit.name,
             Text(unit.state, style=LOOKS[phase_of(unit)].style),
             unit.slice or "-",
             str(unit.attempt),
             str(unit.restarts),
-            count(unit.tokens_per_second) if training else "-",
-            weight(unit),
-            str(unit.staleness) if training else "-",
+            *figure_cells(unit),
             *([_message(unit)] if with_messages else []),
         )
     return table

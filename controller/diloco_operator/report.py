@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from diloco_operator.api.unit_figures import UnitFigures
+
 
 class UnitPhase(enum.StrEnum):
     """The newest attempt of a unit, as the syncer sees it."""
@@ -49,30 +51,20 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitReport:
+class UnitReport(UnitFigures):
+    """What the syncer says of a unit: its figures, and what the operator decides by."""
+
     unit: str
     attempt: int
     phase: UnitPhase
-    steps: int = 0
-    """Committed local steps, all attempts."""
-    tokens: int = 0
-    """Committed tokens, all attempts."""
-    tokens_per_second: float = 0.0
-    weight: float = 0.0
-    """Its share of the recent merges of the job, 0..1; a merge without it counts 0."""
-    staleness: int = 0
-    """Outer steps since its last contribution."""
     contributions: int = 0
     seconds_since_heard: float = 0.0
     """Seconds since a step, a contribution, its join, or the end of a pause, when the report was made."""
     loss: float | None = None
-    refused: Mapping[str, int] = field(default_factory=dict)
     message: str = ""
     local_step: int = 0
     step_seconds: float = 0.0
     recover_seconds: float = 0.0
-    steps_per_sync: int = 0
-    """Local steps since it had adopted the fragment, at its last contribution that was merged; 0: none yet."""
     resting_seconds: float = 0.0
     """Since the syncer told it to rest until the quorum trains; 0: it trains."""
     seconds_since_alive: float = 0.0
@@ -81,8 +73,6 @@ class UnitReport:
     """Why its program takes no steps for a while, in its own words; "": it does not say so."""
     pause_left: float = 0.0
     """Seconds that the pause may take yet, when the report was made."""
-    own_data: bool = False
-    """Its program feeds itself: its tokens are counted, and no samples."""
     holds_parameters: bool = False
     """The process of this attempt has taken the job's parameters, and may take its first step."""
     received_bytes: int = 0

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -33,6 +33,7 @@ from diloco.wording import one_line
 from google.protobuf.message import DecodeError
 
 from diloco_operator.api.spec import MAX_LEARNERS, Spec
+from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.certificates.authority import Authority, Leaf
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.kube.fields import MOST_COUNT, clip
@@ -529,31 +530,44 @@ def _unit_of(wire: diloco_pb2.UnitReport) -> UnitReport:
         unit=wire.unit,
         attempt=wire.attempt,
         phase=phase,
-        steps=_count(wire.steps),
-        tokens=_count(wire.tokens),
-        tokens_per_second=_figure(wire.tokens_per_second),
-        weight=_figure(wire.weight),
-        staleness=_count(wire.staleness),
+        **{name: read(getattr(wire, name)) for name, read in _READERS},
         contributions=_count(wire.contributions),
         seconds_since_heard=_figure(wire.seconds_since_heard),
         loss=_loss(wire.loss) if wire.HasField("loss") else None,
-        refused={clip(reason, _REASON_LIMIT): _count(wire.refused[reason]) for reason in sorted(wire.refused)},
         message=clip(wire.message),
         local_step=_count(wire.local_step),
         step_seconds=_figure(wire.step_seconds),
         recover_seconds=_figure(wire.recover_seconds),
-        steps_per_sync=_count(wire.steps_per_sync),
         resting_seconds=_figure(wire.resting_seconds),
         seconds_since_alive=_figure(wire.seconds_since_alive),
         pause=one_line(wire.pause, _PAUSE_LIMIT),
         pause_left=min(_figure(wire.pause_left), MOST_PAUSE),
-        own_data=wire.own_data,
         holds_parameters=wire.holds_parameters,
         received_bytes=_count(wire.received_bytes),
         sent_bytes=_count(wire.sent_bytes),
         recovery=_recovery(wire.recovery) if wire.HasField("recovery") else None,
         given=_count(wire.given),
     )
+
+
+def _reasons(value: Mapping[str, int]) -> dict[str, int]:
+    return {clip(reason, _REASON_LIMIT): _count(value[reason]) for reason in sorted(value)}
+
+
+def _reader_of(name: str) -> Callable[[Any], Any]:
+    """Return what bounds a figure of a unit. 0 of one that may be absent says that there is nothing to say yet."""
+    match getattr(diloco_pb2.UnitReport(), name):
+        case bool():
+            return bool
+        case int():
+            return _count if KEYS[name] in DEFAULTS else lambda value: _count(value) or None
+        case float():
+            return _figure
+        case _:
+            return _reasons
+
+
+_READERS = [(name, _reader_of(name)) for name in FIGURES]
 
 
 def _recovery(wire: diloco_pb2.Recovery) -> Recovery | None:

@@ -25,28 +25,14 @@ from types import CodeType, ModuleType
 from typing import Any
 
 import pytest
+from diloco_operator.api.unit_figures import KEYS
 
 _PACKAGES = tuple(f"diloco_operator.reconcile.{each}" for each in ("engine", "grantors", "status", "units", "children.syncer_words"))
 _WORDS_OF_OTHERS = frozenset({"timeouts._REFUSALS"})
 """Constants that hold what kubelets and registries say: the operator reads these, because nothing else tells it."""
 _PROSE = frozenset({"message", "beganWith", "endedWith", "said", "grantorSaid", "lastFailure", "cause", "remedies", "why", "lacks", "text"})
 """Fields of plans and of a status that hold words."""
-_FIGURES = frozenset(
-    {
-        "progress",
-        "goodput",
-        "tokensPerSecond",
-        "weight",
-        "staleness",
-        "tokens",
-        "steps",
-        "refused",
-        "stepsPerSync",
-        "ownData",
-        "measuredSeconds",
-        "value",
-    }
-)
+_FIGURES = frozenset({"progress", "goodput", "measuredSeconds", "value", *KEYS.values()})
 """Fields of a status that are not worth a write of their own."""
 
 

@@ -11,6 +11,7 @@ from diloco_operator.api.losses import format_losses
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS
 from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, MAX_REMEDIES, MAX_UNSCHEDULABLE_NODES, UnitState
+from diloco_operator.api.unit_figures import FIGURES, KEYS
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, write_host
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 
@@ -41,14 +42,10 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         grantor_said=message if parked else "",
         recover_seconds=1234567.123,
         template_hash="1.263f907b9a28deec",
-        tokens_per_second=1234567890.1,
-        weight=0.1234,
-        staleness=10**9,
-        steps_per_sync=10**9,
-        own_data=True,
-        tokens=10**18,
-        steps=10**15,
-        refused={f"{number}" * 32: 10**9 for number in range(refused)},
+        figures={
+            **{KEYS[name]: figure.largest for name, figure in FIGURES.items()},
+            "refused": {f"{number}" * 32: 10**9 for number in range(refused)},
+        },
     )
     return write_unit(record)
 

@@ -19,6 +19,7 @@ from diloco_operator.api.goodput import GoodputStatus
 from diloco_operator.api.losses import LossPoint, losses_field
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_OUTSIDE, MAX_POOLS, Retain
 from diloco_operator.api.state import JobState
+from diloco_operator.api.unit_figures import FiguresModel
 from diloco_operator.kube.timestamps import Timestamp
 
 MAX_UNSCHEDULABLE_NODES = 32
@@ -73,8 +74,8 @@ class UnitState(enum.StrEnum):
     """Ended because the job is complete."""
 
 
-class UnitStatus(ApiModel):
-    """One learner unit."""
+class UnitSummary(ApiModel):
+    """Which unit it is, and where it is in its life: what stands before its figures."""
 
     name: str = Field(max_length=63, description="`<pool>-<index>`.")
     pool: str = Field(max_length=63, description="The pool that the unit's hardware belongs to.")
@@ -84,31 +85,11 @@ class UnitStatus(ApiModel):
     restarts: int = Field(0, ge=0, description="Attempts that a failure or disruption ended, after which it starts again.")
     reason: str = Field("", max_length=1024, description="Why it is in this state, in CamelCase.")
     message: str = Field("", max_length=4096, description="Human-readable: the reason and what to do.")
-    tokens_per_second: float = Field(0.0, ge=0, description="Moving average, as the syncer measures it.")
-    weight: float = Field(
-        0.0,
-        ge=0,
-        description="Its share of the recent merges of the job, 0 to 1; a merge without it counts 0. Those of all units sum to 1.",
-    )
-    staleness: int = Field(
-        0, ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."
-    )
-    steps_per_sync: int | None = Field(
-        None,
-        ge=1,
-        description="Local steps since it had adopted the fragment, at its last contribution that was merged; about training.syncInterval "
-        "where the units are equally fast, at most about 1.5 times that; absent: none yet.",
-    )
-    own_data: bool | None = Field(
-        None,
-        description="Its program feeds itself: its tokens are counted, its samples are not. When it ends, other units do not train what it "
-        "left; absent: it trains what the syncer leases to it.",
-    )
-    tokens: int = Field(0, ge=0, description="Tokens that were committed to the global parameters, all attempts.")
-    steps: int = Field(0, ge=0, description="Local steps that were committed, all attempts.")
-    refused: dict[str, int] = Field(
-        default_factory=dict, description="Joins and contributions of this unit that the syncer refused, by reason, all attempts."
-    )
+
+
+class UnitStatus(FiguresModel, UnitSummary):
+    """One learner unit."""
+
     since: Timestamp | None = Field(None, description="When it entered this state.")
     paused_until: Timestamp | None = Field(
         None, description="When the pause that its program announced must be over, see the message; absent: it does not pause."

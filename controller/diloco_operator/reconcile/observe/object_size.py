@@ -10,6 +10,7 @@ from typing import Any
 
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.api.spec import MAX_LEARNERS, Spec
+from diloco_operator.api.unit_figures import FIGURES_BYTES
 from diloco_operator.kube.client import Cause
 
 OBJECT_LIMIT = 3 << 19
@@ -20,9 +21,9 @@ _STEP = 8 << 10
 """The budget changes in steps: a byte more in an annotation must not change a text in status."""
 MAX_UNITS = 2 * MAX_LEARNERS
 """Units in one status, as the CRD limits it. Twice the learners: one pool may drain while another takes its place."""
-UNIT_FLOOR = 600
+UNIT_FLOOR = 435 + FIGURES_BYTES
 """Bytes of a unit with the shortest texts and the longest figures."""
-IDLE_FLOOR = 460
+IDLE_FLOOR = 295 + FIGURES_BYTES
 """The same of a unit that does not run."""
 TOP_FLOOR = 62 << 10
 """Bytes of everything else with the shortest texts."""

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
+from diloco_operator.api.unit_figures import DEFAULTS, KEYS
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.sentences import Quoted, Sentence
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has processes, or had them a moment ago."""
-UNIT_FIGURES = ("tokens", "steps", "refused", "tokensPerSecond", "weight", "staleness", "stepsPerSync", "ownData")
-"""Fields of status.units[] that come from the syncer's report and change with every outer step. Each is also a field of the wire's
-UnitReport, of `report.UnitReport`, of `UnitStatusRecord` and of `api.status.UnitStatus`: see `test_unit_figures.py`."""
-
-_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class UnitStatusRecord(NamedTuple):
@@ -47,19 +42,19 @@ class UnitStatusRecord(NamedTuple):
     recover_seconds: float | None = None
     began_with: str = ""
     template_hash: str = ""
-    tokens_per_second: float = 0.0
-    weight: float = 0.0
-    staleness: int = 0
-    steps_per_sync: int = 0
-    own_data: bool = False
-    tokens: int = 0
-    steps: int = 0
-    refused: Mapping[str, int] = _NONE
+    figures: Mapping[str, Any] = DEFAULTS
+    """By their fields in status; one that is absent there is absent here."""
 
     @property
     def running(self) -> bool:
         """The current attempt's end is not on record."""
         return self.attempt > self.ended_attempt
+
+    @property
+    def steps(self) -> int:
+        """Local steps that were committed, all attempts."""
+        steps: int = self.figures.get("steps", 0)
+        return steps
 
     @property
     def sentence(self) -> Sentence:
@@ -106,14 +101,7 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         recover_seconds=get("recoverSeconds"),
         began_with=get("beganWith", ""),
         template_hash=get("templateHash", ""),
-        tokens_per_second=get("tokensPerSecond", 0.0),
-        weight=get("weight", 0.0),
-        staleness=get("staleness", 0),
-        steps_per_sync=get("stepsPerSync", 0),
-        own_data=get("ownData", False),
-        tokens=get("tokens", 0),
-        steps=get("steps", 0),
-        refused=get("refused") or _NONE,
+        figures={key: raw[key] for key in KEYS.values() if key in raw},
     )
 
 
@@ -135,15 +123,10 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         "restarts": record.restarts,
         "reason": str(record.reason),
         "message": record.message,
-        "tokensPerSecond": record.tokens_per_second,
-        "weight": record.weight,
-        "staleness": record.staleness,
-        "tokens": record.tokens,
-        "steps": record.steps,
-        "refused": dict(record.refused),
         "failures": [format_timestamp(t) for t in record.failures],
         "endedAttempt": record.ended_attempt,
         "templateHash": record.template_hash,
+        **DEFAULTS,
     }
     times = (
         ("since", record.since),
@@ -156,10 +139,7 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         if moment is not None:
             found[key] = format_timestamp(moment)
     # Absent otherwise, so that a new version need not write every job's status.
-    if record.steps_per_sync:
-        found["stepsPerSync"] = record.steps_per_sync
-    if record.own_data:
-        found["ownData"] = True
+    found |= {key: value for key, value in record.figures.items() if value or key in DEFAULTS}
     if record.unschedulable:
         found["unschedulable"] = record.unschedulable
     if record.grantor_said:

@@ -9,6 +9,7 @@ from diloco.contract import MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, Result
 
 from diloco_operator.api.losses import format_losses, parse_losses
 from diloco_operator.api.status import UnitState
+from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import write_host
@@ -31,18 +32,19 @@ def figures(context: ReconcileContext, record: UnitStatusRecord) -> dict[str, An
     seen = context.report.units.get(record.name) if context.report is not None else None
     done = record.state is UnitState.COMPLETED  # its last figures stay for the final account
     if seen is None:
-        return {} if record.running or done else {"tokensPerSecond": 0.0}
-    counts = {"tokens": seen.tokens, "steps": seen.steps, "refused": dict(seen.refused), "weight": round(seen.weight, 4)}
-    if done:
-        return counts
+        return {} if record.running or done else {KEYS[name]: DEFAULTS[KEYS[name]] for name, figure in FIGURES.items() if figure.speed}
     present = seen.attempt == record.attempt and record.running
-    return {
-        **counts,
-        "tokensPerSecond": round(seen.tokens_per_second, 1) if present else 0.0,
-        "staleness": seen.staleness,
-        **({"stepsPerSync": seen.steps_per_sync} if seen.steps_per_sync else {}),
-        **({"ownData": seen.own_data} if seen.own_data or record.own_data else {}),
-    }
+    found: dict[str, Any] = {}
+    for name, figure in FIGURES.items():
+        key, value = KEYS[name], getattr(seen, name)
+        if value is None or (done and not figure.stays):
+            continue  # what is on record stands
+        if value is False and not record.figures.get(key):
+            continue  # absent says the same, and costs no write
+        if figure.speed and not present:
+            value = DEFAULTS[key]
+        found[key] = round(value, figure.digits) if figure.digits is not None else dict(value) if isinstance(value, dict) else value
+    return found
 
 
 def assemble(

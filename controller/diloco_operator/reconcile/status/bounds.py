@@ -18,9 +18,9 @@ from typing import Any
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import follows
 from diloco_operator.api.status import SLICE_LIMIT, UnitState
+from diloco_operator.api.unit_figures import FIGURES_BYTES, KEYS
 from diloco_operator.reconcile.observe.object_size import FAILURE_BYTES, TOP_FLOOR, UNIT_FLOOR, stored_bytes
 from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
-from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES
 
 MESSAGE_LIMIT = 4096
 """Characters of the message of a unit or pool, as the CRD limits it."""
@@ -36,10 +36,8 @@ CONDITION_LIMIT = 8000
 """Characters of a condition's message; an eighth of what the CRD allows is more than a person reads."""
 _REFUSED_KEYS = 10
 _REFUSED_KEY = 32
-_FIGURES = 170
-"""Bytes that a unit's figures take at most, without `refused`."""
 _POOL_FIGURES = 70
-"""The same of a pool's."""
+"""Bytes that a pool's figures take at most."""
 _PROGRESS = 500
 """The same of the job's."""
 _GOODPUT = 500
@@ -75,7 +73,7 @@ def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
     """Return the status, with texts no longer than the CRD allows, and shortened so that it has at most `budget` bytes."""
     status = _within_crd(status)
     units: Sequence[dict[str, Any]] = status.get("units") or ()
-    reserve = _PROGRESS + _GOODPUT + _FIGURES * len(units) + _POOL_FIGURES * len(status.get("pools") or ())
+    reserve = _PROGRESS + _GOODPUT + FIGURES_BYTES * len(units) + _POOL_FIGURES * len(status.get("pools") or ())
     if _at_most(status, units) <= budget or stored_bytes(status) + reserve <= budget:  # the exact sum takes twenty times as long
         return status
     # Before any text: the history changes with every step, and which texts are shortened must not depend on that.
@@ -214,7 +212,7 @@ class _Sizes:
         others = (*(_text_bytes(each.get("message", "")) for each in texts), _text_bytes(status.get(_ENDED, "")))
         pools = [{key: value for key, value in pool.items() if key not in POOL_FIGURES} for pool in status.get("pools") or ()]
         found = stored_bytes({**status, "units": [_stable(unit) for unit in units], "pools": pools, "progress": {}, "goodput": {}})
-        found += _PROGRESS + _GOODPUT + _FIGURES * len(units) + _POOL_FIGURES * len(pools)
+        found += _PROGRESS + _GOODPUT + FIGURES_BYTES * len(units) + _POOL_FIGURES * len(pools)
         last = sum(stored_bytes(_stable(unit)) - stored_bytes(_stable(_essential(unit))) for unit in units)
         names = sum(size for unit in units for text, size in _NAMES.items() if text in unit)
         remedies = sum(stored_bytes(pool["remedies"]) + _REMEDIES for pool in status.get("pools") or () if "remedies" in pool)
@@ -231,7 +229,7 @@ class _Sizes:
 
 _OTHER_TEXTS = ("pools", "conditions", "hosts")
 _ENDED = "endedWith"
-_UNSTABLE = frozenset(UNIT_FIGURES) - {"refused"}
+_UNSTABLE = frozenset(KEYS.values()) - {"refused"}
 
 
 def _stable(unit: Mapping[str, Any]) -> dict[str, Any]:

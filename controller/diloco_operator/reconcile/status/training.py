@@ -57,7 +57,7 @@ def training(context: ReconcileContext, scaling: Scaling, contributing: frozense
         return QuorumMissing(contribution, quorum, missing="")
     if not report.seeded:
         return Seeding()
-    return Contributing(contribution, report.message, sum(report.units[unit].own_data for unit in contributing))
+    return Contributing(contribution, report.message, sum(bool(report.units[unit].own_data) for unit in contributing))
 
 
 def _obstacle(shared: SharedObjects) -> Finding | None:

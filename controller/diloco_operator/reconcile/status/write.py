@@ -8,6 +8,7 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
+from diloco_operator.api.unit_figures import KEYS
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import ApplyStatus, Event
 from diloco_operator.reconcile.context import ReconcileContext
@@ -15,7 +16,7 @@ from diloco_operator.reconcile.observe.host_status import read_hosts
 from diloco_operator.reconcile.observe.object_size import status_budget
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
-from diloco_operator.reconcile.observe.unit_status import UNIT_FIGURES, UnitStatusRecord
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.bounds import bounded
 from diloco_operator.reconcile.status.ending import recorded_end
 from diloco_operator.reconcile.status.events import condition_events, host_events, own_data_events, pool_events, unit_events
@@ -113,6 +114,7 @@ def worth_writing(old: Mapping[str, Any], new: dict[str, Any], now: float, inter
 
 
 _OUR_CONDITIONS = frozenset(ConditionType)
+_UNIT_FIGURES = frozenset(KEYS.values())
 
 
 def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -124,7 +126,7 @@ def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the status without the figures that change with every outer step, or with every snapshot."""
-    units = [{k: v for k, v in unit.items() if k not in UNIT_FIGURES} for unit in status.get("units") or ()]
+    units = [{k: v for k, v in unit.items() if k not in _UNIT_FIGURES} for unit in status.get("units") or ()]
     pools = [{k: v for k, v in pool.items() if k not in POOL_FIGURES} for pool in status.get("pools") or ()]
     outside = [{k: v for k, v in each.items() if k != "tokens"} for each in status.get("outside") or ()]
     rest = {key: value for key, value in status.items() if key not in ("progress", "model", "outside")}

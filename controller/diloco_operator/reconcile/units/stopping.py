@@ -42,7 +42,7 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
     """Return a unit of a job that has just ended, with its counts from the job's result."""
     counts = next((unit for unit in result.units if unit.unit == record.name), None) if result is not None else None
     if counts is not None:
-        record = record._replace(tokens=counts.tokens, steps=counts.steps)
+        record = record._replace(figures={**record.figures, "tokens": counts.tokens, "steps": counts.steps})
     if record.state is UnitState.FAILED:
         return record._replace(slice="")
     if record.state is UnitState.COMPLETED:

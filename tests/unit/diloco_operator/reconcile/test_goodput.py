@@ -26,8 +26,8 @@ def a_record(state: UnitState = UnitState.TRAINING, **fields: Any) -> UnitStatus
     return UnitStatusRecord("u-0", "u", state, **{"slice": "n-0", "attempt": 1, "since": 0.0, **fields})
 
 
-TRAINS = a_record(steps=5)
-BACKS_OFF = a_record(UnitState.BACKING_OFF, steps=5, ended_attempt=1, restarts=1, since=106.0, ended_at=104.0)
+TRAINS = a_record(figures={"steps": 5})
+BACKS_OFF = a_record(UnitState.BACKING_OFF, figures={"steps": 5}, ended_attempt=1, restarts=1, since=106.0, ended_at=104.0)
 
 
 def spent(

@@ -1,0 +1,115 @@
+"""Figures of a unit that its syncer reports, each declared once. From here come the field of the report and how it is read from the wire,
+the field of `status.units[]`, what stays on record of it, the CRD, docs/api.md, and the columns of the tables.
+
+A figure has the name that its field has in the wire's UnitReport.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+from pydantic import Field, create_model
+from pydantic.alias_generators import to_camel
+
+from diloco_operator.api.base import ApiModel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What becomes of a figure on its way from the report to people."""
+
+    largest: int | float | bool | None
+    """The value of the longest text that is to be expected; a status has room for it. None: it is bounded by its own rule."""
+    heading: str = ""
+    """Of its column; "": it has none of its own."""
+    wide: bool = False
+    """Its column is in wide tables only."""
+    digits: int | None = None
+    """Decimal places in status; None: it is no fraction."""
+    stays: bool = False
+    """The last value of a unit whose job is complete stays, for the final account."""
+    speed: bool = False
+    """An attempt that does not run has 0 of it."""
+    now: bool = False
+    """It says nothing of a unit that does not train: its column is empty then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitFigures:
+    """The figures, as a report has them. A default of None: the field is absent while there is nothing to say, so that a new figure writes
+    no job's status."""
+
+    tokens_per_second: Annotated[
+        float,
+        Field(ge=0, description="Moving average, as the syncer measures it."),
+        Figure(largest=1234567890.1, heading="TOKENS/S", digits=1, speed=True, now=True),
+    ] = 0.0
+    weight: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Its share of the recent merges of the job, 0 to 1; a merge without it counts 0. Those of all units sum to 1.",
+        ),
+        Figure(largest=0.1234, heading="WEIGHT", digits=4, stays=True),
+    ] = 0.0
+    staleness: Annotated[
+        int,
+        Field(ge=0, description="Outer steps since its last contribution, of any attempt; before the first, since it joined."),
+        Figure(largest=10**9, heading="STALE", now=True),
+    ] = 0
+    tokens: Annotated[
+        int,
+        Field(ge=0, description="Tokens that were committed to the global parameters, all attempts."),
+        Figure(largest=10**18, heading="TOKENS", wide=True, stays=True),
+    ] = 0
+    steps: Annotated[
+        int,
+        Field(ge=0, description="Local steps that were committed, all attempts."),
+        Figure(largest=10**15, heading="STEPS", wide=True, stays=True),
+    ] = 0
+    steps_per_sync: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Local steps since it had adopted the fragment, at its last contribution that was merged; about "
+            "training.syncInterval where the units are equally fast, at most about 1.5 times that; absent: none yet.",
+        ),
+        Figure(largest=10**9, heading="STEPS/SYNC", wide=True),
+    ] = None
+    own_data: Annotated[
+        bool | None,
+        Field(
+            description="Its program feeds itself: its tokens are counted, its samples are not. When it ends, other units do not train "
+            "what it left; absent: it trains what the syncer leases to it."
+        ),
+        Figure(largest=True),
+    ] = None
+    refused: Annotated[
+        dict[str, int],
+        Field(description="Joins and contributions of this unit that the syncer refused, by reason, all attempts."),
+        Figure(largest=None, heading="REFUSED", wide=True, stays=True),
+    ] = field(default_factory=dict)
+
+
+_TYPES = get_type_hints(UnitFigures, include_extras=True)
+_UNREPORTED = asdict(UnitFigures())
+
+FIGURES: Mapping[str, Figure] = MappingProxyType(
+    {name: each for name, hint in _TYPES.items() for each in get_args(hint) if isinstance(each, Figure)}
+)
+"""By name, in the order of the tables."""
+KEYS: Mapping[str, str] = MappingProxyType({name: to_camel(name) for name in FIGURES})
+"""Name -> field of status.units[]."""
+DEFAULTS: Mapping[str, Any] = MappingProxyType({KEYS[name]: value for name, value in _UNREPORTED.items() if value is not None})
+"""Field of status.units[] -> what it says of a unit of which nothing is reported yet; without those that are absent then."""
+FIGURES_BYTES = sum(len(f',"{KEYS[name]}":{json.dumps(figure.largest)}') for name, figure in FIGURES.items() if figure.largest is not None)
+"""Bytes that the figures of a unit take at most in a status, without those that their own rule bounds."""
+
+if TYPE_CHECKING:
+    FiguresModel = UnitFigures
+else:  # what mypy cannot follow: a model with the fields of a dataclass
+    FiguresModel = create_model("FiguresModel", __base__=ApiModel, **{name: (hint, _UNREPORTED[name]) for name, hint in _TYPES.items()})
