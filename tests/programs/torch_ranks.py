@@ -20,7 +20,7 @@ from diloco.algorithm.layout import Layout, LayoutError
 from diloco.algorithm.pieces import Piece, Portion, check_cover, portion
 from diloco.canonical import Canonical
 from diloco.torch import ModuleStore
-from diloco.torch.unit import gather_bytes
+from diloco.torch.processes import gather_bytes
 from torch import distributed, nn
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.device_mesh import init_device_mesh

@@ -42,10 +42,11 @@ def world_of(data_parallel: tuple[int, int] | None) -> World | None:
     if jax.process_count() == 1:
         return None
     data = None if data_parallel is None else DataRank(*data_parallel)
-    return World(jax.process_index(), jax.process_count(), _gather, data)
+    return World(jax.process_index(), jax.process_count(), gather_bytes, data)
 
 
-def _gather(data: bytes) -> list[bytes]:
+def gather_bytes(data: bytes) -> list[bytes]:
+    """Return what each process has given, in the order of processes."""
     own = np.frombuffer(data, np.uint8)
     sizes = np.asarray(multihost_utils.process_allgather(np.array([own.size], np.int32))).reshape(-1)
     padded = np.zeros(int(sizes.max()), np.uint8)

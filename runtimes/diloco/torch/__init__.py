@@ -32,9 +32,9 @@ from diloco.schedules import Schedule
 from diloco.torch.adoptions import Adoptions
 from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.optimizers import UpdateCounts, check_optimizers
+from diloco.torch.processes import world_of
 from diloco.torch.schedules import ProgressLR, schedule
 from diloco.torch.store import ModuleStore
-from diloco.torch.unit import world_of
 
 __all__ = ["Canonical", "LoopError", "ModuleStore", "ProgressLR", "Schedule", "Session", "Shard", "join", "schedule"]
 
@@ -101,7 +101,7 @@ def join(
         environment=environment,
         on_adopt=notify,
         updates=UpdateCounts(optimizers),
-        stepped=store.adoptions.check,
+        stepped=store.adoptions.stepped,
         world=world,
         how_to_meet=_HOW_TO_MEET,
         inner=inner,

@@ -72,7 +72,7 @@ class Adoptions:
             self._candidates.clear()
 
     @torch.no_grad()
-    def check(self) -> None:
+    def stepped(self) -> None:
         """Check the parameters after a step of the program. Raises LoopError when its parameters are as if nothing had been adopted,
         several times running."""
         for sample in self._open:

@@ -12,7 +12,7 @@ from torch import distributed
 
 from diloco.algorithm.layout import LayoutError
 from diloco.torch.places import local
-from diloco.torch.unit import gather_bytes
+from diloco.torch.processes import gather_bytes
 
 
 class LeadersBuffers:

@@ -22,8 +22,8 @@ from diloco.torch.buffers import LeadersBuffers
 from diloco.torch.frozen import digest
 from diloco.torch.parameters import parameters_of
 from diloco.torch.places import Place, held, local
+from diloco.torch.processes import Replicas, add_up, agree
 from diloco.torch.staging import StagedTensors, Stager
-from diloco.torch.unit import Replicas, add_up, agree
 
 
 class _Fill(NamedTuple):

@@ -44,36 +44,6 @@ def test_what_is_written_is_read_again_and_reaches_the_module_in_place() -> None
     np.testing.assert_array_equal(store.read(["kernel"])["kernel"], value)
 
 
-def test_a_read_is_a_copy_that_later_steps_do_not_change() -> None:
-    module = nn.Linear(2, 2, bias=False)
-    store = ModuleStore(module)
-    before = store.read(["weight"])["weight"]
-    kept = before.copy()
-    with torch.no_grad():
-        module.weight.add_(1)
-    np.testing.assert_array_equal(before, kept)
-
-
-def test_a_written_array_is_not_kept() -> None:
-    module = nn.Linear(2, 2, bias=False)
-    value = np.ones((2, 2), np.float32)
-    ModuleStore(module).write({"weight": value})
-    value[...] = 7
-    np.testing.assert_array_equal(module.weight.detach().numpy(), np.ones((2, 2)))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_short_types_are_float32_outside_and_rounded_inside(dtype: torch.dtype) -> None:
-    module = nn.Linear(1, 2, bias=False, dtype=dtype)
-    store = ModuleStore(module)
-    # 1 + 2^-13 lies between 1 and the next number of either type (bfloat16: 2^-7 apart, float16: 2^-10), much nearer to 1.
-    store.write({"weight": np.array([[1 + 2**-13], [0.5]], np.float32)})
-    read = store.read(["weight"])["weight"]
-    assert read.dtype == np.float32
-    np.testing.assert_array_equal(read, [[1.0], [0.5]])
-    assert module.weight.dtype == dtype
-
-
 def test_adoption_leaves_optimizer_state_and_gradients_alone() -> None:
     module = nn.Linear(2, 2, bias=False)
     optimizer = torch.optim.AdamW(module.parameters())
@@ -135,13 +105,3 @@ def test_the_parameters_of_tensors_are_named_as_in_the_module() -> None:
     module = nn.ParameterDict({"w": nn.Parameter(torch.zeros(2, 3)), "b": nn.Parameter(torch.zeros(3))})
     store = ModuleStore(module, canonical={"w": Canonical("block.{layer}.w", stacked=True), "b": "bias"})
     assert store.parameter_names(["block.1.w", "bias", "block.0.w"]) == ["w", "b"]
-
-
-def test_unknown_names_and_wrong_shapes_are_refused() -> None:
-    store = ModuleStore(nn.Linear(2, 3, bias=False))
-    with pytest.raises(KeyError):
-        store.read(["bias"])
-    with pytest.raises(KeyError):
-        store.write({"bias": np.zeros(3, np.float32)})
-    with pytest.raises(ValueError, match="has shape"):
-        store.write({"weight": np.zeros((2, 3), np.float32)})

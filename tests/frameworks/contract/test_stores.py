@@ -2,101 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import torch
-from diloco.canonical import Canonical
-from diloco.jax import TreeStore
-from diloco.learner.arrays import ArrayStore
-from diloco.learner.store import ParameterStore
-from diloco.torch import ModuleStore
+from builders.frameworks.adapter import NAMES, SHAPES, SIZE, Model, NamedStore
+from builders.frameworks.registry import FRAMEWORKS
 from hypothesis import given
 from hypothesis import strategies as st
 
-NAMES = ["matrix", "layer.1", "vector", "scalar", "layer.0"]
-"""In another order than they lie in the model."""
-SHAPES = {"matrix": (3, 5), "layer.0": (2, 4), "layer.1": (2, 4), "vector": (7,), "scalar": ()}
-SIZE = 15 + 8 + 7 + 1 + 8
+TYPES = [(name, *types) for name, each in FRAMEWORKS.items() for types in each.types]
+NAMED = [types for types in TYPES if FRAMEWORKS[types[0]].reads_by_name]
+ROUNDED = [types for types in TYPES if types[1] != "float32"]
+PLAIN = [types for types in TYPES if types[1:] == ("float32", "float32")]
 
 
-@dataclass
-class Model:
-    """A store, and a step that adds 1 to every parameter."""
-
-    store: ParameterStore
-    train: Callable[[], None]
-
-
-def in_numpy() -> Model:
-    arrays = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
-
-    def train() -> None:
-        for array in arrays.values():
-            array += 1
-
-    return Model(ArrayStore(arrays), train)
-
-
-def in_torch(matrix: torch.dtype, vector: torch.dtype) -> Model:
-    """The matrix lies turned, the layers are stacked and turned, and the types are mixed."""
-    zeros = {
-        "matrix": torch.zeros(5, 3, dtype=matrix),
-        "layers": torch.zeros(2, 4, 2, dtype=matrix),
-        "vector": torch.zeros(7, dtype=vector),
-        "scalar": torch.zeros((), dtype=vector),
-    }
-    module = torch.nn.ParameterDict({name: torch.nn.Parameter(value) for name, value in zeros.items()})
-    canonical: dict[str, Canonical | str] = {
-        "matrix": Canonical("matrix", axes=(1, 0)),
-        "layers": Canonical("layer.{layer}", axes=(1, 0), stacked=True),
-    }
-
-    @torch.no_grad()
-    def train() -> None:
-        for parameter in module.parameters():
-            parameter.add_(1)
-
-    return Model(ModuleStore(module, canonical=canonical), train)
-
-
-def in_jax(matrix: jnp.dtype, vector: jnp.dtype) -> Model:
-    tree = {
-        "matrix": jnp.zeros((5, 3), matrix),
-        "layers": jnp.zeros((2, 4, 2), matrix),
-        "vector": jnp.zeros(7, vector),
-        "scalar": jnp.zeros((), vector),
-    }
-    canonical: dict[str, Canonical | str] = {
-        "matrix": Canonical("matrix", axes=(1, 0)),
-        "layers": Canonical("layer.{layer}", axes=(1, 0), stacked=True),
-    }
-    store = TreeStore(tree, canonical=canonical)
-    step = jax.jit(lambda params: jax.tree.map(lambda leaf: leaf + 1, params), donate_argnums=0)
-    return Model(store, lambda: store.take_back(step(store.hand_out())))
-
-
-MODELS: dict[str, Callable[[], Model]] = {
-    "numpy": in_numpy,
-    "torch float32": lambda: in_torch(torch.float32, torch.float32),
-    "torch bfloat16": lambda: in_torch(torch.bfloat16, torch.float32),
-    "torch float16 and float64": lambda: in_torch(torch.float16, torch.float64),
-    "jax float32": lambda: in_jax(jnp.dtype(jnp.float32), jnp.dtype(jnp.float32)),
-    "jax bfloat16": lambda: in_jax(jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)),
-}
-
-
-@pytest.fixture(params=MODELS)
-def model(request: pytest.FixtureRequest) -> Model:
-    made = MODELS[request.param]()
+def a_model(name: str, matrix: str, vector: str) -> Model:
+    made = FRAMEWORKS[name].model(matrix, vector)
     made.store.warm_up([NAMES])
     return made
+
+
+@pytest.fixture(params=TYPES, ids=" ".join)
+def model(request: pytest.FixtureRequest) -> Model:
+    return a_model(*request.param)
+
+
+def by_name(model: Model) -> NamedStore:
+    assert isinstance(model.store, NamedStore)
+    return model.store
+
+
+@pytest.fixture(params=NAMED, ids=" ".join)
+def named(request: pytest.FixtureRequest) -> NamedStore:
+    return by_name(a_model(*request.param))
 
 
 def some_values(seed: int = 1) -> np.ndarray:
@@ -105,18 +45,10 @@ def some_values(seed: int = 1) -> np.ndarray:
     return values
 
 
-@pytest.mark.parametrize(
-    ("name", "matrix", "vector"),
-    [
-        ("numpy", "float32", "float32"),
-        ("torch bfloat16", "bfloat16", "float32"),
-        ("torch float16 and float64", "float16", "float64"),
-        ("jax bfloat16", "bfloat16", "float32"),
-    ],
-)
+@pytest.mark.parametrize(("name", "matrix", "vector"), TYPES)
 def test_it_says_in_which_types_the_framework_keeps_the_tensors(name: str, matrix: str, vector: str) -> None:
     like_matrix = dict.fromkeys(["matrix", "layer.0", "layer.1"], matrix)
-    assert MODELS[name]().store.dtypes() == like_matrix | dict.fromkeys(["vector", "scalar"], vector)
+    assert a_model(name, matrix, vector).store.dtypes() == like_matrix | dict.fromkeys(["vector", "scalar"], vector)
 
 
 def test_the_model_is_what_it_was_after_warming_up(model: Model) -> None:
@@ -186,10 +118,10 @@ def test_values_are_laid_out_on_another_thread_while_the_program_trains(model: M
     assert model.store.stage(NAMES).wait().tobytes() == model.store.rounded(NAMES, some_values(19)).tobytes()
 
 
-def test_float32_parameters_are_not_rounded_and_not_copied() -> None:
+@pytest.mark.parametrize(("name", "matrix", "vector"), PLAIN)
+def test_float32_parameters_are_not_rounded_and_not_copied(name: str, matrix: str, vector: str) -> None:
     values = some_values()
-    for name in ("numpy", "torch float32", "jax float32"):
-        assert MODELS[name]().store.rounded(NAMES, values) is values
+    assert a_model(name, matrix, vector).store.rounded(NAMES, values) is values
 
 
 def test_a_model_that_is_not_trained_never_differs_from_what_it_adopted(model: Model) -> None:
@@ -214,8 +146,57 @@ def test_other_sizes_types_and_names_are_refused(model: Model) -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=SIZE, max_size=SIZE))
-@pytest.mark.parametrize("name", ["torch bfloat16", "torch float16 and float64", "jax bfloat16"])
-def test_rounding_is_that_of_the_model_for_all_values(name: str, numbers: list[float]) -> None:
-    model, values = MODELS[name](), np.array(numbers, np.float32)
+@pytest.mark.parametrize(("name", "matrix", "vector"), ROUNDED)
+def test_rounding_is_that_of_the_model_for_all_values(name: str, matrix: str, vector: str, numbers: list[float]) -> None:
+    model, values = a_model(name, matrix, vector), np.array(numbers, np.float32)
     model.store.apply(model.store.prepare(NAMES, values))
     assert model.store.stage(NAMES).wait().tobytes() == model.store.rounded(NAMES, values).tobytes()
+
+
+def test_what_is_written_is_read_again_and_the_other_tensors_stay(named: NamedStore) -> None:
+    value = np.arange(8, dtype=np.float32).reshape(SHAPES["layer.1"])
+    value.flags.writeable = False
+    named.write({"layer.1": value})
+    read = dict(named.read(NAMES))
+    np.testing.assert_array_equal(read.pop("layer.1"), value)
+    assert {name: array.shape for name, array in read.items()} == {name: shape for name, shape in SHAPES.items() if name != "layer.1"}
+    assert not any(array.any() for array in read.values())
+
+
+def test_reads_and_writes_share_no_memory_with_the_caller(named: NamedStore) -> None:
+    value = np.ones(SHAPES["matrix"], np.float32)
+    named.write({"matrix": value})
+    value[...] = 7
+    read = named.read(["matrix"])["matrix"]
+    np.testing.assert_array_equal(read, np.ones(SHAPES["matrix"]))
+    read[...] = 5
+    np.testing.assert_array_equal(named.read(["matrix"])["matrix"], np.ones(SHAPES["matrix"]))
+
+
+@pytest.mark.parametrize(("name", "matrix", "vector"), NAMED)
+def test_what_was_read_stays_as_it_was_while_training_goes_on(name: str, matrix: str, vector: str) -> None:
+    model = a_model(name, matrix, vector)
+    before = by_name(model).read(NAMES)
+    model.train()
+    assert not any(array.any() for array in before.values())
+    assert all((array == 1).all() for array in by_name(model).read(NAMES).values())
+
+
+@pytest.mark.parametrize(("name", "matrix", "vector"), ROUNDED)
+def test_short_types_are_float32_outside_and_rounded_inside(name: str, matrix: str, vector: str) -> None:
+    store = by_name(a_model(name, matrix, vector))
+    # 1 + 2^-13 lies between 1 and the next number of either type (bfloat16: 2^-7 apart, float16: 2^-10), much nearer to 1.
+    store.write({"layer.0": np.array([[1 + 2**-13] * 4, [0.5] * 4], np.float32)})
+    read = store.read(["layer.0"])["layer.0"]
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, [[1.0] * 4, [0.5] * 4])
+    assert store.dtypes()["layer.0"] == matrix
+
+
+def test_what_is_written_or_read_under_another_name_or_in_another_shape_is_refused(named: NamedStore) -> None:
+    with pytest.raises(KeyError):
+        named.read(["layers"])
+    with pytest.raises(KeyError):
+        named.write({"layers": np.zeros((2, 2, 4), np.float32)})
+    with pytest.raises(ValueError, match="shape"):
+        named.write({"matrix": np.zeros((5, 3), np.float32)})

@@ -1,0 +1,1 @@
+"""Frameworks for the tests of what every adapter must do, see `tests/frameworks/contract`."""
