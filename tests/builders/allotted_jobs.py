@@ -107,7 +107,7 @@ class SimpleJob:
 
     @property
     def minimum(self) -> int:
-        """Of the job, with those of its pools."""
+        """Return the minimum of the job: its own, or the sum of its pools'."""
         return max(self.min, sum(pool.min for pool in self.pools if not pool.scavenged))
 
     @property

@@ -34,17 +34,17 @@ class JobCertificates:
         self.authority = authority or self.issuer.authority(job.uid)
 
     def syncer(self, *, roots: str = "") -> TlsFiles:
-        """Of the job's syncer. `roots`: whom it trusts instead of this authority alone."""
+        """Write the files of the job's syncer. `roots`: whom it trusts instead of this authority alone."""
         host_name = contract.syncer_host_name(self.job.name, self.job.namespace)
         return self.write("syncer", Leaf("", contract.syncer_identity(self.job.uid), (host_name,), connects=False), roots=roots)
 
     def learner(self, unit: str, attempt: int = 1) -> TlsFiles:
-        """Of one attempt of a unit."""
+        """Write the files of one attempt of a unit."""
         own_name = contract.learner_host_name(self.job.name, self.job.namespace, unit, attempt)
         return self.write(f"{unit}-a{attempt}", Leaf("", contract.learner_identity(self.job.uid, unit, attempt), (own_name,)))
 
     def operator(self) -> TlsFiles:
-        """Of the operator as a client of the syncer."""
+        """Write the files of the operator as a client of the syncer."""
         return self.write("operator", Leaf("", contract.operator_identity(self.job.uid)))
 
     def write(self, name: str, leaf: Leaf, *, roots: str = "") -> TlsFiles:

@@ -427,7 +427,7 @@ class ControlPlane:
 
     @property
     def etcd_url(self) -> str:
-        """Of its JSON gateway."""
+        """Return the address of etcd's JSON gateway."""
         return f"http://127.0.0.1:{self._etcd_port}/v3"
 
     def _etcd(self, call: str, body: Json) -> Json:

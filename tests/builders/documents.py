@@ -111,7 +111,7 @@ def pages() -> tuple[str, ...]:
 
 
 def fences(page: str) -> Iterator[tuple[str, str, str, int]]:
-    """Of each fenced block: its language, its text, the anchor of the heading above it, and the number of its first line."""
+    """Yield each fenced block: its language, its text, the anchor of the heading above it, and the number of its first line."""
     language, heading, begin = "", "", 0
     text: list[str] | None = None
     for number, line in enumerate((ROOT / page).read_text().splitlines(), 1):

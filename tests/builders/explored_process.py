@@ -24,7 +24,7 @@ FRAGMENTS = 2
 PLACES = 512
 """Local steps of all processes of one run, at most."""
 TOKENS = 100
-"""Of a local step."""
+"""Tokens of a local step."""
 
 
 @dataclass(frozen=True, slots=True)

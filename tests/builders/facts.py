@@ -42,7 +42,7 @@ def a_namespace(labels: Obj | None = None, annotations: Obj | None = None) -> Ob
 
 
 def a_lease(node: str, ahead: float = 0.0) -> Obj:
-    """Of a kubelet whose clock is ahead of the API server's."""
+    """Return the lease of a kubelet whose clock is `ahead` seconds ahead of the API server's."""
     return {"metadata": {"name": node}, "spec": {"renewTime": format_timestamp(NOW + ahead)}}
 
 

@@ -78,7 +78,7 @@ class FakeCluster:
         self.stuck: set[str] = set()
         """Pods whose processes do not end, whatever their kubelets do: they wait for a device or a file system."""
         self.report_faults: dict[JobKey, ReportFault] = {}
-        """Of jobs whose syncers answer with what no operator can read."""
+        """Faults of the jobs whose syncers answer with what no operator can read."""
         self._last_reports: dict[JobKey, Report] = {}
         self.t = 0
         self.rates: dict[str, float] = {}
@@ -243,7 +243,7 @@ class FakeCluster:
         return {pod["metadata"]["name"]: pod.get("status", {}).get("phase", "Pending") for pod in items}
 
     async def names_of(self, resource: Resource, namespace: str = "") -> list[str]:
-        """Of all objects of the kind, in order."""
+        """Return the names of all objects of the kind, in order."""
         return sorted(obj["metadata"]["name"] for obj in (await self.api.list(resource, namespace)).items)
 
     async def events(self, reason: str, job: str = "") -> list[Obj]:

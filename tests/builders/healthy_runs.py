@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 FRAGMENTS, INTERVAL, UNITS = 4, 8, 8
 CYCLES = 16
-"""Of a run: each fragment is merged as often."""
+"""Cycles of a run: each fragment is merged as often."""
 
 type Rule = tuple[str, str]
-"""Of merging, and compression."""
+"""The method of merging, and the compression."""
 
 RULES: list[Rule] = [(method, compression) for compression in ("BFloat16", "Int4") for method in ("RDA", "Average")]
 """Each pattern has all of them in turn."""
@@ -133,7 +133,7 @@ def a_training(rule: Rule = RULES[0]) -> Training:
 
 
 def trainees(trainers: list[Uneven]) -> dict[str, Trainee]:
-    """Of one unit for each trainer."""
+    """Return one unit for each trainer, by name."""
     return {f"u{number}": Trainee(trainer) for number, trainer in enumerate(trainers)}
 
 

@@ -33,7 +33,7 @@ class Machine:
     """Hosts that a node pool can make, and how many there are of them."""
 
     name: str
-    """Of the node pool and of its instance type."""
+    """Names the node pool and its instance type."""
     labels: Mapping[str, str]
     """Beside those that every node has."""
     devices: Mapping[str, str]

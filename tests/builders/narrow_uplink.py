@@ -16,7 +16,7 @@ from diloco.protocol.window import QUEUE_SECONDS
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """Of a busy machine. All are means of exponential distributions."""
+    """Noise of a busy machine. All are means of exponential distributions."""
 
     stall_seconds: float = 0.0
     """How long everything stands still at a time: steps, and the link."""
@@ -46,7 +46,7 @@ class NarrowUplink:
         self._waiting: list[int] = []
 
     def share(self) -> float:
-        """Of the exchanges, those for which the push arrived in time."""
+        """Return the share of the exchanges for which the push arrived in time."""
         arrived, link_free_at = 0, 0.0
         while (t := self._choose()) is not None:
             over_at = self._pulls[t + self._overlap + 1]

@@ -30,7 +30,7 @@ type Obj = dict[str, Any]
 NODE = "system-0"
 ADDRESS = "127.0.0.1"
 METRICS, HEALTH = PORTS = (8080, 8081)
-"""Of the chart. Here each is another one that is free, since other programs may have these."""
+"""Ports of the chart. Here each is another one that is free, since other programs may have these."""
 _POLL_SECONDS = 0.1
 _HEARTBEAT_SECONDS = 5.0
 """As often as the node says that it is ready: the controller manager takes a silent one for lost, and pods go to other nodes."""

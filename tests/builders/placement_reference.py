@@ -17,7 +17,7 @@ from scipy.sparse import coo_array
 type Terms = dict[str, float]
 """Variable -> its factor."""
 WIDTHS = (1, 1, 2, 4, 8, 16, 32)
-"""Of the segments in which a job's units beyond its minimum count; the eighth is the rest."""
+"""Widths of the segments in which a job's units beyond its minimum count; the eighth is the rest."""
 
 
 @dataclass(slots=True)

@@ -27,11 +27,11 @@ from diloco_operator.api.phases import Phase
 BEGAN = 1_700_000_000.0
 """When the first run begins, seconds since the epoch. The seconds of all methods count from here."""
 TOKENS = 64
-"""Of each sample."""
+"""Tokens of each sample."""
 
 
 class ARecord:
-    """Of one job, whose units train 8 samples a step."""
+    """The record of one job, whose units train 8 samples a step."""
 
     def __init__(self, job: str = "default/lm") -> None:
         self.job = job
@@ -103,7 +103,7 @@ class ARecord:
 
 
 def a_killed_unit() -> ARecord:
-    """Of three units that take a step a second; u-2 is killed at second 10 and contributes again 4.5 s later. Then the job is complete."""
+    """Record three units that take a step a second; u-2 is killed at second 10 and contributes again 4.5 s later. Then the job is over."""
     record = ARecord().state(0, "Training").train("u-0", "u-1", "u-2")
     seconds = [float(second) for second in range(1, 21)]
     record.steps("u-0", seconds)

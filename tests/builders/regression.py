@@ -45,7 +45,7 @@ class Regression:
         self.first = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
         self.second = {n: np.zeros(s, np.float32) for n, s in SHAPES.items()}
         self.loss = float("nan")
-        """Of the last step."""
+        """The loss of the last step."""
 
     @staticmethod
     def initial() -> Parameters:
@@ -97,7 +97,7 @@ class Trainee:
     every: int = 1
     """It takes a step every so many ticks."""
     tokens: int = 100
-    """Of each step."""
+    """Tokens of each step."""
     theta: Parameters = field(default_factory=Regression.initial)
     steps: list[int] = field(default_factory=list)
     """Per fragment, since its adoption."""

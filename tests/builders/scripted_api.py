@@ -48,7 +48,7 @@ class ScriptedApi:
     handle: Callable[[str, tuple[Any, ...]], Any] = lambda verb, arguments: None
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     metadata_only: list[bool] = field(default_factory=list)
-    """Of each create and patch, whether no more was asked for."""
+    """Says of each create and patch whether it asked for metadata only."""
     watched_from: list[str] = field(default_factory=list)
     list_tokens: list[str] = field(default_factory=list)
     busy: int = 0

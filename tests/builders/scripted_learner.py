@@ -55,7 +55,7 @@ class ScriptedLearner:
         self.syncer, self.unit, self.attempt = syncer, unit, attempt
         training = syncer.place.job.training
         self.coding = coding_for(training.compression)
-        """Of its answers: the job's, unless a test sets another."""
+        """The coding of its answers: the job's, unless a test sets another."""
         self.arrays = dict(arrays if arrays is not None else weights())
         self.layout = Layout(ArrayStore(self.arrays, embeddings=["w0"]).specs())
         self.fragments: tuple[Fragment, ...] = make_fragments(self.layout, training.fragments)
@@ -121,7 +121,7 @@ class ScriptedLearner:
         return self.say(FromLearner(hello=Hello(**(fields | changes))))  # type: ignore[arg-type]
 
     def hello_of(self, rank: int, **changes: object) -> ScriptedLearner:
-        """Of another rank than the leader: that rank's stream."""
+        """Say hello as another rank than the leader, and return that rank's stream."""
         fields: dict[str, object] = {"rank": rank, "ranks": self.ranks, "process": b"p%d" % rank, "tensors": [], "fingerprint": ""}
         return self.streams[rank].hello(**(fields | changes))
 
@@ -191,7 +191,7 @@ class ScriptedLearner:
     # --- what a unit does, in all of its ranks ------------------------------------------------------------------------------
 
     def welcomed(self, **changes: object) -> Welcome:
-        """Of the leader."""
+        """Say hello as the leader, and return the welcome."""
         welcome: Welcome = self.hello(**changes).hear("welcome").welcome
         self.incarnation = welcome.incarnation
         return welcome

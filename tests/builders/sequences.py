@@ -52,7 +52,7 @@ class Tape:
     decoded: dict[tuple[str, int], Decoded] = field(default_factory=dict)
     """By unit and outer step, what a learner's answer came to."""
     commits: list[tuple[Commit, NDArray[np.float32]]] = field(default_factory=list)
-    """Of each merge that took its place, what is written down of it, and the merged outer gradient."""
+    """What is written down of each merge that took its place, and the merged outer gradient."""
 
 
 @dataclass

@@ -49,7 +49,7 @@ class UnitSpeed:
 
     step_seconds: float
     jitter: float = 0.2
-    """Of each step, in parts of it."""
+    """How much each step varies, in parts of it."""
     wire_seconds: float = 2.5 * STEP_SECONDS
     """The longest transfer of a push."""
 

@@ -23,9 +23,9 @@ from diloco.protocol.window import Receipts
 CHUNKS = 8
 """Chunks of one push."""
 VALUES = 64
-"""Of a fragment."""
+"""Values of a fragment."""
 HELD_VALUES = 128 << 10
-"""Of a fragment, where the transport holds what it is given: pushes of 512 KiB, eight times the smallest window."""
+"""Values of a fragment where the transport holds what it is given: pushes of 512 KiB, eight times the smallest window."""
 
 
 @dataclass(kw_only=True)
@@ -75,7 +75,7 @@ class SlowLinks(Simulation[LinkedLearner]):
         super().__init__(a_seeded_core(training, a_layout(training.fragments, self._values)), learners)
 
     def share(self, unit: str, after: int) -> float:
-        """Of the merges after outer step `after`, those with the unit."""
+        """Return the share of the merges after outer step `after` that the unit is in."""
         merges = [merge for merge in self.all(Merged) if merge.t > after]
         return sum(unit in merge.units for merge in merges) / len(merges)
 

@@ -58,9 +58,9 @@ def _a_host(message: str) -> dict[str, Any]:
 def a_large_status(
     running: int, idle: int, *, message: str = "m", hosts: int = 1, host: int = 63, limit: int = 9, refused: int = 0, others: str = "m"
 ) -> dict[str, Any]:
-    """Of `running` units that back off and `idle` ones that were given up or scaled down. `hosts`: of each running unit, with names of
-    `host` characters. `limit`: learners.restart.limit, up to which each unit failed. `refused`: reasons of the syncer. `others`: the
-    message of every condition and pool, and each remedy."""
+    """Return a status of `running` units that back off and `idle` ones that were given up or scaled down. `hosts`: hosts of each running
+    unit, with names of `host` characters. `limit`: learners.restart.limit, up to which each unit failed. `refused`: reasons of the syncer.
+    `others`: the message of every condition and pool, and each remedy."""
     moment = "2026-11-22T01:58:01.343Z"
     states = [UnitState.BACKING_OFF] * running + [UnitState.FAILED, UnitState.PENDING] * (idle // 2) + [UnitState.FAILED] * (idle % 2)
     condition = {"status": "Unknown", "reason": "r" * 40, "message": others, "observedGeneration": 10**6, "lastTransitionTime": moment}

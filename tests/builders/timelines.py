@@ -132,7 +132,7 @@ def play(stage: Stage, *rows: Row) -> None:
 reconciled = Event(Stage.settle, reconciles=True)
 one_reconcile = Event(Stage.step, reconciles=True)
 one_plan = Event(Stage.reconcile_only, reconciles=True)
-"""Of which nothing is carried out."""
+"""Plans, and carries nothing out."""
 one_reconcile_that_dies = Event(lambda stage: stage.step(crash_after=1), reconciles=True)
 """After the first write, which is that of status when nothing is created."""
 operator_restarts = Event(Stage.restart_operator)
@@ -307,7 +307,7 @@ def unit(name: str = UNIT, /, **fields: Any) -> Expectation:
 
 
 def states(**by_unit: str) -> Expectation:
-    """Of all units; v5p_0 stands for v5p-0."""
+    """Expect these states, of all units; v5p_0 stands for v5p-0."""
     return Expectation("states", lambda stage, plans: stage.states(), {name.replace("_", "-"): state for name, state in by_unit.items()})
 
 
@@ -326,7 +326,7 @@ def deleted(*names: str) -> Expectation:
 
 
 def grace(seconds: int | None) -> Expectation:
-    """Of every deletion; None: as long as the pod says."""
+    """Expect this grace of every deletion; None: as long as the pod says."""
     return planned("grace of the deletions", lambda plans: {each.grace_seconds for plan in plans for each in plan.deletes}, {seconds})
 
 

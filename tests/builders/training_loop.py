@@ -12,7 +12,7 @@ from diloco.learner.store import Float32Array
 
 BATCH = 2
 TOKENS = 16
-"""Of every step."""
+"""Tokens of every step."""
 
 
 class TrainingLoop(ABC):

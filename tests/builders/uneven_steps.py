@@ -53,7 +53,7 @@ class Pattern:
 
     steps: Steps
     mean: float
-    """Of a step, seconds."""
+    """Seconds of a step."""
     period: float = 0.0
     """Seconds until each unit has taken its longest step, if that is long: before, one that has not looks like one of a faster machine."""
 

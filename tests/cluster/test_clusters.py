@@ -70,13 +70,13 @@ class Kind:
     placed: int = 0
     """Learner pods that kube-scheduler binds to these nodes."""
     says: Sequence[str] = ()
-    """Of what a user reads in the job's status."""
+    """Parts of what a user reads in the job's status."""
     finds: Sequence[tuple[str, str, str]] = ()
     """All that is not ok by the doctor, but for what runs: check, level, and part of the message."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Of the namespace."""
+    """Labels of the namespace."""
     objects: Sequence[Obj] = ()
-    """Of the namespace, or of the cluster while this kind is there."""
+    """Objects of the namespace, or of the cluster while this kind is there."""
     config: Obj = field(default_factory=dict)
     """Values of the chart for the operator's configuration; with any, it has an operator of its own."""
 

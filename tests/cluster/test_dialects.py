@@ -20,7 +20,7 @@ GPU = {"nvidia.com/gpu": "1"}
 
 
 class Nodes:
-    """Of one test, in the cluster until it ends."""
+    """The nodes of one test, in the cluster until it ends."""
 
     def __init__(self, plane: ControlPlane, test: str) -> None:
         self._plane, self._prefix = plane, f"dialects-{zlib.crc32(test.encode()):08x}"

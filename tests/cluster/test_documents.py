@@ -22,8 +22,8 @@ pytestmark = pytest.mark.timeout(1800)
 
 
 def environment_of(plane: ControlPlane, *, activated: bool) -> dict[str, str]:
-    """Of a person who has kubectl, Helm and access to the cluster. `~/.kube/config` is the same access. `activated`: with this repository's
-    programs on PATH."""
+    """Return the environment of a person who has kubectl, Helm and access to the cluster. `~/.kube/config` is the same access.
+    `activated`: with this repository's programs on PATH."""
     environment = plane.environment
     config = Path(environment["HOME"], ".kube", "config")
     config.parent.mkdir(exist_ok=True)

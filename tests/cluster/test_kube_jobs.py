@@ -79,7 +79,7 @@ def check_tokens(cluster: KubeCluster, job: Obj, trace: Path | None = None) -> N
 
 
 async def check_loss_curve(cluster: KubeCluster, job: Obj) -> None:
-    """Of a job that is over, from the plugin."""
+    """Check the curve that the plugin draws of a job that is over."""
     name, progress = job["metadata"]["name"], job["status"]["progress"]
     shown = (await cluster.kubectl("diloco", "status", name)).splitlines()
     [title] = [at for at, line in enumerate(shown) if line.startswith("  loss by outer step: ")]
@@ -150,7 +150,7 @@ class Fault:
     step: int
     strike: Callable[[KubeCluster, Obj], Awaitable[Any]]
     attempt: int
-    """Of the unit, once it trains again."""
+    """The attempt of the unit once it trains again."""
 
 
 async def delete(cluster: KubeCluster, pod: Obj) -> None:

@@ -73,7 +73,7 @@ class Scene:
         return next((pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")), "")
 
     def reasons(self, namespace: str) -> set[str]:
-        """Of all Events in the namespace."""
+        """Return the reasons of all Events in the namespace."""
         return {event["reason"] for event in self.plane.request("GET", f"/api/v1/namespaces/{namespace}/events")["items"]}
 
 

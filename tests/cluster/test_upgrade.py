@@ -122,7 +122,7 @@ class Cluster:
         return {unit["name"]: unit["state"] for unit in self.job(job).get("status", {}).get("units", ())}
 
     def conditions(self) -> dict[str, list[Obj]]:
-        """Of all jobs, with the state of each."""
+        """Return the state and the conditions of each job."""
         return {job["metadata"]["name"]: [job["status"]["state"], *job["status"]["conditions"]] for job in self.all_of("dilocojobs")}
 
     def objects(self) -> dict[str, tuple[str, bool, Obj]]:

@@ -55,7 +55,7 @@ async def _memory(_: pytest.FixtureRequest) -> AsyncIterator[Backend]:
 
 @pytest.fixture(scope="session")
 def contract_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """Of this suite's own: `forget` compacts it and restarts its API server, which would break the watches of others."""
+    """Run a plane for this suite alone: `forget` compacts it and restarts its API server, which would break the watches of others."""
     with start(tmp_path_factory.mktemp("contract-plane"), scheduler=False) as plane:
         yield plane
 

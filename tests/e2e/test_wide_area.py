@@ -48,7 +48,7 @@ def test_no_round_trip_is_shorter_and_no_rate_higher_than_its_link_says(network:
 
 @pytest.mark.xdist_group("wide-area")
 def test_the_share_of_packets_that_is_lost_is_the_one_that_was_asked_for(network: WideNetwork | None) -> None:
-    """Of 3,000 packets 150 are lost in the mean, with a standard deviation of 12: 6 of them to each side."""
+    """150 of 3,000 packets are lost in the mean, with a standard deviation of 12: 6 of them to each side."""
     if network is not None:
         assert lost(network, 0, 2, 500) == 0
         network.set_loss(0.05)

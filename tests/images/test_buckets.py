@@ -26,7 +26,7 @@ MOTO = "moto[server,s3]==5.2.5"
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a fake of S3 with a bucket named `bucket`."""
+    """Run a fake of S3 with a bucket named `bucket`, and yield its address."""
     folder = tmp_path_factory.mktemp("moto")
     uv = ROOT / ".tools" / "uv" / "bin" / "uv"
     command = [

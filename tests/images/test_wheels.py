@@ -24,7 +24,7 @@ VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["
 QUADRATIC = ROOT / "tests" / "programs" / "quadratic_learner.py"
 UV = f"{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ.get('PATH', '')}"
 MACHINES = {"x86_64": 0x3E, "aarch64": 0xB7}
-"""Of a wheel's name -> e_machine of its library (https://gabi.xinuos.com/elf/a-emachine.html)."""
+"""Processor in a wheel's name -> e_machine of its library (https://gabi.xinuos.com/elf/a-emachine.html)."""
 
 
 def uv(*arguments: str | Path) -> None:
@@ -80,7 +80,7 @@ def operator(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Environm
 
 
 def machines(wheels: Path) -> Iterator[tuple[str, bytes]]:
-    """Of each wheel of the runtime: the processor in its name, and its library."""
+    """Yield the processor in the name of each wheel of the runtime, and its library."""
     for path in sorted(wheels.glob("diloco-*.whl")):
         with zipfile.ZipFile(path) as wheel:
             assert len(wheel.namelist()) == len(set(wheel.namelist()))

@@ -44,7 +44,7 @@ from diloco.ranks.member import DataRank
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
 """The last has no row for the last of four ranks."""
 TOKENS = 16
-"""Of each sample."""
+"""Tokens of each sample."""
 
 
 class RowStore(ArrayStore):

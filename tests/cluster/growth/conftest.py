@@ -13,7 +13,7 @@ from builders.kube_jobs import install_chart
 from builders.kueue import Kueue, kueue
 
 MACHINES = (h100(price=10.0), h100("h100-cheap", price=2.0, limit=0), v6e(price=5.0), v5p(price=6.0))
-"""Of the cheap ones there are none until a test raises the limit."""
+"""There are no cheap ones until a test raises the limit."""
 
 
 @pytest.fixture(scope="session")

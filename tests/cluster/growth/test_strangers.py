@@ -15,7 +15,7 @@ from diloco_operator.api.names import NAMESPACES, PODS
 
 STRANGERS = 10_000
 UNSCHEDULABLE = 500
-"""Of these: pods that ask for GPUs of a kind that no pool has. The others are held by a scheduling gate, as those of queues are."""
+"""So many of these ask for GPUs of a kind that no pool has. The others are held by a scheduling gate, as those of queues are."""
 AT_ONCE = 64
 
 

@@ -45,7 +45,7 @@ CLUSTER: Rules = {
     ("authorization.k8s.io", "subjectaccessreviews"): "create",
 }
 REVIEWS = {("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")}
-"""Of whoever reads metrics, with metrics.auth.enabled."""
+"""Reviews of whoever reads metrics, with metrics.auth.enabled."""
 OTHER_PODS: Rules = {("", "pods"): "list watch"}
 """Cluster-wide without watchAnyNamespace, unless config.watchOtherPods is false."""
 LEASES: Rules = {("coordination.k8s.io", "leases"): "create", ("coordination.k8s.io", "leases", "diloco-operator"): "get update"}

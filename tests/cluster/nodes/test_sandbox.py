@@ -25,7 +25,7 @@ echo ready
 
 
 def traces() -> dict[str, frozenset[str]]:
-    """Of this machine, all that a sandbox may touch."""
+    """Return all of this machine that a sandbox may touch."""
     return {
         "mounts": frozenset(Path("/proc/self/mountinfo").read_text().splitlines()),
         "links": frozenset(link.name for link in Path("/sys/class/net").iterdir()),

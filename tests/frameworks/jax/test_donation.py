@@ -65,7 +65,7 @@ class Program:
         return {tensor.name for tensor in self.job.fragments[fragment].tensors}
 
     def values(self, tree: Params | None = None) -> dict[str, float]:
-        """Of each tensor, which is the same number everywhere."""
+        """Return the value of each tensor, which is the same number everywhere."""
         tree = self.params if tree is None else tree
         parts = {"layer.0": tree["layers"][0], "layer.1": tree["layers"][1], "vector": tree["vector"]}
         found = {name: np.unique(np.asarray(part, np.float32)) for name, part in parts.items()}

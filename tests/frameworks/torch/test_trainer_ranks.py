@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 RANKS = 2
 SAMPLES_OF_A_STEP = RANKS * 2 * 2
-"""Of trainer_ranks.py: a batch of 2, accumulated twice, in each rank."""
+"""Samples of a step of trainer_ranks.py: a batch of 2, accumulated twice, in each rank."""
 LENGTH = 6
 BIN = Path(sys.executable).parent
 """Also the parent of what pods run: the scripts of this environment."""

@@ -42,7 +42,7 @@ def test_packets_of_one_way_keep_their_order_and_those_of_a_shorter_one_pass_the
 
 
 def test_the_share_of_packets_that_is_lost_is_the_one_that_was_asked_for() -> None:
-    """Of 20,000 packets 200 are lost in the mean, with a standard deviation of 14: 5 of them to each side."""
+    """200 of 20,000 packets are lost in the mean, with a standard deviation of 14: 5 of them to each side."""
     area = an_area(loss=0.01)
     for _ in range(20_000):
         area.take(0, a_packet(1), now=0.0)

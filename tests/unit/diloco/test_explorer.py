@@ -32,7 +32,7 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 UNTIL_FOUND = settings(SETTINGS, max_examples=1000)
-"""Of a defect: the first run that finds it is the last one."""
+"""Used where a defect was put in: the first run that finds it is the last one."""
 UNIT = st.sampled_from(UNITS)
 
 

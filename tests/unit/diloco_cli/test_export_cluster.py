@@ -60,7 +60,7 @@ class Cluster:
         self.config_maps: list[Obj] | None = None
         """None: the user may not list them."""
         self.pod_status: Obj = RUNNING
-        """Of a pod that is created."""
+        """The status of a pod that is created."""
         self.created: list[Obj] = []
         self._endpoint = ExecEndpoint(
             lambda _component, _namespace, _pod, _container, words: Command(

@@ -104,7 +104,7 @@ def test_wrong_options_are_refused(arguments: tuple[str, ...]) -> None:
 
 
 def a_kubeconfig(folder: Path) -> Path:
-    """Of a cluster that does not answer."""
+    """Write the kubeconfig of a cluster that does not answer."""
     kubeconfig = folder / "config"
     kubeconfig.write_text(
         "apiVersion: v1\nkind: Config\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n"

@@ -133,7 +133,7 @@ def test_status_of_a_job_that_is_over_leaves_the_place_to_its_message_and_says_h
 
 
 def described(state: str, reason: str, *units: Obj, **conditions: tuple[str, str, str]) -> JobView:
-    """Of conditions (status, reason, message)."""
+    """Return a job in this state, with conditions (status, reason, message)."""
     found = [
         {"type": kind, "status": status, "reason": why, "message": message, "lastTransitionTime": SINCE}
         for kind, (status, why, message) in conditions.items()

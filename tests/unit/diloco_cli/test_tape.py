@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a syncer that two learners have trained with, as it is in mid-training. No snapshot holds its merges but the first one."""
+    """Return the volume of a syncer that two learners have trained with, as it is in mid-training. No snapshot holds its merges but the
+    first one."""
     directory = tmp_path_factory.mktemp("job")
     place = Place(directory, job_file(training(100_000, checkpoint={"every_steps": 100_000, "keep": 1}, compression="Int4")))
     image = directory / "image"

@@ -46,7 +46,7 @@ JOB = job_file()
 NOW = time.time()
 """The operator's clock. It stands still, while TLS is real."""
 LIFETIME = 86400.0
-"""Of certificates, seconds: they are made when this file is imported, and a run of all tests on a slow machine takes hours."""
+"""Seconds that certificates last: they are made when this file is imported, and a run of all tests on a slow machine takes hours."""
 AUTHORITY = Issuer(lambda: NOW, LIFETIME).authority(JOB.uid)
 FAST = TelemetryTimeouts(
     interval=0.05,

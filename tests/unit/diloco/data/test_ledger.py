@@ -15,7 +15,7 @@ TOKENS = 32
 
 
 def a_lease(ledger: Ledger, session: str, n: int) -> WorkLease:
-    """Of a session named `<unit>/...`, which begins if it has not."""
+    """Lease to a session named `<unit>/...`, which begins if it has not."""
     ledger.begin(session, session.partition("/")[0])
     return ledger.lease(session, n)
 

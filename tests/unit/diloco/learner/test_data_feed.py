@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 
 def sampler(batch_size: int, samples: int | None, seed: int = 0) -> LeasedBatches:
-    """Of twelve sequence numbers. They go on where the last iteration was left."""
+    """Return batches of twelve sequence numbers. They go on where the last iteration was left."""
     source = iter([np.arange(start, start + batch_size) for start in range(0, 12, batch_size)])
     return LeasedBatches(lambda: source, batch_size, samples, seed)
 

@@ -31,7 +31,7 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture
 def unit(place: Place) -> Iterator[Unit]:
-    """Of three ranks."""
+    """Yield a unit of three ranks."""
     yield (made := Unit(place, 3))
     made.leader.left()
 

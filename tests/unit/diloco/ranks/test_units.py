@@ -36,7 +36,7 @@ def job(tmp_path: Path) -> Iterator[Processes]:
 
 
 def tokens_of_a_step(job: Processes) -> float:
-    """Of the job's only unit, in what was committed."""
+    """Return the tokens of a step of the job's only unit, in what was committed."""
     [unit] = job.report(lambda report: [each.tokens > 0 for each in report.units] == [True], "something is committed").units
     return unit.tokens / unit.steps
 

@@ -91,7 +91,7 @@ def outcome(
     placer: FirstCome | None = None,
     later: Mapping[str, float] | None = None,
 ) -> Outcome:
-    """Of units of one accelerator; what failed is back after half an hour."""
+    """Simulate units of one accelerator; what failed is back after half an hour."""
     conditions = Conditions(
         failures_per_year=failures_per_hour * YEAR / HOUR,
         step_seconds=step,

@@ -139,7 +139,7 @@ TRAINING = Training(steps=10**9, sync_interval=8, fragments=8, checkpoint=Checkp
 
 
 def outcome(path: Path, sizes: Sizes) -> Outcome:
-    """Of four units with steps of 1 s, over 400 s."""
+    """Simulate four units with steps of 1 s, over 400 s."""
     return SimulatedJob(TRAINING, [unit(path)] * 4, default_rng(1), sizes=sizes).run(400.0)
 
 

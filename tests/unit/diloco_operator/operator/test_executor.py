@@ -386,7 +386,7 @@ def test_what_changed_since_the_decision_is_reconciled_again(error: ApiError) ->
 
 
 def test_what_was_made_for_one_plan_is_not_replaced_by_what_is_there() -> None:
-    """Of two authorities that two operators make, only the stored one may sign. The other's plan ends before anything is signed."""
+    """Two operators make an authority each, and only the stored one may sign. The other's plan ends before anything is signed."""
     creates = (Create(PODS, pod("ca"), fresh=True), Create(PODS, pod("c"), wave=1))
     taken = AlreadyExists(409, "AlreadyExists", "there")
     run = Run(Plan(creates=creates, status=STATUS), {("create", "ca"): taken, ("get", "ca"): pod("ca")})

@@ -21,7 +21,7 @@ class Cycle:
 
 
 class Memory:
-    """Of a process that the test lets grow."""
+    """The memory of a process that the test lets grow."""
 
     def __init__(self) -> None:
         self.bytes = GIB

@@ -31,7 +31,7 @@ def held(operator: Operator, job: str, uid: str) -> list[str]:
 
 
 def an_ignored_pod(job: str, owner: str) -> Obj:
-    """Of an attempt that no operator can have begun."""
+    """Return a pod of an attempt that no operator can have begun."""
     labels = {names.LABEL_UNIT: "v6e-0", names.LABEL_POOL: "v6e", names.LABEL_ATTEMPT: "9999", names.LABEL_HOST: "0"}
     pod = a_strangers_pod(f"{job}-v6e-0-a9999-0", job, owner=owner, labels=labels)
     del pod["metadata"]["finalizers"]

@@ -13,7 +13,7 @@ from diloco_operator.kube.client import Resource
 
 PODS_OF_LM = ("pods", "diloco.dev/job=lm")
 CLASS = {"syncer": {"storage": {"className": "fast"}}}
-"""Of a job whose learners come in one plan with its syncer: nothing need be awaited of a claim whose class is known."""
+"""Storage of a job whose learners come in one plan with its syncer: nothing need be awaited of a claim whose class is known."""
 
 
 def tried(cluster: FakeCluster) -> list[str]:

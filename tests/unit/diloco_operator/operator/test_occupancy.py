@@ -12,7 +12,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 
 V5P = tpu_pool("v5p", "tpu-v5p", "2x2x1", max=1)
-"""Of a pool that no slice of the cluster is for: its job waits."""
+"""A pool that no slice of the cluster is for: its job waits."""
 
 
 async def evil_job(cluster: FakeCluster, **spec: str) -> str:

@@ -33,7 +33,7 @@ AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
 
 
 def reasons(*wanted: str) -> Callable[[Obj], bool]:
-    """Of the units."""
+    """Return whether the units have these reasons, in their order."""
     return lambda status: [unit["reason"] for unit in status.get("units", ())] == list(wanted)
 
 

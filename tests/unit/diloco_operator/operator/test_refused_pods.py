@@ -35,7 +35,7 @@ async def victim(cluster: FakeCluster) -> None:
 
 
 async def attempts(cluster: FakeCluster) -> list[int]:
-    """Of the units of `lm`."""
+    """Return the attempt of each unit of `lm`."""
     return [unit["attempt"] for unit in (await cluster.status("lm", "team-a"))["units"]]
 
 

@@ -38,7 +38,7 @@ def two_hosts(initial: str = "30s") -> Stage:
 
 @t.scene
 def pods_that_run() -> Stage:
-    """Of one unit, of which the syncer has said nothing."""
+    """Start the pods of one unit, of which the syncer has said nothing."""
     stage = Stage(a_job().with_pool(max=1), a_tpu_node("tpu-0"))
     stage.settle()
     stage.kubelets_start()

@@ -44,7 +44,7 @@ trained = t.scene(one_unit_on_two_nodes)
 
 @t.scene
 def two_slices(last: Mapping[str, Any]) -> Stage:
-    """Of two hosts each, and a unit that may start on either. `last`: fields of the last host of the first."""
+    """Make two slices of two hosts each, and a unit that may start on either. `last`: fields of the last host of the first."""
     first = [*a_tpu_slice("np-0", 1), a_tpu_node("np-0-1", topology="2x2x2", pool="np-0", **last)]
     return Stage(a_job().with_learners(1, 1).with_pool(max=1, topology="2x2x2"), *first, *a_tpu_slice("np-1", 2))
 

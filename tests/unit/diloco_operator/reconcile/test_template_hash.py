@@ -19,7 +19,7 @@ JOB = a_manifest(
 )
 HASHES = ["1-74e8c8838c9a2087", "1-80772f9f03f7bf51", "1-1807dea51360a708"]
 WITH_CLASS = ["1-386ba39f751df445", "1-c6da049e2aa55c5f", "1-5c1e271c6c60abae"]
-"""Of the same job, where the class counts as well."""
+"""Hashes of the same job, where the class counts as well."""
 
 
 def spec_of(job: Obj) -> Spec:
@@ -27,7 +27,7 @@ def spec_of(job: Obj) -> Spec:
 
 
 def hashes(job: Obj) -> list[str]:
-    """Of the learners of both pools, and of the syncer."""
+    """Return the hashes of the learners of both pools, and of the syncer."""
     spec = spec_of(job)
     return [*map(learner_hash, spec.pools), syncer_hash(spec)]
 

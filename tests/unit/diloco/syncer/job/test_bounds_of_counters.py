@@ -89,7 +89,7 @@ def test_totals_whose_sum_does_not_fit_end_their_sender_only(tmp_path: Path, tot
 
 
 def a_session(ledger: Ledger, samples: int) -> tuple[Work, UnitSession]:
-    """Of a unit that has leased so many samples."""
+    """Return the work and the session of a unit that has leased so many samples."""
     work, session = Work(ledger, fragments=1), UnitSession("u", 1, b"s", "u/1/1", 1)
     work.begin(session)
     list(work.lease(session, samples))
@@ -101,7 +101,7 @@ def totals(samples: int, tokens: int) -> Chunk:
 
 
 def trained(samples: int, tokens: int) -> Ledger:
-    """Of a job whose one unit has trained so much."""
+    """Return the ledger of a job whose one unit has trained so much."""
     ledger = Ledger()
     ledger.begin("v/1/1", "v")
     ledger.lease("v/1/1", samples)
@@ -134,7 +134,7 @@ def an_offer(samples: int, tokens: int, steps: int = 1) -> Offer:
 
 
 def trained_by(**units: UnitWork) -> Ledger:
-    """Of a job whose units have trained so much."""
+    """Return the ledger of a job whose units have trained so much."""
     ledger = Ledger()
     for unit, work in units.items():
         ledger.begin(f"{unit}/1/1", unit)

@@ -43,7 +43,7 @@ def test_parts_of_the_model_count_as_what_they_are_and_nothing_is_free() -> None
 
 @pytest.fixture
 def syncer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSyncer]:
-    """Of a job that has parameters. Nothing is forgotten during a test, however slow the machine is."""
+    """Run the syncer of a job that has parameters. Nothing is forgotten during a test, however slow the machine is."""
     monkeypatch.setattr(join_brake, "SECONDS", 1e6)
     with LocalSyncer(Place(tmp_path, job_file(training(100_000)))) as syncer, ScriptedLearner(syncer, unit="first") as first:
         first.hello().hear("welcome")

@@ -34,7 +34,7 @@ def merges(place: Place) -> list[dict[str, Any]]:
 
 
 def incarnations(place: Place) -> list[str]:
-    """Of all segments."""
+    """Return the incarnations of all segments."""
     return [head["incarnation"] for head in heads(place.state / FOLDER) if head["type"] == "segment"]
 
 
@@ -43,7 +43,7 @@ def last_segment(place: Place) -> Path:
 
 
 def records(place: Place) -> list[Record]:
-    """Of the last segment, those of merges."""
+    """Return the records of merges in the last segment."""
     return [record for record in RecordFile(last_segment(place), values=True) if record.head["type"] == "merge"]
 
 

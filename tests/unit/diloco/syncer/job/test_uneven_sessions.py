@@ -15,7 +15,7 @@ UNITS = 6
 USUAL, LONG, EVERY = 0.02, 0.42, 21
 """Seconds of a step, and of every 21st one."""
 MEAN = (USUAL * (EVERY - 1) + LONG) / EVERY
-"""Of a step, seconds: 39 ms."""
+"""Seconds of a step: 39 ms."""
 
 
 class State(NamedTuple):
@@ -25,7 +25,7 @@ class State(NamedTuple):
     local: float
     """Steps of a unit, in the mean."""
     contributions: int
-    """Of all units."""
+    """Contributions of all units."""
 
 
 def from_step(first: int) -> Callable[[int], float]:

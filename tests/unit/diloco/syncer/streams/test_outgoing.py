@@ -94,7 +94,7 @@ async def test_versions_follow_each_other_as_deltas_once_the_learner_holds_one()
 
 
 async def test_a_delta_that_waits_keeps_no_whole_value_alive_and_a_whole_value_no_delta() -> None:
-    """Of a paused learner many versions wait."""
+    """Many versions wait for a paused learner."""
     value, delta = np.zeros(8, np.float32), np.zeros(4, np.uint8)
     alive: list[weakref.ref[Any]] = [weakref.ref(value), weakref.ref(delta)]
     up_to_date, fresh = holding(0), Outgoing()
