@@ -78,6 +78,7 @@ def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Coll
     change = difference(before, after)
     changed = {(each.namespace, each.job) for each in change.jobs} | {(each.namespace, each.job) for each in change.moves}
     old = {job.key: job for job in before}
+    # Spares are no units: a job that keeps other slices free has no moves, and would not be shown.
     changed |= {job.key for job in after if job.key in old and _spares_of(job) != _spares_of(old[job.key])}
     shown = [job for job in after if job.key in keys or job.key in changed]
     blocks = [_job(job, old.get(job.key), change, width) for job in shown]
@@ -91,6 +92,7 @@ def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Coll
 def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: int) -> list[str]:
     lines = _wrapped(_headline(job, before), "", width)
     moves = {move.unit: move for move in change.moves if (move.namespace, move.job) == job.key}
+    # Without moves the column BEFORE would repeat RUNS ON.
     told = before is not None and bool(moves)
     if job.message:
         lines += _wrapped(job.message, "  ", width)
@@ -214,10 +216,12 @@ def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
 
 
 def _wrapped(text: str, label: str, width: int) -> list[str]:
+    # Messages are of people and other programs: a line break in one would end the indentation.
     whole = " ".join(text.split())
     if not width:
         return [f"{label}{whole}"]
     wide = max(width, _LEAST_WIDTH)
+    # Names of units and options have hyphens: broken there, they could not be copied.
     return textwrap.wrap(
         whole, wide, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False, break_on_hyphens=False
     )

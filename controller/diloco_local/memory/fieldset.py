@@ -118,6 +118,7 @@ def changed_fields(old: Any, new: Any, node: Node) -> FieldSet | None:
     """Return fields of `new` that `old` lacks or has with another value; None: none. Fields that only `old` has are ignored."""
     if old is MISSING:
         return fields_of(new, node)
+    # Who writes a value that is there already does not take it from its owner.
     if old == new:
         return None
     out: FieldSet = {}
@@ -161,6 +162,7 @@ def subtract(a: FieldSet, b: FieldSet) -> FieldSet:
         other = b.get(name)
         if other is None:
             out[name] = sub
+        # One set has the field as a whole, the other parts of it, as when an atomic list became a map: neither holds the other.
         elif not sub:
             if other and name != ".":
                 out[name] = sub
@@ -203,6 +205,7 @@ def retain(fields: FieldSet, value: Any, node: Node) -> FieldSet:
                 out[name] = sub
             elif name[2:] in value:
                 rest = retain(sub, value[name[2:]], child_of(node, name[2:])) if sub else sub
+                # A map of which no owned field is left has no owner: kept, its name would stay in managedFields for ever.
                 if rest or not sub:
                     out[name] = rest
     elif merges_by_item(node, value):
@@ -257,6 +260,7 @@ def removed(value: Any, fields: FieldSet, kept: FieldSet, node: Node) -> Any:
         if sub is None:
             left.append(item)
         elif name in kept and sub:
+            # Another manager owns the item too: it is found by its keys, so they stay.
             keys = {f"f:{key}" for key in node.list_keys}
             left.append(removed(item, {each: below for each, below in sub.items() if each not in keys}, kept[name], items))
         elif sub and "." not in sub:

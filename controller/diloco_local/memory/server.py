@@ -117,6 +117,7 @@ class Server:
             if not meta.get("generateName"):
                 raise invalid(kind, "", [Cause("metadata.name", "Required value: name or generateName is required")])
             meta["name"] = self._generated(self.table(kind), meta.get("namespace", ""), meta["generateName"])
+        # The server's own: a manifest that was saved from a cluster would otherwise bring its deletion with it.
         for name in ("selfLink", "managedFields", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
             meta.pop(name, None)
         time = stamp(self._clock())
@@ -124,6 +125,7 @@ class Server:
         meta["creationTimestamp"] = time
         if kind.generation:
             meta["generation"] = 1
+        # Nor is a saved status true of the new object.
         if kind.status and not kind.keeps_status_on_create:
             obj.pop("status", None)
         obj = self._checked(kind, {**obj, "apiVersion": kind.resource.api_version, "kind": kind.resource.kind}, None)
@@ -143,10 +145,12 @@ class Server:
         new = _merge_writable(kind, new, old, subresource)
         meta, old_meta = new["metadata"], old["metadata"]
         added = set(meta.get("finalizers", ())) - set(old_meta.get("finalizers", ()))
+        # A controller that is late would otherwise hold back an object whose deletion it has not seen.
         if "deletionTimestamp" in old_meta and added:
             forbidden = f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {sorted(added)}"
             raise invalid(kind, meta["name"], [Cause("metadata.finalizers", forbidden)])
         new = self._checked(kind, new, old)
+        # No event: a controller that writes what is there already would wake itself for ever.
         if new == old and (managed is None or managed == old_meta["managedFields"]):
             return old
         if kind.generation and _spec_changed(kind, new, old):
@@ -187,6 +191,7 @@ class Server:
         if live is None:
             if subresource:
                 raise not_found(kind, name)
+            # An apply with a uid is about one object: it must not make another of the same name.
             if meta.get("uid"):
                 missing = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
                 raise conflict(kind, name, missing)
@@ -226,6 +231,7 @@ class Server:
         name, spec = old["metadata"]["name"], old["spec"]
         if "deletionTimestamp" in old["metadata"]:
             raise conflict(kind, name, f"pod {name} is being deleted, cannot be assigned to a host")
+        # A second scheduler must not move a pod that a kubelet has started.
         if spec.get("nodeName"):
             raise conflict(kind, name, f'pod {name} is already assigned to node "{spec["nodeName"]}"')
         if spec.get("schedulingGates"):

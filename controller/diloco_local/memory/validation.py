@@ -35,6 +35,7 @@ class Validator:
 
     def _visit(self, node: Node, value: Any, old: Any, path: str) -> None:
         """Visit a value; `old` is MISSING if there is no corresponding old value."""
+        # Ratcheting: checked again, an object that an older schema took could not be updated any more. 1 == True in Python, not in JSON.
         if old is not MISSING and value == old and type(value) is type(old):
             if node.transitions_below:
                 self._unchanged(node, value, old, path)
@@ -76,6 +77,7 @@ class Validator:
         if kind == "null":
             if node.nullable:
                 return True
+        # 3.0 is an integer: JSON has one type of number.
         elif kind in node.types or (is_number(value) and ("number" in node.types or ("integer" in node.types and value == int(value)))):
             return True
         expected = " or ".join(sorted(node.types))
@@ -103,6 +105,7 @@ class Validator:
         if node.list_type == "map":
             self._unique(value, [node.item_key(item) for item in value], path)
             if isinstance(old, list):
+                # Only by key: by index, an insertion would compare each item with another one.
                 earlier = {_hashable(node.item_key(item)): item for item in old}
         elif node.list_type == "set":
             self._unique(value, value, path)
@@ -124,6 +127,7 @@ class Validator:
 
     def _junctors(self, node: Node, value: Any, path: str) -> None:
         def fails(sub: Node) -> bool:
+            # A validator of its own: the errors of a branch that need not hold are no causes.
             return bool(Validator().run(sub, value, MISSING, path=path))
 
         for sub in node.all_of:
@@ -253,4 +257,5 @@ def _hashable(key: Any) -> Any:
         return tuple(sorted((name, _hashable(each)) for name, each in key.items()))
     if isinstance(key, (list, tuple)):
         return tuple(_hashable(each) for each in key)
+    # True == 1 in Python: the set [1, true] has no duplicates.
     return (type(key).__name__, key) if isinstance(key, bool) else key

@@ -121,6 +121,7 @@ class Inventory:
         while self._transitions and self._transitions[0][0] <= now:
             _, name = heapq.heappop(self._transitions)
             node = self._nodes.get(name)
+            # Transitions of nodes that changed since stay in the heap: health is judged anew, so one that is out of date does no harm.
             if node is not None:
                 self._await_transition(node)
                 self._note_health(node)
@@ -140,6 +141,7 @@ class Inventory:
         self._not_ready = None
         self._await_transition(node)
         entry = self._locations.get(node.name)
+        # These make the slice. Otherwise each change of readiness would assemble a pool of 512 hosts anew, once for each of its nodes.
         if old is not None and (old.labels, old.devices, old.taints) == (node.labels, node.devices, node.taints):
             self._nodes[node.name] = node
             if entry is not None and old.allocatable != node.allocatable:
@@ -206,6 +208,7 @@ class Inventory:
             self._locations[node.name] = entry
             entry.kinds[node.name] = kind
             entry.of_kind[kind] = entry.of_kind.get(kind, 0) + 1
+            # A reservation outlasts its node: one that was away for a moment must not be offered to another job.
             entry.reserved += node.name in self._reserved_by
             self._note_use(entry, node.name)
         entry.slice_ = None
@@ -252,6 +255,7 @@ class Inventory:
 
     def _assemble(self, entry: Entry, pool: str) -> None:
         """Assemble every node of one multi-host node pool to one slice, or to none while they do not fit together."""
+        # The least, not the first: an operator that starts again sees nodes in another order, and must file the pool as before.
         kind = min(entry.of_kind)
         if kind != entry.kind:
             self._drop(entry)
@@ -319,6 +323,7 @@ class Inventory:
             if use is not None and not self._is_covered(use) and (entry := self._locations.get(use.node)) is not None:
                 self._note_use(entry, use.node)
                 self._file(entry)
+        # What its job's reservation covers took no room from others: that it goes makes none for them.
         if old is None or self._is_covered(old):
             return False
         entry = self._locations.get(old.node)
@@ -365,6 +370,7 @@ class Inventory:
             _put(self._units, name, units)
             if (entry := self._locations.get(name)) is not None:
                 entry.reserved += bool(jobs) - was_reserved
+                # Pods of units count as used until a reservation covers them: otherwise a unit would keep itself off its own host.
                 if any(use.unit is not None for use in self._uses.get(name, ())):
                     self._note_use(entry, name)
                 self._file(entry)
@@ -474,6 +480,7 @@ class Inventory:
                 entry = index.entries[key]
                 if not entry.divisible:
                     yield self._slice(entry)
+                # Who takes whole hosts gets untouched ones only: its pods would wait beside what others have.
                 elif not (entry.used or entry.reserved) or (shape.divides and entry.left >= shape.chips_per_host):
                     yield self._remainder(entry)
 
@@ -500,6 +507,7 @@ class Inventory:
         entry = self._locations.get(slice_.hosts[0].node)
         if entry is None or entry.broken or entry.unusable or (entry.left < 0 if entry.divisible else entry.used):
             return False
+        # A pool that was made anew under its old name has other hosts: pods that are pinned to the old ones would wait for ever.
         return self._slice(entry).hosts == slice_.hosts
 
     def is_free(self, slice_: Slice) -> bool:
@@ -586,6 +594,7 @@ class Inventory:
                 taken[each] = taken[each] or has  # it has reserved all of the node
             mine, here = taken.pop(job, 0), own.get(node, 0)
             held.update(taken)
+            # Reservation and pods of a unit come one after the other: the larger counts, or its share would seem free in between.
             free = max(0, has - max(mine, here) - taken.total() - others)
             if entry.why_not:
                 unusable_count += free

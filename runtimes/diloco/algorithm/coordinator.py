@@ -190,6 +190,7 @@ class Coordinator:
         if self._members.leave(unit):
             self._clock.forget(unit)
             self._reported.pop(unit, None)
+            # An exchange that waits for it alone would stay open for ever.
             for exchange in self._open.values():
                 self._answered(exchange, unit, now)
 
@@ -239,6 +240,7 @@ class Coordinator:
             known = unit in exchange.contributions or unit in exchange.arriving
             return refuse(Reason.DUPLICATE if known else Reason.NOT_ASKED, unit, offer, "it has answered, or left, before")
         member = self._members[unit]
+        # Before it is judged: a refused answer took as long, and the next deadline follows from how long answers take.
         member.answer.add(max(0.0, now - exchange.launched_at))
         member.missed = False
         refusal = self._judge(member, offer)
@@ -254,6 +256,7 @@ class Coordinator:
         unless the guards refuse it then. `norm`: Euclidean norm of the outer gradient. `countable_tokens`: of its tokens at most so many
         count in its weight. Refused if the unit has left meanwhile."""
         exchange = self._open.get(offer.t)
+        # Decoding takes a while, in which the unit may have left: its answer must not count for the process that comes next.
         if exchange is None or unit not in exchange.arriving:
             return refuse(Reason.NOT_ASKED, unit, offer, "it left before it was decoded")
         member = self._members[unit]
@@ -281,6 +284,7 @@ class Coordinator:
         p, given = exchange.fragment, exchange.contributions
         if not finite:
             return Skipped(t, p, "the merged update is not finite: training has diverged; the fragment keeps its value")
+        # Only now: a fragment that kept its value has no new version, and learners must not be sent it as one.
         self._versions[p] = t
         self._sync_seconds.add(max(0.0, now - exchange.launched_at))
         self._members.merged(p)

@@ -127,6 +127,7 @@ class TreeStore[Tree]:
         leaves, structure = jax.tree_util.tree_flatten(params)
         if structure != self._structure:  # type: ignore[operator]  # its stub says that it may be None
             raise ValueError(f"the parameters changed their structure from {self._structure} to {structure}")
+        # Everything is checked before anything is taken: a refused tree leaves the store as it was.
         every = dict(zip(self._paths, leaves, strict=True))
         for path in self._leaves:
             leaf, shape, kind = every[path], self._shapes[path], self._types[path]
@@ -139,6 +140,7 @@ class TreeStore[Tree]:
         self._frozen = {path: every[path] for path in self._frozen}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         self._handed_out = False
+        # Before what was applied is put over it: the program's own values tell whether it undoes an adoption.
         if self.adoptions is not None:
             self.adoptions.stepped(self._leaves)
         for ready in self._applied:
@@ -233,6 +235,7 @@ class TreeStore[Tree]:
 
     def _put(self, ready: Ready) -> None:
         updated = self._updated(ready)
+        # While the program holds the tree it is not what it gives back: that is looked at once it does.
         if self.adoptions is not None and not self._handed_out:
             self.adoptions.adopted(self._leaves, updated)
         self._leaves |= updated
@@ -247,6 +250,7 @@ class TreeStore[Tree]:
             pieces = sharding.addressable_devices_indices_map(self._shapes[part.parameter]).items()
             return {device: jax.device_put(native[index[1:]], device) for device, index in pieces if index and _has(index[0], part.layer)}
         device = next(iter(sharding.device_set))
+        # As the leaf was: a committed value in place of an uncommitted one would compile the program's step anew.
         if committed:
             placed: jax.Array = jax.device_put(native, sharding if part.layer is None else device)
             return placed
@@ -278,6 +282,7 @@ class TreeStore[Tree]:
             return [((), _copy(leaf, RUNTIME_ZERO))]
         if len(leaf.sharding.device_set) == 1:
             return [((), _get_layer(leaf, part.layer, RUNTIME_ZERO))]
+        # Replicas are equal: each piece comes to the host once.
         local = [(shard, _local_layer(shard, part.layer)) for shard in leaf.addressable_shards if shard.replica_id == 0]
         return [(shard.index[1:], _get_layer(shard.data, layer, RUNTIME_ZERO)) for shard, layer in local if layer is not None]
 

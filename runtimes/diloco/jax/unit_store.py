@@ -87,6 +87,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         self._owned: dict[str, list[Place]] = {name: [] for name in self._parts}
         for piece in own:
             self._owned[piece.tensor].append(self._place(piece))
+        # Reversed, so that the first device of each process stays: all processes must make the same mesh.
         first = {device.process_index: device for device in reversed(jax.devices())}
         self._mesh = jax.sharding.Mesh(np.array([first[rank] for rank in range(ranks)]), ("rank",))
 
@@ -151,9 +152,11 @@ class UnitStore[Tree](TreeStore[Tree]):
         """Bring what other processes own of the named tensors, and this one has too, from them: one collective for each type of leaves. The
         host does not wait."""
         wanted = set(names)
+        # In the order of the parts, which all processes share: collectives in different orders would wait for each other for ever.
         for dtype in dict.fromkeys(self._types[part.parameter] for name, part in self._parts.items() if name in wanted):
             pieces = [[one for one in each if one.tensor in wanted and self._type(one) == dtype] for each in self._shared]
             sizes = [sum(piece.elements for piece in each) for each in pieces]
+            # Each process knows all sizes: none enters a collective that another leaves out.
             if sum(sizes):
                 self._exchange(pieces, max(sizes), dtype)
 
@@ -180,6 +183,7 @@ class UnitStore[Tree](TreeStore[Tree]):
         own = [self._place(piece) for piece in pieces[self._rank]]
         flat = [_flat(self._shards(place)[place.devices[0]], place.start, size=place.size, axes=_axes(place)) for place in own]
         device = self._mesh.devices[self._rank]
+        # One size for all, also for a process that owns nothing: a collective has one shape.
         given = _padded([jax.device_put(one, device) for one in flat] or [jax.device_put(jnp.zeros(0, dtype), device)], size=size)
         rows = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec("rank"))  # type: ignore[no-untyped-call]
         everywhere = jax.sharding.NamedSharding(self._mesh, jax.sharding.PartitionSpec())  # type: ignore[no-untyped-call]
@@ -330,6 +334,7 @@ def _with_pieces(leaf: jax.Array, targets: list[tuple[Place, dict[jax.Device, ja
     for shard in leaf.addressable_shards:
         its = [(place.start, values[shard.device]) for place, values in targets if shard.device in values]
         shards.append(_put(shard.data, [value for _, value in its], [start for start, _ in its], RUNTIME_ZERO) if its else shard.data)
+    # A committed array where the program had none would compile its step anew.
     if not leaf.committed:
         only: jax.Array = shards[0]
         return only

@@ -81,6 +81,7 @@ def bounded(status: dict[str, Any], budget: int) -> dict[str, Any]:
     sizes = _Sizes.of(status, units)
     if sizes.under(_UNLIMITED) <= budget:
         return status
+    # The last one always fits: `object_size.too_large` refuses a spec that leaves less.
     limits = next((limits for limits in _LADDER if sizes.under(limits) <= budget), _LADDER[-1])
     return _shortened(status, limits)
 
@@ -229,6 +230,7 @@ class _Sizes:
 
 _OTHER_TEXTS = ("pools", "conditions", "hosts")
 _ENDED = "endedWith"
+# `refused` is no figure here: what it takes depends on the syncer, and counts as it is.
 _UNSTABLE = frozenset(KEYS.values()) - {"refused"}
 
 

@@ -77,6 +77,7 @@ def observe_units(context: ReconcileContext) -> Units:
     """Observe every unit on record, and every unit that has pods."""
     units = Units(dict(context.before), set(), [], nodes_to_avoid(context), [])
     for name, pods in context.learners.items():
+        # An operator died before it wrote status: without a record no rule would end these pods, and they would keep their nodes.
         units.records.setdefault(name, new_unit(name, pods[0].pool, context.now))
     for name, record in units.records.items():
         observation = observe_unit(context, record, context.learners.get(name, ()))
@@ -220,6 +221,7 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     if end is None:
         return UnitObservation(advance(context, record, current), adopted, deadlines)
     due = cause_due(end, current, context.now)
+    # The node may still say why: an end that is accounted before counts as a failure and costs a restart.
     if due is not None:
         return UnitObservation(record, adopted, [*deadlines, due])
     if state_of(record) is State.WAITING_FOR_GRANTOR and (why := _never_whole(end, current)) is not None:
@@ -257,6 +259,7 @@ def _account_older(
 ) -> UnitStatusRecord:
     """Account the ends of attempts that are not on record: the next attempt exists, so they have ended."""
     for attempt in sorted({pod.attempt for pod in pods if pod.attempt < newest} | {record.attempt}):
+        # Accounted already: counted twice, one failure would use up two restarts.
         if attempt <= record.ended_attempt or attempt < record.attempt:
             continue
         waited = attempt == record.attempt and state_of(record) is State.WAITING_FOR_GRANTOR
@@ -363,6 +366,7 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
     grace = context.observed.config.early_end_grace
     deadline = record.since + (min(grace, _DRAINED_GRACE) if record.reason else grace)
     if context.report.received_at < deadline:
+        # Never in the past: until the next report, reconciles would follow each other without a pause.
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
     if record.reason:
         left = _asked_to_leave(record, record.sentence, context.now)
