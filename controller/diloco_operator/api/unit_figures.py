@@ -25,7 +25,7 @@ class Figure:
     largest: int | float | bool | None
     """The value of the longest text that is to be expected; a status has room for it. None: it is bounded by its own rule."""
     heading: str = ""
-    """Of its column; "": it has none of its own."""
+    """Heading of its column; "": it has none of its own."""
     wide: bool = False
     """Its column is in wide tables only."""
     digits: int | None = None
