@@ -25,7 +25,7 @@ from diloco_cli.manifests import Manifest, ManifestError, load_manifests, valida
 from diloco_cli.view_model import JobView
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import DiLoCoJob, InvalidJob, dump, load
-from diloco_operator.api.names import DILOCO_JOBS, MANAGER
+from diloco_operator.api.names import DILOCO_JOBS, MANAGER, PYTHON_CLIENT
 from diloco_operator.api.status import ConditionStatus
 from diloco_operator.kube.client import NotFound, Obj
 from diloco_operator.kube.rest import RestClient, load_config
@@ -35,7 +35,6 @@ from diloco_operator.timeouts import EXPORT
 from diloco_client.loop import LoopThread
 from diloco_client.progress import ProgressLine
 
-_AGENT = "diloco-client"
 _GIVEN = "the job"
 """How errors name a job that came from no file."""
 _LINES_AHEAD = 1000
@@ -85,10 +84,10 @@ class Client:
         Raises ClientError without usable credentials; the first method reaches the server."""
         with _errors(kubeconfig or "the cluster"):
             config = load_config(kubeconfig, context)
-            loop = LoopThread(_AGENT)
+            loop = LoopThread(PYTHON_CLIENT)
             connection = contextlib.AsyncExitStack()
             try:
-                api = loop.run(connection.enter_async_context(RestClient.connect(config, user_agent=_AGENT)))
+                api = loop.run(connection.enter_async_context(RestClient.connect(config, user_agent=PYTHON_CLIENT)))
             except BaseException:
                 loop.close()
                 raise
@@ -116,7 +115,7 @@ class Client:
 
     async def _create(self, obj: Obj) -> Obj:
         try:
-            return await self._api.create(DILOCO_JOBS, obj, field_manager=_AGENT)
+            return await self._api.create(DILOCO_JOBS, obj, field_manager=PYTHON_CLIENT)
         except NotFound as error:
             raise no_such_resource() from error
 

@@ -73,6 +73,8 @@ LOCAL_NODES_MANAGER = "diloco-local-nodes"
 """Field manager of `diloco local nodes`."""
 KUBECTL_PLUGIN = "kubectl-diloco"
 """Field manager of `kubectl diloco`; its user agent too."""
+PYTHON_CLIENT = "diloco-client"
+"""The same of `diloco_client`."""
 OPERATOR_LEASE = "diloco-operator"
 """Default name of the Lease by which the operator's replicas elect a leader."""
 
