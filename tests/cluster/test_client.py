@@ -57,7 +57,8 @@ def lives_its_life(plane: ControlPlane, folder: Path) -> None:
         parked = client.wait("client", "Suspended", seconds=WITHIN).status.progress
         assert parked is not None
         exported = client.export("client", folder)
-        assert (exported.path, exported.outer_step) == (folder / "model.safetensors", parked.step)
+        assert exported.path == folder / "model.safetensors"
+        assert exported.outer_step >= parked.step, "the syncer may have taken a step after its last report"
         assert sum(tensor.size for tensor in load_file(exported.path).values()) == exported.parameters
         with pytest.raises(ClientError, match=r"there is no snapshot of outer step 7777 in "):
             client.export("client", folder / "none.safetensors", step=7777)

@@ -370,6 +370,7 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
                 await cluster.kubectl("delete", "dlj", name)
             await wait_for(cluster.client, VOLUME_CLAIMS, "default", "busy-syncer", is_gone)  # retain: Delete, by the garbage collector
             await ask_grantors(cluster, since)
+            await repeat_an_event(cluster, since)
         with operator(plane, tmp_path, "second"):
             await cluster.kubectl("patch", "secret", "quad-ca", "--type=merge", "-p", json.dumps({"data": {"ca.key": ""}}))
             await force_delete(cluster, await cluster.pod_of("quad", "h100-0"))
@@ -402,6 +403,19 @@ async def read_metrics(cluster: KubeCluster, operator: OperatorReplica) -> None:
 
     await eventually(reads, "the scraper to read metrics", seconds=WAIT_SECONDS)  # the operator keeps an answer for a while
     await cluster.kubectl("delete", "clusterrolebinding", "scraper")
+
+
+async def repeat_an_event(cluster: KubeCluster, since: int) -> None:
+    """A job that waits for hardware is suspended twice: the second time only raises the count of what was said."""
+    waits = a_quadratic_job("waits", units={"h100": 1})
+    waits["spec"]["pools"][0] |= {"accelerator": "nvidia-a100-80gb"}
+    await cluster.apply(waits)
+    suspended = is_true("Suspended")
+    for suspend in (True, False, True):
+        await cluster.change("waits", {"suspend": suspend})
+        await cluster.job("waits", suspended if suspend else lambda job: not suspended(job))
+    await asked_for(cluster, since, "patch", "events")
+    await cluster.kubectl("delete", "dlj", "waits")
 
 
 async def ask_grantors(cluster: KubeCluster, since: int) -> None:
