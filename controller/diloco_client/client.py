@@ -18,7 +18,7 @@ from diloco.export.places import ExportError
 from diloco_cli.cluster import DEFAULT_NAMESPACE, CommandError, cluster_errors, no_such_resource
 from diloco_cli.export import write_model
 from diloco_cli.kubectl.export_cluster import Wanted, fetch_model
-from diloco_cli.kubectl.jobs import find_job, follow_object, list_jobs
+from diloco_cli.kubectl.jobs import find_job, list_jobs, wait_for_object
 from diloco_cli.kubectl.logs import SYNCER, Source, log_pieces, logs_of
 from diloco_cli.kubectl.suspension import set_suspend
 from diloco_cli.manifests import Manifest, ManifestError, load_manifests, validate_jobs
@@ -27,7 +27,7 @@ from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import DiLoCoJob, InvalidJob, dump, load
 from diloco_operator.api.names import DILOCO_JOBS, MANAGER, PYTHON_CLIENT
 from diloco_operator.api.status import ConditionStatus
-from diloco_operator.kube.client import NotFound, Obj
+from diloco_operator.kube.client import ApiError, NotFound, Obj
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.timeouts import EXPORT
@@ -37,6 +37,8 @@ from diloco_client.progress import ProgressLine
 
 _GIVEN = "the job"
 """How errors name a job that came from no file."""
+_WRITTEN = ("name", "namespace", "labels", "annotations")
+"""Fields of metadata that belong to a job that is created; the others are of one that exists."""
 _LINES_AHEAD = 1000
 """So many lines of logs are read before the caller takes them."""
 
@@ -157,21 +159,16 @@ class Client:
             return load(self._loop.run(self._wait(name, wanted, seconds, line)))
 
     async def _wait(self, name: str, wanted: ConditionType, seconds: float | None, line: ProgressLine | None) -> Obj:
-        last: Obj = {}
-        try:
-            async with (
-                asyncio.timeout(seconds),
-                contextlib.aclosing(follow_object(self._api, self.namespace, name)) as objects,  # type: ignore[type-var]
-            ):
-                async for last in objects:
-                    if line is not None:
-                        line.show(JobView.of(last))
-                    if _is_reached(load(last), wanted):
-                        return last
-        except TimeoutError as error:
-            how = JobView.of(last).missing_condition() if last else "the API server has not answered"
-            raise TimeoutError(f'job "{name}" is not {wanted} after {seconds:g} s: {how}') from error
-        raise AssertionError("following a job does not end by itself")
+        def holds(obj: Obj) -> bool:
+            if line is not None:
+                line.show(JobView.of(obj))
+            return _is_reached(load(obj), wanted)
+
+        reached = await wait_for_object(self._api, self.namespace, name, holds, seconds=seconds)
+        if reached is None:
+            how = JobView.of(await find_job(self._api, self.namespace, name)).missing_condition()
+            raise TimeoutError(f'job "{name}" is not {wanted} after {seconds:g} s: {how}')
+        return reached
 
     def suspend(self, name: str) -> DiLoCoJob:
         """Set spec.suspend: learners end, their state is kept. `wait(name, "Suspended")` waits for the end of the last pod."""
@@ -214,39 +211,47 @@ class Client:
 
     async def _lines(self, sources: Sequence[Source], tail: int | None) -> AsyncIterator[str]:
         for source in sources:
-            async for line in self._lines_of(source, tail, follow=False):
-                yield line
+            async with contextlib.aclosing(self._lines_of(source, tail, follow=False)) as lines:  # type: ignore[type-var]
+                async for line in lines:
+                    yield line
 
     async def _lines_as_they_come(self, sources: Sequence[Source], tail: int | None) -> AsyncIterator[str]:
-        queue: asyncio.Queue[str | None] = asyncio.Queue(_LINES_AHEAD)
+        # Not a bounded queue: the note of the end must find room in it, also when nothing is taken any more.
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+        room = asyncio.Semaphore(_LINES_AHEAD)
 
         async def read(source: Source) -> None:
-            async for line in self._lines_of(source, tail, follow=True):
-                await queue.put(line)
+            async with contextlib.aclosing(self._lines_of(source, tail, follow=True)) as lines:  # type: ignore[type-var]
+                async for line in lines:
+                    await room.acquire()
+                    queue.put_nowait(line)
 
         async def read_all() -> None:
             try:
                 async with asyncio.TaskGroup() as group:
                     for source in sources:
                         group.create_task(read(source))
-            except* CommandError as errors:
+            except* (CommandError, ApiError) as errors:
                 raise errors.exceptions[0] from None
-            finally:
-                await queue.put(None)
 
         reading = asyncio.create_task(read_all())
+        reading.add_done_callback(lambda _ended: queue.put_nowait(None))
         try:
             while (line := await queue.get()) is not None:
+                room.release()
                 yield line
             await reading
         finally:
             reading.cancel()
+            await asyncio.wait([reading])
 
     async def _lines_of(self, source: Source, tail: int | None, *, follow: bool) -> AsyncIterator[str]:
         lines = LineSplitter()
-        async for piece in log_pieces(self._api, self.namespace, source, follow=follow, tail=tail):
-            for line in lines.feed(piece):
-                yield line.decode(errors="replace")
+        found = log_pieces(self._api, self.namespace, source, follow=follow, tail=tail)
+        async with contextlib.aclosing(found) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                for line in lines.feed(piece):
+                    yield line.decode(errors="replace")
         if lines.rest:
             yield lines.rest.decode(errors="replace")
 
@@ -273,12 +278,10 @@ class Client:
 
 
 def _object(job: DiLoCoJob) -> Obj:
-    """Return what to create: without status, and without what the API server fills in."""
+    """Return what to create: without status, and of the metadata only what a user writes."""
     obj = dump(job)
     del obj["status"]
-    obj["metadata"] = {
-        key: value for key, value in obj["metadata"].items() if value and key not in ("uid", "resourceVersion", "generation")
-    }
+    obj["metadata"] = {key: value for key in _WRITTEN if (value := obj["metadata"].get(key))}
     return obj
 
 

@@ -94,10 +94,17 @@ async def follow_object(client: Client, namespace: str, name: str) -> AsyncItera
 
 
 async def wait_until(client: Client, namespace: str, name: str, holds: Callable[[JobView], bool], *, seconds: float) -> JobView | None:
-    """Return the job as soon as `holds` is true for it; None if it is not within the time. `holds` may raise to give up."""
+    """Return what the job shows as soon as `holds` is true for it, as `wait_for_object` does."""
+    obj = await wait_for_object(client, namespace, name, lambda found: holds(JobView.of(found)), seconds=seconds)
+    return None if obj is None else JobView.of(obj)
+
+
+async def wait_for_object(client: Client, namespace: str, name: str, holds: Callable[[Obj], bool], *, seconds: float | None) -> Obj | None:
+    """Return the job as soon as `holds` is true for it; None if it is not within the time. `holds` may raise to give up. `seconds`: None
+    is without end."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds), contextlib.aclosing(follow(client, namespace, name)) as views:  # type: ignore[type-var]
-            async for view in views:
-                if holds(view):
-                    return view
+        async with asyncio.timeout(seconds), contextlib.aclosing(follow_object(client, namespace, name)) as objects:  # type: ignore[type-var]
+            async for obj in objects:
+                if holds(obj):
+                    return obj
     return None

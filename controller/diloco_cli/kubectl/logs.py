@@ -6,6 +6,7 @@ See docs/decisions/0141-ended-pods.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -158,13 +159,15 @@ async def log_pieces(client: PodLogs, namespace: str, source: Source, *, follow:
     """Yield a log as it comes: whole lines where they have a prefix. Raises `CommandError` that says why there is none."""
     lines = LineSplitter()
     prefix = source.prefix.encode()
+    found = client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail))
     try:
-        async for piece in client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail)):
-            if not prefix:
-                yield piece
-                continue
-            for line in lines.feed(piece):
-                yield prefix + line + b"\n"
+        async with contextlib.aclosing(found) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                if not prefix:
+                    yield piece
+                    continue
+                for line in lines.feed(piece):
+                    yield prefix + line + b"\n"
     except NotFound as error:
         if error.message.startswith("nodes "):
             raise CommandError(f"the node of pod {source.pod} is gone, and the log with it: {error.message}") from error

@@ -16,7 +16,7 @@ from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 from diloco_operator.program.duration import Duration
 
 from diloco_cli.simulations.inputs import BadInput
-from diloco_cli.simulations.options import ForPlace, Later, Parameters, Rate
+from diloco_cli.simulations.options import LOST_HELP, LOST_SHARE, ForPlace, Later, Parameters, Rate
 from diloco_cli.simulations.output import seed_option
 from diloco_cli.simulations.placement import SimulatedOperator
 
@@ -157,10 +157,10 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--loss",
-        type=ForPlace(click.FloatRange(min=0.0, max=1.0, max_open=True)),
+        type=ForPlace(LOST_SHARE),
         multiple=True,
         metavar="[PLACE=]SHARE",
-        help="Share of TCP segments that do not arrive; they are sent again.  [default: 0]",
+        help=f"{LOST_HELP}  [default: 0]",
     ),
     click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each simulation."),
     seed_option,

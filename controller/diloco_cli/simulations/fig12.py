@@ -25,6 +25,7 @@ from diloco.simulation.fig12 import (
 from diloco_operator.program.duration import Duration
 
 from diloco_cli.plots import COLOURS, Axis, Line, Plot, Rule, picture
+from diloco_cli.simulations.options import LOST_HELP, LOST_SHARE
 from diloco_cli.simulations.output import (
     MERGED_AND_STALE,
     output_option,
@@ -39,13 +40,7 @@ from diloco_cli.simulations.output import (
 @click.command("fig-12", short_help="What a unit that joins costs the others.")
 @click.option("--seeds", type=click.IntRange(min=1), default=8, show_default=True, help="Jobs of each row.")
 @click.option("--latency", type=Duration(), default="0s", show_default=True, help="From each unit to the syncer, one way, such as 40ms.")
-@click.option(
-    "--loss",
-    type=click.FloatRange(min=0.0, max=1.0, max_open=True),
-    default=0.0,
-    show_default=True,
-    help="Share of TCP segments that do not arrive; they are sent again.",
-)
+@click.option("--loss", type=LOST_SHARE, default=0.0, show_default=True, help=LOST_HELP)
 @seed_option
 @output_option
 def fig_12(seeds: int, latency: float, loss: float, seed: int, output: str) -> None:

@@ -64,6 +64,10 @@ class Units(click.ParamType[tuple[int, ...]]):
         return tuple(sorted({int(part) for part in parts}))
 
 
+LOST_SHARE = click.FloatRange(min=0.0, max=1.0, max_open=True)
+LOST_HELP = "Share of TCP segments that do not arrive; they are sent again."
+
+
 class ForPlace(click.ParamType[tuple[str, float]]):
     """`us-east1=40ms`: a zone or region, and a value for it; `40ms`: for all that have none of their own."""
 

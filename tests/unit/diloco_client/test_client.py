@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
+import itertools
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +14,11 @@ from builders.jobs import a_manifest
 from builders.statuses import a_state
 from diloco_cli.view_model import JobView
 from diloco_client import Client, ClientError
+from diloco_client.client import _object
 from diloco_client.loop import LoopThread
 from diloco_client.progress import ProgressLine
+from diloco_operator.api.job import load
+from diloco_operator.kube.client import ApiError, LogRequest, NotFound, Obj, Resource
 
 NOWHERE = """
 apiVersion: v1
@@ -99,3 +104,50 @@ def test_a_line_of_progress_covers_the_one_before() -> None:
     assert first.startswith("\rbytes-lm: ")
     assert out.getvalue().endswith("\n")
     assert len(out.getvalue().rsplit("\r", 1)[1]) >= len(first) - 1
+
+
+class Logs:
+    """An API with one job, whose syncer writes these lines, or for ever."""
+
+    def __init__(self, lines: int | None = None, error: ApiError | None = None) -> None:
+        self._lines, self._error = lines, error
+        self.ended = False
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Obj:
+        return a_manifest() | {"metadata": {"name": name, "namespace": namespace}}
+
+    async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
+        try:
+            for number in itertools.count() if self._lines is None else range(self._lines):
+                yield b"line %d\n" % number
+            if self._error is not None:
+                raise self._error
+        finally:
+            self.ended = True
+
+
+def client_of(api: Logs) -> Client:
+    return Client(LoopThread("test"), contextlib.AsyncExitStack(), api, "team", "a test")  # type: ignore[arg-type]
+
+
+def test_a_reader_that_stops_a_log_without_end_ends_its_source() -> None:
+    api = Logs()
+    with client_of(api) as client:
+        lines = client.logs("bytes-lm", follow=True)
+        # More than are read ahead: the source waits for room when it is ended.
+        assert [next(lines) for _ in range(3000)][-1] == "line 2999"
+        lines.close()  # type: ignore[attr-defined]
+        assert api.ended
+
+
+def test_what_ends_a_log_that_is_followed_is_told_after_its_lines() -> None:
+    with client_of(Logs(2, NotFound(404, "NotFound", "pods not found"))) as client:
+        lines = client.logs("bytes-lm", follow=True)
+        assert (next(lines), next(lines)) == ("line 0", "line 1")
+        with pytest.raises(ClientError, match="there is no pod bytes-lm-syncer now"):
+            next(lines)
+
+
+def test_a_job_that_exists_is_created_anew_without_what_belongs_to_the_first() -> None:
+    metadata = {"name": "lm", "namespace": "a", "uid": "of-the-first", "finalizers": ["f"], "labels": {"team": "x"}, "generation": 3}
+    assert _object(load(a_manifest() | {"metadata": metadata}))["metadata"] == {"name": "lm", "namespace": "a", "labels": {"team": "x"}}
