@@ -206,5 +206,5 @@ async def kube_cluster(control: ControlPlane, folder: Path, fleet: Sequence[Obj]
                     print(_at_failure(control, nodes))  # with the test's captured output
                     raise
     finally:  # also of a test that failed: the next one begins with an empty cluster
-        control.kubectl("delete", "dlj,pods,configmaps,secrets,services,pvc", "--all", "--wait=false")
+        control.kubectl("delete", "dlj,pods,configmaps,secrets,services,pvc,events", "--all", "--wait=false")
         control.kubectl("delete", "nodes,storageclasses", "-l", LABEL_SERVER, "--wait=false")

@@ -116,9 +116,8 @@ async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_co
         with operator(plane, tmp_path):
             await cluster.apply(job)
             trained = await cluster.job("bytes-lm", all_took_part, timeout=SLOW)
-            told = json.loads(await cluster.kubectl("get", "events", "--field-selector=involvedObject.kind=DiLoCoJob", "-o", "json"))[
-                "items"
-            ]
+            about = f"--field-selector=involvedObject.uid={trained['metadata']['uid']}"  # events outlive the jobs of other tests
+            told = json.loads(await cluster.kubectl("get", "events", about, "-o", "json"))["items"]
             assert [(event["reason"], event["message"]) for event in told if event["type"] != "Normal"] == []
             assert {"AllPlaced", "UnitStarted", "UnitContributes", "QuorumContributing"} <= {event["reason"] for event in told}
             assert [event["message"] for event in told if event["message"].rstrip().endswith(":")] == []
