@@ -7,7 +7,7 @@ steps are those that the operator takes between two awaits: register a job, refr
 over many jobs. What a thread solves meanwhile is measured apart, as `solve_ms`. Every job acts on what it gets and gives, until nothing
 changes any more.
 
-See docs/decisions/0226-no-repair-of-the-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Look-ups in the accelerator catalogue: by name, by family, and by the labels of a node; and the shape of a unit. Pure, but that a program
 may `extend` the catalogue once, as it starts.
 
-See docs/decisions/0175-catalogue-file.md.
-See docs/decisions/0235-nodes-of-real-clusters.md.
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which dialect of labels the nodes of a cluster speak, and so which labels a pod asks for that names no node. Pure.
 
-See docs/decisions/0255-one-dialect-of-labels.md.
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

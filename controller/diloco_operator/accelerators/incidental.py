@@ -2,7 +2,7 @@
 
 Most nodes of a cloud offer some of them, and pods that request none run there as anywhere else.
 
-See docs/decisions/0235-nodes-of-real-clusters.md.
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

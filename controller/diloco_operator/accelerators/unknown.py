@@ -1,6 +1,6 @@
 """Nodes with accelerators of which no row of the catalogue is: what they have, and what makes a row of it. Pure.
 
-See docs/decisions/0235-nodes-of-real-clusters.md.
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which job gets which slices: one allotment over all jobs. Pure: the same fleet and the same requests, the same allotment.
 
-See docs/decisions/0211-allotment-by-the-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from diloco_operator.allotment.allotment import Allotment

@@ -5,7 +5,7 @@ those that are connected with it through slices that they could use.
 
 Who gets what is decided by one flow over these jobs, beside the caller if it wishes.
 
-See docs/decisions/0207-one-allotment-for-many-jobs.md. See docs/decisions/0211-allotment-by-the-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Where units of several sizes share hosts, the flow is not always the best there 
 what it finds once the unit has gone. Such units would leave, come back and leave for ever. So a decision by which units leave is made once
 more as it will be then, and as if all stayed; they leave only if the first yields more.
 
-See docs/decisions/0240-units-leave-for-more.md.
-See docs/decisions/0211-allotment-by-the-flow.md. See docs/decisions/0219-groups-in-the-flow.md.
+See docs/decisions/0210-units-of-several-sizes.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A pool's place in the order of its job, what its slices are worth to the job, and how well it fits become the values of its units. Which
 kind is faster comes first, if the job's request says so, then the order of its pools, then slices that it prefers, then the tightest fit.
 
-See docs/decisions/0211-allotment-by-the-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A unit of several hosts takes them from one stock, and hosts that a wish of anot
 of two. So the flow is asked again with some of them as one group: what no other unit takes, and, for a minimum, what others have beyond
 theirs.
 
-See docs/decisions/0219-groups-in-the-flow.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The divisible hosts of the fleet: which units have parts of which, and what they leave.
 
-See docs/decisions/0210-parts-of-hosts-in-the-flow.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

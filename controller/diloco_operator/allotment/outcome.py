@@ -3,7 +3,7 @@
 Minima come first, so what is free goes to them and what is still being left to others. Of units that are equal to the flow, those leave
 with which their job loses least.
 
-See docs/decisions/0211-allotment-by-the-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ that it needs most of: units that fit by points fit together. Whole hosts of whi
 multiple of the next smaller one, or units of several hosts want them: then each unit takes one part of as many as fit, and what fits by
 points can be divided between the hosts. Else each of them is a stock.
 
-See docs/decisions/0210-parts-of-hosts-in-the-flow.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a decision reads of the fleet, and how it will be once some units have left their slices. Pure.
 
-See docs/decisions/0240-units-leave-for-more.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Relative to the job's own mean, because raw tokens/s would favour small models. Integers in thousandths, as the flow counts.
 
-See docs/decisions/0213-values-from-throughput.md. See docs/decisions/0225-kinds-that-are-not-measured.md.
+See docs/decisions/0213-values-and-moves.md.
 """
 
 from __future__ import annotations

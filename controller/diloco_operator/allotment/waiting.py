@@ -3,7 +3,7 @@
 Equal jobs differ in nothing but their age. So if one of them gets nothing, neither does any behind it, and what a job behind such a one
 wants changes no other's slices. Thousands of equal jobs cost an allotment no more than the slices that they could get.
 
-See docs/decisions/0207-one-allotment-for-many-jobs.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

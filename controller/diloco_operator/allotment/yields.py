@@ -3,7 +3,7 @@
 The order is that of the flow: minima, by priority and age; then units beyond them, by priority; then what they are worth to their jobs,
 less what shares cost. It does not depend on how slices are put into classes, which differs between decisions.
 
-See docs/decisions/0240-units-leave-for-more.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

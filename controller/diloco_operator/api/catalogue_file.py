@@ -9,7 +9,7 @@
         hostSizes: [4, 8]
     incidentalResources: [acme.com/nic, net.acme.com/*]
 
-See docs/decisions/0175-catalogue-file.md.
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the CRD's rules say of pools of built-in kinds, for the kinds of a catalogue file, which the CRD does not know. Pure.
 
-See docs/decisions/0175-catalogue-file.md.
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

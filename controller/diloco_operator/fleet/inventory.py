@@ -3,7 +3,7 @@
 Cost: a change of one node, of a reservation or of what another pod uses costs O(log n), however many hosts its slice has: what a slice
 offers is computed only when it is read. `free` is lazy, so a placement pays for the candidates that it reads, not for the fleet.
 
-See docs/decisions/0130-what-others-use.md.
+See docs/decisions/0130-what-occupies-a-node.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where in the network a host stands, by its labels: the zone, in it the network blocks from the widest to the nearest, and in these the
 domain of its NVLink. Pure.
 
-See docs/decisions/0224-grants-to-units.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a pod requests of its node, counted as kube-scheduler counts it, and what is left of a node. Pure.
 
-See docs/decisions/0130-what-others-use.md.
+See docs/decisions/0130-what-occupies-a-node.md.
 """
 
 from __future__ import annotations

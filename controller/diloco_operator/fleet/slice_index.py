@@ -1,6 +1,6 @@
 """The slices of the fleet, one kind beside the other: what is known of each, and which can be had. Pure.
 
-See docs/decisions/0210-parts-of-hosts-in-the-flow.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

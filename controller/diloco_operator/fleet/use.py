@@ -1,6 +1,6 @@
 """Pods that use resources of nodes beside what jobs have reserved. Pure.
 
-See docs/decisions/0130-what-others-use.md. See docs/decisions/0205-occupancy.md.
+See docs/decisions/0130-what-occupies-a-node.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keeps the allotment of slices up to date beside the reconciles, and wakes the jobs that can act on a new one.
 
-See docs/decisions/0207-one-allotment-for-many-jobs.md. See docs/decisions/0211-allotment-by-the-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What pods use that are not units of this operator: from the caches into the inventory.
 
-See docs/decisions/0130-what-others-use.md. See docs/decisions/0205-occupancy.md.
+See docs/decisions/0130-what-occupies-a-node.md.
 """
 
 from __future__ import annotations

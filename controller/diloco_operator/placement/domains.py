@@ -1,6 +1,6 @@
 """Where free slices are near to each other: a unit of several hosts gets them from one domain. Pure.
 
-See docs/decisions/0224-grants-to-units.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

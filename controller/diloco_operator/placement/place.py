@@ -2,7 +2,7 @@
 
 Which slices are free for a pool is decided over all pools and jobs by the allotment. So pools do not compete here.
 
-See docs/decisions/0224-grants-to-units.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

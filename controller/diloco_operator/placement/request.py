@@ -1,6 +1,6 @@
 """What placement is asked for, and what it answers.
 
-See docs/decisions/0224-grants-to-units.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

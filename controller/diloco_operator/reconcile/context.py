@@ -2,7 +2,7 @@
 
 See docs/decisions/0128-layers-and-single-declarations.md.
 See docs/decisions/0200-silence-of-a-syncer.md.
-See docs/decisions/0205-occupancy.md.
+See docs/decisions/0130-what-occupies-a-node.md.
 """
 
 from __future__ import annotations

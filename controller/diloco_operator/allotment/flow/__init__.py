@@ -1,6 +1,6 @@
 """One minimum-cost flow for all jobs: which job gets how many units on which kind of slices. Pure.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from diloco_operator.allotment.flow.checks import Answer, answer, checks

@@ -6,7 +6,7 @@ is, the least valuable for each host first, in proportion, or the smallest units
 as that is worth more than it costs. Each such step changes the flow along a few cheapest paths, so the flow stays the best for its
 division.
 
-See docs/decisions/0219-groups-in-the-flow.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Such plans are not always the best there are, so what is found while a unit is t
 It would come, leave and come for ever. So the problem is solved again as it will be then; units that would return stay, and so do those
 that would only make room for others of a job whose moves are limited.
 
-See docs/decisions/0219-groups-in-the-flow.md.
+See docs/decisions/0210-units-of-several-sizes.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 What a job has beyond its minimum plays no part here: it gives way to any minimum.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

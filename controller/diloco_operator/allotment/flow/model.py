@@ -5,7 +5,7 @@
 
 Hubs keep it small: an arc for each pool and hub, and for each hub and class, in place of one for each pool and class.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A job with n slices beyond its minimum gets less for the next one, so that jobs 
 less. What the next one is worth never falls to nothing, else slices would stay idle. A unit of several hosts, or of a part of one, counts
 as that many slices, in all of this.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the flow is asked, and what it answers, in counts: which job may have how many units in which class of slices. Pure data.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A network of arcs with lower bounds, capacities, costs and a flow, and the paths along which the flow can still change. Pure.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

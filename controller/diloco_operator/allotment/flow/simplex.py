@@ -2,7 +2,7 @@
 
 Before, nodes that limit nothing are removed: the method's time grows faster than their number.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

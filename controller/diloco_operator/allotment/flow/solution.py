@@ -4,7 +4,7 @@
 2. The cheapest flow that keeps them: who gets which kind of slice, and who gets more than its minimum.
 3. What the first job that does not fit withholds is lent to units beyond a minimum.
 
-See docs/decisions/0208-one-flow.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The successor must be able to come first. So it takes a slice that no unit has: if it waited for one that another unit leaves, and that one
 for its own successor, none would ever come.
 
-See docs/decisions/0241-make-before-break.md.
+See docs/decisions/0213-values-and-moves.md.
 """
 
 from __future__ import annotations

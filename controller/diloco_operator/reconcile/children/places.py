@@ -4,7 +4,7 @@ Pods of a delegated unit say all that the unit needs of its nodes, because an au
 topology by the labels of the nodes, how near to each other they must be, and that no other unit shares them.
 
 See docs/decisions/0171-delegated-units.md. See docs/decisions/0223-hosts-chosen-by-the-operator.md.
-See docs/decisions/0255-one-dialect-of-labels.md.
+See docs/decisions/0126-accelerator-catalogue.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The record is an average over about ten minutes of training, of all units and attempts. It stays while the pool has no unit. A report counts
 for the time since status was written last. So it does not matter how often a reconcile reads it, or whether the operator is a new one.
 
-See docs/decisions/0213-values-from-throughput.md.
+See docs/decisions/0213-values-and-moves.md.
 """
 
 from __future__ import annotations

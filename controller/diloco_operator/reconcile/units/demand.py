@@ -1,6 +1,6 @@
 """What a job has and wants, for the allotment between jobs. Pure.
 
-See docs/decisions/0211-allotment-by-the-flow.md. See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0207-allotment.md. See docs/decisions/0206-dry-runs-before-revocations.md.
 See docs/decisions/0264-syncers-with-the-first-slice.md.
 """
 

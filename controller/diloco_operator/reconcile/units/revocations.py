@@ -2,8 +2,8 @@
 
 A unit that trains leaves once the minima hold without it: others may have to train first, its successor on a better slice among them.
 
-See docs/decisions/0241-make-before-break.md.
-See docs/decisions/0211-allotment-by-the-flow.md.
+See docs/decisions/0213-values-and-moves.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

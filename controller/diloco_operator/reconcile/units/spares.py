@@ -1,6 +1,6 @@
 """Spares: free slices that a job keeps beside its units, so that one that loses its slice need not wait for another. Pure.
 
-See docs/decisions/0220-spares.md.
+See docs/decisions/0207-allotment.md.
 """
 
 from __future__ import annotations

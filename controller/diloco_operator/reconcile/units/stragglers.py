@@ -4,7 +4,7 @@ Units of one template run one program on one kind of hardware, so only the host 
 the duration of a step without waiting: where each outer step waits for all units, the tokens/s of the others are no higher than the
 straggler lets them be.
 
-See docs/decisions/0213-values-from-throughput.md.
+See docs/decisions/0213-values-and-moves.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a unit of each pool is worth to its job, what it costs to leave a slice, and how many units may leave theirs for better ones. Pure.
 
-See docs/decisions/0213-values-from-throughput.md. See docs/decisions/0244-moves-at-the-maximum.md.
+See docs/decisions/0213-values-and-moves.md.
 """
 
 from __future__ import annotations
