@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.connection import Connection
-from diloco.learner.session import Session
 from diloco.learner.solo import SoloMember
+from diloco.session.session import Session
 
 type Weights = dict[str, npt.NDArray[np.float32]]
 

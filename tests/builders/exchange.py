@@ -26,11 +26,11 @@ from diloco.contract import JobFile, Training
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.connection import Connection
 from diloco.learner.leave import Leave
-from diloco.learner.session import Session
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
+from diloco.session.session import Session
 from diloco.start.source import StartError
 from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.job.engine import RunOutcome

@@ -15,12 +15,12 @@ from diloco.learner.ahead import StagedAhead
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
-from diloco.learner.session import Session, Updates
 from diloco.learner.solo import SoloMember
-from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
 from diloco.protocol.tls import TlsFiles
+from diloco.session.session import Session, Updates
+from diloco.session.step_timer import StepTimer
 
 
 @dataclass

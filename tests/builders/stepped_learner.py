@@ -11,10 +11,10 @@ from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
 from builders.training_loop import BATCH, TrainingLoop
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
-from diloco.learner.session import Session
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FromLearner, Progress
+from diloco.session.session import Session
 
 AHEAD = AHEAD_BATCHES * BATCH
 

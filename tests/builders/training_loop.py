@@ -6,9 +6,9 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from diloco.learner.session import Session
-from diloco.learner.step_timer import StepTimer
 from diloco.learner.store import Float32Array
+from diloco.session.session import Session
+from diloco.session.step_timer import StepTimer
 
 BATCH = 2
 TOKENS = 16

@@ -15,7 +15,7 @@ from diloco.algorithm.frozen import BLOCK, digest
 from diloco.canonical import Canonical
 from diloco.contract import Exit
 from diloco.jax import TreeStore
-from diloco.learner.session import Session
+from diloco.session.session import Session
 from diloco.torch import ModuleStore
 from torch import nn
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training
-from diloco.learner import session as driver
 from diloco.learner.store import ParameterStore
+from diloco.session import session as driver
 from diloco.trainers.alone import AloneSession
 
 CHAPTERS = sorted((Path(__file__).parents[2] / "docs" / "guide").glob("*.md"))

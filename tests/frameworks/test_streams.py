@@ -10,7 +10,7 @@ import grain
 import pytest
 import webdataset
 from builders.scripted_connection import ScriptedSession
-from diloco.learner.data_feed import Shard
+from diloco.session.data_feed import Shard
 
 pytestmark = pytest.mark.slow
 

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from diloco import contract
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.session import Session
+from diloco.session.session import Session
 from numpy.typing import NDArray
 
 TOKENS_PER_SAMPLE = 16

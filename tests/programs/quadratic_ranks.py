@@ -36,10 +36,10 @@ from diloco import contract
 from diloco.algorithm.layout import TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.learner.arrays import ArrayStore, StagedCopy
-from diloco.learner.session import Session
 from diloco.learner.store import Float32Array, Ready
 from diloco.ranks.join import World
 from diloco.ranks.member import DataRank
+from diloco.session.session import Session
 
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
 """The last has no row for the last of four ranks."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diloco.learner.session import Session
+from diloco.session.session import Session
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 

@@ -91,7 +91,7 @@ def die_when_told(session: Any, rank: int) -> None:
 
 def with_numpy(step_seconds: float) -> None:
     from diloco.learner.arrays import ArrayStore
-    from diloco.learner.session import Session
+    from diloco.session.session import Session
 
     params = initial()
     with Session.join(ArrayStore(params), framework="numpy") as session:

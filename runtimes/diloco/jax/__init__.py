@@ -28,11 +28,10 @@ from diloco.jax.session import Session
 from diloco.jax.store import TreeStore
 from diloco.jax.unit_store import UnitStore
 from diloco.last_words import report_exceptions
-from diloco.learner.data_feed import Shard
-from diloco.learner.leave import refused_layout
-from diloco.learner.loop_check import LoopError
-from diloco.learner.session import Session as Driver
+from diloco.learner.leave import LoopError, refused_layout
 from diloco.schedules import Schedule
+from diloco.session.data_feed import Shard
+from diloco.session.session import Session as Driver
 
 __all__ = ["Canonical", "LoopError", "ProgressRate", "Schedule", "Session", "Shard", "TreeStore", "initialize", "join", "schedule"]
 

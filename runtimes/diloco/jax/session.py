@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from diloco.jax.masters import Masters
 from diloco.jax.store import TreeStore
-from diloco.learner.data_feed import LeasedBatches, Shard
-from diloco.learner.loop_check import MOST_AHEAD, LoopError
+from diloco.learner.leave import LoopError
+from diloco.session.data_feed import LeasedBatches, Shard
+from diloco.session.loop_check import MOST_AHEAD
 
 
 class Driver(Protocol):
-    """What a session drives: `diloco.learner.session.Session` in a job."""
+    """What a session drives: `diloco.session.session.Session` in a job."""
 
     def batches[T](self, source: Callable[[NDArray[np.int64]], T], batch_size: int, *, ahead: int = MOST_AHEAD) -> Iterator[T]: ...
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches: ...

@@ -23,7 +23,7 @@ from diloco.jax.adoptions import Adoptions
 from diloco.jax.frozen import frozen_tensors
 from diloco.jax.own_mesh import beside_the_mesh
 from diloco.jax.shards import with_shards
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 from diloco.learner.store import Float32Array, Ready, check_size
 
 

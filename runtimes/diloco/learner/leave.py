@@ -20,6 +20,10 @@ class Leave(SystemExit):
         self.message = message
 
 
+class LoopError(RuntimeError):
+    """The training loop calls the session so that its numbers would be wrong. The message says what to do."""
+
+
 def leave(status: Exit, message: str) -> Leave:
     """Return the exception to be raised. The message is on stderr, the pod's log, and the pod's termination message already."""
     leave_last_words(os.environ, status, message)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 
 FIRST, EVERY = 16, 32
 """The first adoptions are looked at, then one of so many."""

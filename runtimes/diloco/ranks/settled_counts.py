@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 from diloco.wording import plural
 
 

@@ -24,11 +24,10 @@ import torch
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
 from diloco.last_words import report_exceptions
-from diloco.learner.data_feed import Shard
-from diloco.learner.leave import refused_layout
-from diloco.learner.loop_check import LoopError
-from diloco.learner.session import Session
+from diloco.learner.leave import LoopError, refused_layout
 from diloco.schedules import Schedule
+from diloco.session.data_feed import Shard
+from diloco.session.session import Session
 from diloco.torch.adoptions import Adoptions
 from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.optimizers import UpdateCounts, check_optimizers

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from diloco.learner.heartbeat_state import check_pause
-from diloco.learner.session import Session
+from diloco.session.session import Session
 
 LONGEST_PAUSE: Final = 3600.0
 """Seconds. What a framework does between two steps may take so long, unless its program says another time."""

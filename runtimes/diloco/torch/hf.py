@@ -21,8 +21,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from diloco.learner.loop_check import MOST_AHEAD
-from diloco.learner.session import Session
+from diloco.session.loop_check import MOST_AHEAD
+from diloco.session.session import Session
 from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
 from diloco.torch.trainer_schedule import TrainerShape

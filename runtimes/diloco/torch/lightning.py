@@ -23,7 +23,7 @@ from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveragi
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from diloco.learner.heartbeat_state import check_pause
-from diloco.learner.session import Session
+from diloco.session.session import Session
 from diloco.torch.announced import LONGEST_PAUSE, announced
 from diloco.torch.schedules import ProgressLR
 

@@ -10,8 +10,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.data_feed import LeasedBatches, Shard, shard_of
-from diloco.learner.loop_check import MOST_AHEAD
+from diloco.session.data_feed import LeasedBatches, Shard, shard_of
+from diloco.session.loop_check import MOST_AHEAD
 
 
 class AloneSession:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders.frameworks.adapter import Program
 from builders.frameworks.registry import FRAMEWORKS
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 from diloco.learner.overwrite_detector import FIRST, LOST
 
 UNDONE = r"the program undoes what it adopts: after a step parameter '.*' goes on from the values that it had before .* join\(on_adopt=…\)"

@@ -13,7 +13,7 @@ import pytest
 from builders.exchange import PROGRAMS, Place, Processes, job_file, training
 from builders.frameworks.on_jax import STEP, JaxProgram
 from diloco.contract import Exit
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 from diloco.learner.overwrite_detector import LOST
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 

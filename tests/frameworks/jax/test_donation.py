@@ -16,7 +16,7 @@ from diloco.canonical import Canonical
 from diloco.jax import Session, TreeStore
 from diloco.jax.masters import Masters
 from diloco.learner.inbox import Finished, Leased, PullWanted
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 
 type Params = dict[str, jax.Array]
 

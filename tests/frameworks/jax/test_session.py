@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from diloco.jax import Session, TreeStore
-from diloco.learner.data_feed import LeasedBatches, Shard
+from diloco.session.data_feed import LeasedBatches, Shard
 
 type Params = dict[str, jax.Array]
 

@@ -17,7 +17,7 @@ from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
-from diloco.learner.session import Session
+from diloco.session.session import Session
 from diloco.torch import ModuleStore
 from diloco.torch.optimizers import UpdateCounts
 from torch import nn

@@ -11,7 +11,7 @@ import pytest
 import torch
 from builders.exchange import LocalSyncer, Place, job_file, training, until
 from builders.scripted_connection import ScriptedSession
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 from diloco.torch.lightning import Steps
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint, StochasticWeightAveraging, WeightAveraging

@@ -8,7 +8,7 @@ from diloco.environment import ContractError
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import read_learner_config
 from diloco.learner.leave import Leave
-from diloco.learner.session import Session
+from diloco.session.session import Session
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from diloco.learner.loop_check import LoopError
+from diloco.learner.leave import LoopError
 from diloco.ranks.settled_counts import SettledCounts
 
 

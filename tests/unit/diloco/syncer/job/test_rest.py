@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
-from diloco.learner import session
 from diloco.protocol.diloco_pb2 import UnitReport
+from diloco.session import session
 
 MOST = 16
 """Local steps of a learner whose clock stands still from the beginning at H = 24: four at the start, 1.5 * 24/4 + 2 * 1.5 with which the

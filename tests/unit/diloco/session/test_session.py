@@ -16,11 +16,10 @@ from builders.training_loop import BATCH, TOKENS
 from diloco.contract import Exit
 from diloco.learner.final_values import complaint
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, RefusedForGood, RestWanted
-from diloco.learner.leave import Leave
-from diloco.learner.loop_check import LoopError
-from diloco.learner.step_timer import StepTimer
+from diloco.learner.leave import Leave, LoopError
 from diloco.learner.unit_plan import most_at_once
 from diloco.protocol.diloco_pb2 import Chunk
+from diloco.session.step_timer import StepTimer
 
 
 def pull(fragment: int, t: int, generation: int = 1) -> PullWanted:
@@ -460,7 +459,7 @@ class Clock:
 
 def test_the_time_of_a_step_has_neither_the_wait_for_its_batch_nor_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("diloco.learner.session.time", clock)
+    monkeypatch.setattr("diloco.session.session.time", clock)
     learner = ScriptedSession().join()
     learner.session._timer = StepTimer(1.0, clock.monotonic)
 

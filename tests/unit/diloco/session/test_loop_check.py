@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from diloco.learner.loop_check import EMPTY_STEPS, MOST_AHEAD, UPDATES_WINDOW, LoopCheck, LoopError
+from diloco.learner.leave import LoopError
+from diloco.session.loop_check import EMPTY_STEPS, MOST_AHEAD, UPDATES_WINDOW, LoopCheck
 
 
 def holding(batches: int) -> LoopCheck:

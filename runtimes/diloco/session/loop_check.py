@@ -15,6 +15,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.learner.leave import LoopError
 from diloco.wording import plural
 
 MOST_AHEAD = 64
@@ -29,10 +30,6 @@ _LONGEST_GAP = 16
 _FEWEST = 48
 """Updates in such a window. A GradScaler that begins at 2^16 leaves out 16 updates at most."""
 _MOST = 96
-
-
-class LoopError(RuntimeError):
-    """The training loop calls the session so that its numbers would be wrong. The message says what to do."""
 
 
 class LoopCheck:

@@ -18,7 +18,6 @@ from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.leave import leave
-from diloco.learner.member import Member
 from diloco.learner.peers import NoPeers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
@@ -28,6 +27,7 @@ from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.ranks.join import World, join_ranks
 from diloco.recovery.inner import InnerState
 from diloco.recovery.peers import PeersOfUnit
+from diloco.session.member import Member
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)

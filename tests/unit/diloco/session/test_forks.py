@@ -11,7 +11,7 @@ import pytest
 
 PROGRAM = """
 import os, signal
-from diloco.learner.forks import let_forked_children_end
+from diloco.session.forks import let_forked_children_end
 
 class Unit:
     def drain(self, number, frame):

@@ -28,19 +28,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.contract import Exit
-from diloco.learner.data_feed import LeasedBatches, Shard, shard_of
 from diloco.learner.final_values import complaint
-from diloco.learner.forks import let_forked_children_end
 from diloco.learner.heartbeat_state import check_pause, check_reason
-from diloco.learner.joining import make_member, read_config
-from diloco.learner.leave import leave, log_to_stderr
-from diloco.learner.loop_check import MOST_AHEAD, LoopCheck, LoopError
-from diloco.learner.member import Member
-from diloco.learner.step_timer import StepTimer
+from diloco.learner.leave import LoopError, leave, log_to_stderr
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
 from diloco.ranks.join import World
 from diloco.recovery.inner import InnerState
+from diloco.session.data_feed import LeasedBatches, Shard, shard_of
+from diloco.session.forks import let_forked_children_end
+from diloco.session.joining import make_member, read_config
+from diloco.session.loop_check import MOST_AHEAD, LoopCheck
+from diloco.session.member import Member
+from diloco.session.step_timer import StepTimer
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)

@@ -1,5 +1,5 @@
 import pytest
-from diloco.learner.step_timer import StepTimer
+from diloco.session.step_timer import StepTimer
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from diloco.learner.data_feed import LeasedBatches, Shard, shard_of
+from diloco.session.data_feed import LeasedBatches, Shard, shard_of
 from hypothesis import given
 from hypothesis import strategies as st
 

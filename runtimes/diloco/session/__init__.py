@@ -1,0 +1,1 @@
+"""What a training program holds of its job: the calls of its loop, above the learner, its ranks and its peers."""
