@@ -1,6 +1,6 @@
 """`diloco export`: the model of a job as one safetensors file, from its snapshots on this machine or behind a URI.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`diloco replay`: take the merges of a tape again, and compare.
 
-See docs/decisions/0249-reading-a-tape.md.
+See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations

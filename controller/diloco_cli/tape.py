@@ -1,6 +1,6 @@
 """`diloco tape`: what happened to a job, as its syncer wrote it down.
 
-See docs/decisions/0249-reading-a-tape.md.
+See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Learners of one job may use different frameworks, as long as they name the same 
 parameter of a framework what it is called canonically, how its axes lie, and whether it stacks the tensors of several layers;
 `lay_out` turns such a mapping into `Part`s, which translate values in both directions. Knows numpy only.
 
-See docs/decisions/0192-stacks.md.
+See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

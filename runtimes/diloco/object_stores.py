@@ -3,7 +3,7 @@
 Buckets are read by obstore (extra `buckets`), which speaks to all three and needs no other package. It is not registered with fsspec: what
 the rest of a program opens by `s3://` stays as that program has it.
 
-See docs/decisions/0254-object-stores.md.
+See docs/decisions/0152-snapshots.md.
 """
 
 from __future__ import annotations

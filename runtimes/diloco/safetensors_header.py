@@ -3,7 +3,7 @@
 The format is an 8-byte length, little-endian, a JSON header and the raw buffers: https://huggingface.co/docs/safetensors. The library reads
 paths of a disk and writes whole models from memory; tests of those who use this compare with it.
 
-See docs/decisions/0259-start-from-a-model.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

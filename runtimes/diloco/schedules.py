@@ -2,7 +2,7 @@
 
 `diloco.torch.schedule` and `diloco.jax.schedule` put them into an optimizer.
 
-See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command `kubectl diloco export`. `diloco_cli.kubectl.export_cluster` does its work.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which claim holds the snapshots of a job in a cluster, and the pod that can read it.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl diloco export`: the model of a job in a cluster, from its claim through a pod, or from the URI of its snapshots.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

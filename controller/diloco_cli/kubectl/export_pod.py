@@ -1,6 +1,6 @@
 """The pod of `kubectl diloco export`: it mounts a syncer's claim read-only and does nothing until a program is run in it.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Running the export in a pod that mounts a claim, and reading what it prints.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

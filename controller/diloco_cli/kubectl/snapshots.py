@@ -1,6 +1,6 @@
 """The command `kubectl diloco snapshots`: which snapshots a job in a cluster has, through a pod that mounts its claim.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ A fragment has one exchange at a time, as tau < H. Its value cannot change while
 
 After every event, and at `wake_at`, the caller calls `advance` until it returns nothing. Not thread-safe.
 
-See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0153-guards.md. See docs/decisions/0165-rest-for-the-quorum.md.
+See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0153-guards.md.
+See docs/decisions/0060-outer-clock-and-quorum.md.
 """
 
 from __future__ import annotations

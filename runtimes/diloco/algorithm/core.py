@@ -1,6 +1,6 @@
 """The driver of a syncer: with the model's layout, and with the shard that holds every fragment.
 
-See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0229-one-driver.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ byte: several ranks get the scale of a block that they share.
 
 What a rank *pushes* is not cut: it is coded as a vector of its own, see `codec`.
 
-See docs/decisions/0159-ranks-on-the-wire.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

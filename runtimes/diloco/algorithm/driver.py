@@ -9,7 +9,7 @@ out. What they do is always this:
 
 and again at `wake_at`. `Decode` and `Close` ask for arithmetic, which may be done at once or in any thread; its completion is an event.
 
-See docs/decisions/0229-one-driver.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a `Driver` wants done, as plain values; only `Broadcast` carries a payload.
 
-See docs/decisions/0229-one-driver.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What happens to a job, as plain values without arrays: the whole input of a `Driver`. `at` is in seconds on the driver's clock, which
 never goes back.
 
-See docs/decisions/0229-one-driver.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

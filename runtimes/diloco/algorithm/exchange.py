@@ -1,6 +1,6 @@
 """One exchange of one fragment, from pull to merge.
 
-See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0184-the-clock-over-long-steps.md.
+See docs/decisions/0060-outer-clock-and-quorum.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The canonical form of a model's parameters: named float32 tensors in the order of their names.
 
-See docs/decisions/0192-stacks.md.
+See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

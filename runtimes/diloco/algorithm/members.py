@@ -7,7 +7,7 @@ no silence.
 
 Each report costs the same however many units there are; what needs all of them is done once per outer step.
 
-See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0183-uneven-steps.md.
+See docs/decisions/0060-outer-clock-and-quorum.md.
 """
 
 from __future__ import annotations

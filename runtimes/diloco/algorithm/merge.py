@@ -15,7 +15,7 @@ The norms are an argument: they are computed once, where a contribution arrives,
 Sums run in the order of the arguments, in float32; squares are added in float64. Equal arguments give equal bytes, on every processor and
 with any number of threads.
 
-See docs/decisions/0062-merge-numerics.md. See docs/decisions/0192-stacks.md.
+See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

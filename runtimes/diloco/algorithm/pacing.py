@@ -16,9 +16,8 @@ that pass in its long steps allow for local steps after them.
 The clock cannot follow while it waits for the quorum. There a learner that is as far ahead as the clock can ever catch up with rests: what
 it trained beyond that would come into the next merge all at once, and the momentum of the outer optimizer would carry it far beyond.
 
-See docs/decisions/0060-outer-clock-and-quorum.md. See docs/decisions/0165-rest-for-the-quorum.md.
-See docs/decisions/0182-bounds-of-counters.md. See docs/decisions/0183-uneven-steps.md.
-See docs/decisions/0184-the-clock-over-long-steps.md.
+See docs/decisions/0060-outer-clock-and-quorum.md.
+See docs/decisions/0153-guards.md.
 """
 
 from __future__ import annotations

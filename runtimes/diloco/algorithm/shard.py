@@ -6,7 +6,7 @@ give the same bytes.
 Arrays are never written to once they are in place; a merge makes new ones. So `decode` and `compute` may run in any thread, and a snapshot
 shares the arrays. The other methods are for one thread. New arrays lie in the memory of former ones that have no reference any more.
 
-See docs/decisions/0148-coordinator-and-shard.md. See docs/decisions/0157-spare-memory.md.
+See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ it; so the arrays of one merge are those of the next.
 No code gives memory back: it is spare again when the last array or memoryview that lies in it is gone, held by a thread, a queue
 or a snapshot. So memory is never used again too early.
 
-See docs/decisions/0157-spare-memory.md.
+See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

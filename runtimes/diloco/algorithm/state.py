@@ -3,7 +3,7 @@
 Timings, memberships and exchanges in progress end with the process. After a restore the learners join anew and take all parameters, and
 the core accepts no answer to an earlier exchange.
 
-See docs/decisions/0152-snapshots-in-pieces.md.
+See docs/decisions/0152-snapshots.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Sets of integers as sorted, disjoint, merged half-open intervals.
 
-See docs/decisions/0003-work-leases-and-ledger.md.
+See docs/decisions/0003-sessions-and-work.md.
 """
 
 from __future__ import annotations

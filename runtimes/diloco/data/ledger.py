@@ -4,8 +4,7 @@ Every number below the frontier is in exactly one of three states: committed, le
 committed numbers become free and are leased again first. So no number is lost, and none is committed twice. A number is one sample in one
 epoch of the data (`sampling`), so each sample is committed at most once per epoch.
 
-See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0182-bounds-of-counters.md.
-See docs/decisions/0186-tokens-in-a-weight.md.
+See docs/decisions/0003-sessions-and-work.md. See docs/decisions/0153-guards.md.
 """
 
 from __future__ import annotations

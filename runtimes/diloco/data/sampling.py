@@ -4,7 +4,7 @@ The job's work is the sequence 0, 1, 2, …; epoch e is the numbers [e*n, (e+1)*
 occurs once, in the order of a seeded permutation: a Feistel network over the smallest power of two >= n, which is applied again to results
 outside 0..n-1 until they fall inside (cycle walking; fewer than two rounds on average).
 
-See docs/decisions/0003-work-leases-and-ledger.md.
+See docs/decisions/0003-sessions-and-work.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far one session's work is in the model. Every fragment is merged at outer steps of its own, from what the learner had trained when
 its values were read. A step of the session is in the model once *every* fragment has merged a contribution that was read at or after it.
 
-See docs/decisions/0149-commit-at-the-merge.md.
+See docs/decisions/0003-sessions-and-work.md.
 """
 
 from __future__ import annotations

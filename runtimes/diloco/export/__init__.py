@@ -3,5 +3,5 @@
 `places` finds a snapshot, `model_file` makes the file from it, piece by piece. `python -m diloco.export` does both where the snapshots
 are. Needs neither a framework nor Kubernetes.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """

@@ -1,6 +1,6 @@
 """`python -m diloco.export`: export or list where the snapshots are, for instance inside a pod that mounts the syncer's volume.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which snapshots there are below a folder or a URI, and whether each is whole.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

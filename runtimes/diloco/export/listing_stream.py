@@ -1,7 +1,7 @@
 """A list of snapshots over a pipe that may break: one JSON object a line, and then a line with their number. Empty lines say that the
 sender still reads. The reader answers with a line once it has everything, as it does for a model (`stream`).
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

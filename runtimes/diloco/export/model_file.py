@@ -4,7 +4,7 @@ A snapshot's tensors file holds float32 tensors `value/<name>`, `momentum/<name>
 beginning to its end, so that its checksum is known when the last piece of the model has been made. The safetensors library reads single
 tensors without a checksum and writes whole models from memory; a test compares with it.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A place is whatever holds snapshots: the state directory of `diloco up`, the folder of a syncer's volume, the copies below
 `training.checkpoint.uri`, or one snapshot.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ before that say that the sender still reads, so that no proxy takes the connecti
 
 The reader answers with a line once it has everything. Until then the sender stays: what a container wrote right before its end may be lost.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

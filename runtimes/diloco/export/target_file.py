@@ -1,6 +1,6 @@
 """A file that appears under its name only when it is complete and durable.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The program gets a tree with adopted values, and gives the next one back. Where it computes that from copies of its own, a sample of what
 was adopted tells.
 
-See docs/decisions/0170-masters.md.
+See docs/decisions/0161-parameters-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An optimizer that keeps such copies computes the next parameters from them: an adoption that leaves them alone is undone by the next step.
 
-See docs/decisions/0170-masters.md.
+See docs/decisions/0161-parameters-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A schedule of optax is a function of the optimizer's own count of steps, which knows nothing of the job. So the rate goes in from
 outside, as a value of the optimizer's state: nothing is compiled again.
 
-See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The functional face of a session: parameters and optimizer state go in, parameters and optimizer state come out.
 
-See docs/decisions/0081-jax-session.md.
+See docs/decisions/0151-step-boundary.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A JAX pytree's arrays in canonical form.
 
-See docs/decisions/0081-jax-session.md.
 See docs/decisions/0151-step-boundary.md.
-See docs/decisions/0155-staged-ahead.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The C code keeps no state, allocates nothing and rounds every operation as numpy
 processor. `runtimes/hatch_build.py` compiles it when the package is built, and writes down its digest: a process that loads a library
 which was cut short dies of SIGBUS, without a word.
 
-See docs/decisions/0147-compiled-loops.md.
+See docs/decisions/0062-merge-numerics.md.
 """
 
 from __future__ import annotations

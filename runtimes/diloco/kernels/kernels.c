@@ -1,5 +1,5 @@
 // The loops over fragments that must run at the speed of memory: codings, norms, weighted sums and the outer step, each in one pass.
-// See docs/decisions/0147-compiled-loops.md.
+// See docs/decisions/0062-merge-numerics.md.
 //
 // Every result is the same on every processor: each operation is rounded to its type as written (-ffp-contract=off: no fused
 // multiply-add), and sums have a fixed number of lanes, so that wider vectors do not change their order. No function allocates,

@@ -1,6 +1,6 @@
 """What a unit has staged for pulls that have not come yet.
 
-See docs/decisions/0155-staged-ahead.md.
+See docs/decisions/0151-step-boundary.md.
 """
 
 from __future__ import annotations

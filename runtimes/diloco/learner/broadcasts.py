@@ -1,6 +1,6 @@
 """What a process receives of a fragment: all of it, or the portion that its rank owns.
 
-See docs/decisions/0159-ranks-on-the-wire.md. See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ training step, and no training step waits for this thread.
 
 A *generation* is what the syncer continues across reconnects: leases and counters. It ends when a Welcome does not resume the session.
 
-See docs/decisions/0072-threads-and-event-loops.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the syncer is told of this process although no step says it.
 
-See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

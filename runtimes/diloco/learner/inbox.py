@@ -1,6 +1,6 @@
 """What the connection has received, as data for the training thread, in order.
 
-See docs/decisions/0150-bad-links.md.
+See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The states of the syncer that this process has met, numbered.
 
-See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ them. The newest one has the most time left until its merge. A message that sepa
 
 Chunks wait for the window besides: what has left this queue can be neither dropped nor overtaken.
 
-See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md. See docs/decisions/0156-window-of-chunks.md.
+See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether what a unit adopts lasts through the next step of its program, told from a few elements around the adoption. Pure.
 
-See docs/decisions/0170-masters.md.
+See docs/decisions/0161-parameters-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Pure, and a function of the unit's adoptions alone: the ranks of a unit adopt at the same local steps, so they all see the same progress.
 
-See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How long pushes take on one stream, and how long exchanges live: which of them are worth the link.
 
-See docs/decisions/0150-bad-links.md.
+See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Pure, and without a clock: the unit counts the outer steps that it hears of from boundary to boundary, and so knows how many of them come
 during one of its own steps.
 
-See docs/decisions/0155-staged-ahead.md.
+See docs/decisions/0151-step-boundary.md.
 """
 
 from __future__ import annotations

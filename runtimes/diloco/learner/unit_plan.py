@@ -2,7 +2,7 @@
 
 The plan is data without arrays, so that one process can decide for others.
 
-See docs/decisions/0151-step-boundary.md. See docs/decisions/0155-staged-ahead.md.
+See docs/decisions/0151-step-boundary.md.
 """
 
 from __future__ import annotations

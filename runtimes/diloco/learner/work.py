@@ -1,6 +1,6 @@
 """The samples that this unit holds leases for, in the order of the leases. Pure.
 
-See docs/decisions/0165-rest-for-the-quorum.md.
+See docs/decisions/0060-outer-clock-and-quorum.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The gRPC options of both ends in one place, because their time-outs depend on each other.
 
-See docs/decisions/0156-window-of-chunks.md.
+See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

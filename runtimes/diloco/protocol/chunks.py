@@ -3,7 +3,7 @@
 Each way through protobuf copies a chunk's data three times. Here the sender joins it with its header once, and the receiver gets a view
 into what gRPC has read. The bytes on the wire are protobuf's, so either end may be of another version.
 
-See docs/decisions/0154-chunks-past-protobuf.md.
+See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A fragment's payload in chunks, and back. Transfers of different fragments may interleave on one stream; chunks of one do not reorder.
 A sender may end a transfer unfinished with a chunk that says `cancelled`.
 
-See docs/decisions/0150-bad-links.md.
+See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

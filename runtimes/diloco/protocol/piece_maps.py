@@ -1,6 +1,6 @@
 """Who owns what in a unit of several processes, as its leader's Hello says it.
 
-See docs/decisions/0159-ranks-on-the-wire.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The two ends of `Syncer.Exchange` and `Peer.Take` with messages as `chunks` reads and writes them, in the place of the generated ones.
 
-See docs/decisions/0154-chunks-past-protobuf.md.
+See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

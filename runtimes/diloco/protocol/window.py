@@ -7,7 +7,7 @@ What gRPC and the kernel hold cannot be taken back. The sender therefore keeps t
 so a narrow link keeps a queue of QUEUE_SECONDS, and a link that could carry more gets more in every round trip. Times are arguments, in
 seconds on one clock that never goes back.
 
-See docs/decisions/0156-window-of-chunks.md.
+See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each rank tells the leader of one version of a fragment at a time and keeps that until it is adopted or dropped, so that what the leader
 orders is there. Of each fragment a rank holds two versions at most.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

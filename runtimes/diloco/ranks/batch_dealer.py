@@ -1,7 +1,7 @@
 """The batches of a unit, which its leader deals out to all ranks from what is leased. Used by two threads: the leader deals ahead of its
 own steps, and the side channel's thread deals to a rank that wants more, as the training thread may wait for that rank in a collective.
 
-See docs/decisions/0178-batches-on-request.md.
+See docs/decisions/0167-batches.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The thread runs beside the training: it ends the process also while the training thread hangs in a collective.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The counters that a unit says of its work: they are known only when every rank has said how many tokens it trained. Pure.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How the ranks of a unit join a job together: they meet, and then each opens its own stream to the syncer.
 
-See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

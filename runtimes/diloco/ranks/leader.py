@@ -1,6 +1,6 @@
 """The side channel's end of rank 0: it hears all others, finds out which of them is lost, and tells the rest.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The rank that decides for its unit, and that speaks for it to the syncer.
 
-See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

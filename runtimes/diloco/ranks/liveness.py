@@ -1,6 +1,6 @@
 """Which rank of a unit is lost, and for whose sake the unit ends. Pure.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

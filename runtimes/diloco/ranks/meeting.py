@@ -1,6 +1,6 @@
 """The meeting of a unit's ranks: what each says of itself, and whether they agree. Pure.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What every rank of a unit does in the job, the leader and its followers: it carries out the orders of its unit on what it owns.
 
-See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An incarnation of the syncer is a number inside a process (`Incarnations`), and its name on the wire.
 
-See docs/decisions/0160-ranks.md. See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What all ranks of a unit do at the same local step, as data. Pure.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a rank has read out of its model for exchanges, until the counters are known with which it is sent.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

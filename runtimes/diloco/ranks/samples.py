@@ -1,6 +1,6 @@
 """The samples of a unit's batch, and which of them each rank trains. Pure.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

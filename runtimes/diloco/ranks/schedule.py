@@ -3,7 +3,7 @@
 The leader plans, as a unit of one process does (`unit_plan`), but for the boundary after the last step that it has released, and releases
 the steps up to there. So a follower has an order before it comes to its boundary, and waits only when it has overtaken the leader.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

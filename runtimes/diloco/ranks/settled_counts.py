@@ -1,6 +1,6 @@
 """What the ranks of a unit have settled in each local step, so that the unit can say what it has. Pure.
 
-See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One connection of a side channel: mutual TLS, and messages after their length.
 
-See docs/decisions/0160-ranks.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The forms in which a session gives work to data loaders: batches of indices, and shards.
 
-See docs/decisions/0167-batches-ahead.md.
+See docs/decisions/0167-batches.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a process becomes a member of its job: from its contract and its model, alone or with the other ranks of its unit.
 
-See docs/decisions/0151-step-boundary.md. See docs/decisions/0169-joined-ranks.md.
+See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 What is wrong here would train well and count wrongly, so it ends the program instead.
 
-See docs/decisions/0167-batches-ahead.md.
+See docs/decisions/0167-batches.md.
 """
 
 from __future__ import annotations

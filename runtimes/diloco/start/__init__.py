@@ -2,5 +2,5 @@
 
 `source` finds it, `safetensors_file` reads its tensors piece by piece, `fit` compares it with the job's model and fills that.
 
-See docs/decisions/0259-start-from-a-model.md.
+See docs/decisions/0139-model-in-and-out.md.
 """

@@ -3,7 +3,7 @@
 Every tensor that the job trains must be there in its shape. What the model has beyond that is not used, as when transformers loads one.
 Frozen tensors are loaded by the training program, perhaps rounded or quantized, and compared between units only.
 
-See docs/decisions/0259-start-from-a-model.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

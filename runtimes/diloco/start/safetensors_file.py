@@ -2,7 +2,7 @@
 
 The safetensors library reads paths of a disk only, and as numpy arrays no bfloat16. A test compares with the library.
 
-See docs/decisions/0259-start-from-a-model.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

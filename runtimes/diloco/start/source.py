@@ -4,7 +4,7 @@ A URI is of one of these: a file `….safetensors`; a folder with `model.safeten
 `model.safetensors`, as transformers saves models; or whatever `diloco export` takes: one snapshot, or a folder with snapshots, of which the
 newest is taken.
 
-See docs/decisions/0259-start-from-a-model.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finding the tape below a folder: the state directory of `diloco up`, a syncer's volume, or the tape itself.
 
-See docs/decisions/0249-reading-a-tape.md.
+See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations

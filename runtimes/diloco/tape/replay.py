@@ -1,6 +1,6 @@
 """The merges of a tape taken again, from a snapshot: the same bytes in another process, and in any order that the fragments allow.
 
-See docs/decisions/0249-reading-a-tape.md.
+See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Such an optimizer computes the next parameters from its copies: an adoption that
 trains on as if it were alone. Copies in an optimizer's state are found and overwritten, too. Where a program keeps copies of its own, a
 sample of what was adopted tells.
 
-See docs/decisions/0170-masters.md.
+See docs/decisions/0161-parameters-of-a-unit.md.
 """
 
 from __future__ import annotations

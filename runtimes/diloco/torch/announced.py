@@ -1,6 +1,6 @@
 """Calls of a framework that keep a program from its next step for long, announced as pauses.
 
-See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 
 Wants the package of the extra `lightning`.
 
-See docs/decisions/0167-batches-ahead.md. See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0167-batches.md. See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

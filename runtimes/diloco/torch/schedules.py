@@ -1,6 +1,6 @@
 """A torch scheduler that follows the job.
 
-See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Rotary positions, RMS norms, grouped-query attention and a gated feed-forward bl
 canonical tensors are those of `transformers.LlamaForCausalLM`, and so are the numbers: an exported model is a transformers checkpoint.
 `python -m diloco.trainers.llama --size 125m --vocabulary 32000` prints the `config.json` that goes with it.
 
-See docs/decisions/0163-llama-trainers.md.
+See docs/decisions/0161-parameters-of-a-unit.md.
 """
 
 from __future__ import annotations

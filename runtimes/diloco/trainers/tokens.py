@@ -3,7 +3,7 @@
 What is no token file on a local disk is made one first, in a cache folder: remote files are copied, text and parquet are tokenised. A
 token file is memory-mapped, so that its size does not matter, and the learners of one machine share its memory.
 
-See docs/decisions/0163-llama-trainers.md.
+See docs/decisions/0161-parameters-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl diloco export` through a real kubelet and a real container, of a claim that was kept.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

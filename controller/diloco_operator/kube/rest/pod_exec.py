@@ -2,7 +2,7 @@
 
 Every message begins with a byte that names its channel. The last one on the error channel is a Status with the program's end.
 
-See docs/decisions/0140-export.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

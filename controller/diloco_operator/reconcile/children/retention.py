@@ -4,7 +4,7 @@ With Delete the claim has an owner reference to the job, and the garbage collect
 annotation says whose claim it is, and a label finds it. An existing claim follows the field at any time. Another annotation names the image
 that reads what is on it, for `kubectl diloco export` when the job is gone.
 
-See docs/decisions/0139-model-at-the-end.md.
+See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a unit's process came to its state, in words. Pure.
 
-See docs/decisions/0251-choice-of-a-donor.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

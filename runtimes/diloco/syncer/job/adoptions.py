@@ -1,6 +1,6 @@
 """Which version of a fragment each learner has adopted, and after which of its local steps, as its reports tell it.
 
-See docs/decisions/0249-reading-a-tape.md.
+See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations

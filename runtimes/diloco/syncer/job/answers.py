@@ -4,7 +4,7 @@ Of a unit of one process: the reader offers its answer, decodes it if it is admi
 the portions are put aside until all are there, and a task of its own decodes them, so that the answer counts even if a rank's stream is
 lost meanwhile.
 
-See docs/decisions/0159-ranks-on-the-wire.md. See docs/decisions/0230-packages-of-the-syncer.md.
+See docs/decisions/0159-ranks-of-a-unit.md. See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

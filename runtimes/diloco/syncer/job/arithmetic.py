@@ -1,7 +1,7 @@
 """Threads for arithmetic on large fragments, beside the event loop and apart from the threads that write files: fences, and with them the
 learners that join, do not wait for eight decodes.
 
-See docs/decisions/0072-threads-and-event-loops.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A process that was stopped, or that got no processor time, finds at its return that every deadline is over, while the messages of its units
 wait to be read. On the core's clock such a time does not pass: no unit is silent because the syncer did not listen.
 
-See docs/decisions/0183-uneven-steps.md.
+See docs/decisions/0060-outer-clock-and-quorum.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A donor gives to one taker at a time, and who has taken may give: of many takers half are served in each round. Of the free donors the
 nearest one is named, and of those the one that has given least.
 
-See docs/decisions/0251-choice-of-a-donor.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

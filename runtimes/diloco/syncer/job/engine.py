@@ -3,7 +3,7 @@ the core decide. Only this task changes membership, work, exchanges and statisti
 
 It does no arithmetic on large fragments: a stream's reader has its pushes decoded, and merges are computed, in threads that change nothing.
 
-See docs/decisions/0072-threads-and-event-loops.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

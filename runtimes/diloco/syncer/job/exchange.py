@@ -6,7 +6,7 @@ that a restarted syncer does not. To the core all of this is the time that arith
 Merges are computed in threads if the fragment is large. That changes nothing; what they give is put in place by the engine's task, which
 alone uses the other methods.
 
-See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0247-commit-records.md.
+See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0247-commit-records.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a Hello says, against what the syncer knows: whether its learner goes on, and whether its model is that of the job.
 
-Only the engine's task uses it. See docs/decisions/0070-sessions-and-fences.md.
+Only the engine's task uses it. See docs/decisions/0003-sessions-and-work.md.
 """
 
 from __future__ import annotations

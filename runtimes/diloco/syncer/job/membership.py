@@ -1,6 +1,6 @@
 """Who takes part: streams join, resume, are refused or displaced, leave, and expire. The first learner of a new job is asked for its seed.
 
-Only the engine's task uses it. See docs/decisions/0070-sessions-and-fences.md.
+Only the engine's task uses it. See docs/decisions/0003-sessions-and-work.md.
 """
 
 from __future__ import annotations

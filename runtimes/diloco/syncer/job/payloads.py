@@ -1,6 +1,6 @@
 """What a joined learner may send, and how large it is.
 
-See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0230-packages-of-the-syncer.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

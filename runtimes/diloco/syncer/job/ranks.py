@@ -3,7 +3,7 @@
 Membership is the leader's. A unit whose ranks are not all there stays a member; it is asked for nothing and waited for no longer than any
 silent unit.
 
-See docs/decisions/0159-ranks-on-the-wire.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

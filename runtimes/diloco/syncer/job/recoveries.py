@@ -3,7 +3,7 @@
 A unit says in its Alive how far it is, again on each stream; what it was told is told again for the same round. So nothing is lost with a
 stream, and a restarted syncer answers anew.
 
-See docs/decisions/0251-choice-of-a-donor.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 What the model looks like is known when the syncer starts, so that a learner that trains another one is refused when it joins. The values
 are read once the first learner has said what the job's model is: it knows the marks of embeddings and stacks, which no file has.
 
-Only the engine's task uses it. See docs/decisions/0259-start-from-a-model.md.
+Only the engine's task uses it. See docs/decisions/0139-model-in-and-out.md.
 """
 
 from __future__ import annotations

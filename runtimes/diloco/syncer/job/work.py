@@ -1,7 +1,7 @@
 """The work of the sessions: what is leased to each, what of it the model holds, and what is sent again after a reconnect.
 
-See docs/decisions/0003-work-leases-and-ledger.md. See docs/decisions/0149-commit-at-the-merge.md.
-See docs/decisions/0182-bounds-of-counters.md. See docs/decisions/0186-tokens-in-a-weight.md.
+See docs/decisions/0003-sessions-and-work.md.
+See docs/decisions/0153-guards.md.
 See docs/decisions/0247-commit-records.md.
 """
 

@@ -3,7 +3,7 @@
 A budget is a level: it is judged by the committed tokens, also after a restart. What a program said is written down before it counts,
 together with the steps that the job was to take then: with more of them the job goes on.
 
-See docs/decisions/0166-pauses-and-ends.md.
+See docs/decisions/0166-progress-pauses-and-ends.md.
 """
 
 from __future__ import annotations

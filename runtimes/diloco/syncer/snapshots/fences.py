@@ -1,6 +1,6 @@
 """The newest attempt of each unit, durable before the attempt joins: a restarted syncer must not accept an older one.
 
-See docs/decisions/0070-sessions-and-fences.md.
+See docs/decisions/0003-sessions-and-work.md.
 """
 
 from __future__ import annotations

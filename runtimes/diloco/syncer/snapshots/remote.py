@@ -2,7 +2,7 @@
 
 An object store has no atomic rename, so the manifest is uploaded last and a folder without one is no snapshot.
 
-See docs/decisions/0248-snapshots-on-the-volume.md.
+See docs/decisions/0152-snapshots.md.
 """
 
 from __future__ import annotations

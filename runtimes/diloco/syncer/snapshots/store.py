@@ -7,7 +7,7 @@ The first number counts saves and orders them: after a roll-back an older step m
 is complete. The temporary folders of a crash begin with `.tmp-`; the next save removes them. Of one step there is one snapshot: a save
 takes the place of an earlier one of the same step.
 
-See docs/decisions/0248-snapshots-on-the-volume.md.
+See docs/decisions/0152-snapshots.md.
 """
 
 from __future__ import annotations

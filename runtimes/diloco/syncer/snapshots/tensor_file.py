@@ -3,8 +3,7 @@
 `safetensors.numpy.save` builds the whole file in memory, and `save_file` returns neither the checksum nor the operating system's error;
 `load_file` makes a second copy. Tests compare with the library.
 
-See docs/decisions/0248-snapshots-on-the-volume.md.
-See docs/decisions/0152-snapshots-in-pieces.md.
+See docs/decisions/0152-snapshots.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Writes the syncer's snapshots in the background: one at a time, in a thread. A failure is reported and never stops training; the next
 snapshot tries again.
 
-See docs/decisions/0248-snapshots-on-the-volume.md.
-See docs/decisions/0152-snapshots-in-pieces.md.
+See docs/decisions/0152-snapshots.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A portion waits as it came. Nothing is decoded before the answer is whole, and a portion is kept only while the coordinator waits for the
 answer: so a unit keeps one coded answer for each open exchange at most, whatever its number of ranks.
 
-See docs/decisions/0159-ranks-on-the-wire.md.
+See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A marker of a consistent snapshot belongs into the ordered lane: no broadcast pa
 What waits is bounded: of each fragment deltas up to the size of one whole value, or one whole value; and one pull. Chunks wait for the
 window besides: what has left this queue can be neither replaced nor overtaken.
 
-See docs/decisions/0072-threads-and-event-loops.md. See docs/decisions/0150-bad-links.md. See docs/decisions/0156-window-of-chunks.md.
+See docs/decisions/0148-driver-and-threads.md. See docs/decisions/0150-transfers.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 To hand one chunk to gRPC costs the event loop about a millisecond. Without turns, 64 streams that all may write hold up leases, pulls and
 reports by 64 of them.
 
-See docs/decisions/0072-threads-and-event-loops.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The gRPC service: streams to and from the job, and which certificate may call which method.
 
-See docs/decisions/0230-packages-of-the-syncer.md.
+See docs/decisions/0148-driver-and-threads.md.
 """
 
 from __future__ import annotations

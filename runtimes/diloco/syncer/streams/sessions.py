@@ -3,7 +3,7 @@
 A learner identifies itself by (job uid, unit, attempt). A newer attempt fences the older ones permanently. Of one attempt only one process
 may be connected at a time. A session whose stream breaks stays open, with its leases, for the reconnect window.
 
-See docs/decisions/0070-sessions-and-fences.md.
+See docs/decisions/0003-sessions-and-work.md.
 """
 
 from __future__ import annotations
