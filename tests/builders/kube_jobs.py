@@ -186,9 +186,16 @@ class KubeCluster(Cluster):
         return self.nodes.log(pod)
 
 
+_EXPLAINING = (
+    ("get", "dlj,pods", "-o", "wide"),
+    ("get", "events"),
+    ("get", "dlj", "-o", "jsonpath-as-json={.items[*]['status.units', 'status.outside']}"),
+)
+
+
 def _at_failure(control: ControlPlane, nodes: NodesCommand) -> str:
     """The jobs, pods and events, and the last lines of each container: what explains a wait that was in vain."""
-    listed = [control.kubectl(*args, check=False).stdout for args in (("get", "dlj,pods", "-o", "wide"), ("get", "events"))]
+    listed = [control.kubectl(*args, check=False).stdout for args in _EXPLAINING]
     logs = sorted((nodes.folder / "state/logs/default").glob("*/*.log"))
     ends = ["\n".join([f"--- {log.parent.name}/{log.name}", *log.read_text(errors="replace").splitlines()[-15:]]) for log in logs]
     return "\n".join([*listed, *ends])

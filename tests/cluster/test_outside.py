@@ -105,6 +105,9 @@ def a_plain_process(bundle: Path, **environment: str) -> Iterator[subprocess.Pop
     process = launcher.start(begin)
     try:
         yield process
+    except BaseException:
+        print(f"--- {bundle.name}: exit status {process.poll()}\n{bundle.with_suffix('.log').read_text(errors='replace')}")
+        raise
     finally:
         process.kill()
         process.wait()
