@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.outer import nesterov
-from diloco.recovery.parts import cut
-from diloco.recovery.values import decode, encode
+from diloco.protocol.state_parts import cut
+from diloco.protocol.state_values import decode, encode
 from diloco.torch.inner_state import OptimizerState
 from diloco.torch.store import ModuleStore
 from diloco_cli.plots import COLOURS, Axis, Line, Plot, picture

@@ -41,6 +41,8 @@ class Recovery:
     """The donor; "": none."""
     why: str
     """Why there is none."""
+    stored_at: int | None
+    """The outer step at which the unit itself had stored the state that it takes; None: it is a donor's."""
     bytes: int
     start_seconds: float
     parameters_seconds: float

@@ -578,6 +578,7 @@ def _recovery(wire: diloco_pb2.Recovery) -> Recovery | None:
         phase=phase,
         unit=one_line(wire.unit, _PAUSE_LIMIT),
         why=one_line(wire.why, _PAUSE_LIMIT),
+        stored_at=_count(wire.t) if wire.stored else None,
         bytes=_count(wire.bytes),
         start_seconds=_figure(wire.start_seconds),
         parameters_seconds=_figure(wire.parameters_seconds),

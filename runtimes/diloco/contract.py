@@ -280,6 +280,13 @@ class OuterOptimizer(_Wire):
     momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum.")
 
 
+class LearnerStates(enum.StrEnum):
+    """Whether learners store the state of their optimizers."""
+
+    NEVER = "Never"
+    ALWAYS = "Always"
+
+
 class Checkpoint(_Wire):
     """Snapshots of the syncer."""
 
@@ -287,6 +294,13 @@ class Checkpoint(_Wire):
     keep: int = Field(3, ge=1, le=100, description="Complete snapshots to keep.")
     uri: str = Field(
         "", max_length=1024, description='Where snapshots go: "" is the syncer\'s volume; file://, s3://, gs:// through fsspec.'
+    )
+    learners: LearnerStates = Field(
+        LearnerStates.NEVER,
+        description="Whether each learner stores the state of its optimizer (moments, step counts, and what its program hands over) on the "
+        "syncer's volume after each snapshot, beside its training. Units take it back when no unit is left that could give them its own: "
+        "once every process of the job has died. Never: they begin with an optimizer without state then. Always: the volume holds the "
+        "newest state of each unit, and a second one while that is written; two moments are twice as large as the model in float32.",
     )
 
 

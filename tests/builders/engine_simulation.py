@@ -28,6 +28,7 @@ from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.job.engine import Engine, RunOutcome
 from diloco.syncer.job.restore import open_tape, restore, snapshot_places
 from diloco.syncer.reporting.event_writer import EventWriter
+from diloco.syncer.snapshots.unit_states import UnitStates
 from diloco.syncer.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 
@@ -99,6 +100,8 @@ class World:
         """What happened to the processes, by kind."""
         self.answered_ahead = 0
         """Pulls that found what a unit had staged for them."""
+        self.restored_t = 0
+        """Outer step at which the newest process of the syncer began."""
         self.settled = 0
         """Outer step from which on `share_of_merges` and `Account.longest_open` count: a unit needs some steps to know its pace."""
         self._before: Counter[str] | None = None
@@ -134,6 +137,20 @@ class World:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def run_until(self, t: int, units: Sequence[str], look: Callable[[], None] = lambda: None) -> None:
+        """With these units to outer step `t`, and then every process dies without a word. `look` is called four times in a step."""
+        asyncio.get_running_loop().set_default_executor(_Inline())
+        self._start_syncer()
+        for unit in units:
+            self._start_learner(unit)
+        while self.t < t:
+            await asyncio.sleep(STEP_SECONDS / 4)
+            look()
+        for unit in units:
+            self._tasks[unit].cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await self._end_syncer(stop=False)
 
     @property
     def units(self) -> list[str]:
@@ -212,11 +229,14 @@ class World:
         changes = Changes()
         writer = _ComparingWriter(store, remote, changes.notify, state.snapshot)
         writer.compare = self.compare
-        t = state.core.t if state.core is not None else 0
+        t = self.restored_t = state.core.t if state.core is not None else 0
         events = EventWriter(self._directory / "tensorboard", steps=self.training.steps, t=t, changed=changes.notify)
         process = self.random.randbytes(16)
         tape = open_tape(self._config, state, process, changes.notify)
-        self.engine = Engine(self._config, state, writer, tape, events, changes, process, asyncio.get_running_loop().time)
+        states = UnitStates(self._config.state_dir / "learners", self._config.job.uid)
+        if state.core is not None:
+            states.load()
+        self.engine = Engine(self._config, state, writer, tape, events, changes, process, states, asyncio.get_running_loop().time)
         self._engine_task = asyncio.create_task(self.engine.run())
 
     async def _end_syncer(self, *, stop: bool) -> None:

@@ -13,7 +13,8 @@ from diloco.algorithm.effects import Pull
 from diloco.algorithm.events import Marks, Metadata, Offer
 from diloco.learner.peers import Model
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.recovery.copying import ArraysCame, Came
+from diloco.protocol.incoming_state import ArraysCame
+from diloco.recovery.copying import Came
 from diloco.recovery.held import Held
 from diloco.recovery.taking import Taker
 from numpy.typing import NDArray

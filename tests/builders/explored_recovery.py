@@ -9,7 +9,8 @@ from builders.explored_process import FRAGMENTS, Process
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import whole
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.recovery.copying import ArraysCame, WholeCame
+from diloco.protocol.incoming_state import ArraysCame
+from diloco.recovery.copying import WholeCame
 from diloco.syncer.job.donors import Answer, Candidate, Donors, Taking
 
 KIND = "of a test"

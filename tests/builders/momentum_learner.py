@@ -13,7 +13,7 @@ from diloco.algorithm.pieces import Piece
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.leave import Leave
 from diloco.learner.store import Float32Array, Ready
-from diloco.recovery.parts import PieceArray, StateError
+from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.session.session import Session
 
 MOMENTUM = np.float32(0.9)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import select
 import signal
 import subprocess
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from builders.event_files import scalars
+from builders.jobs import JobBuilder, template, tpu_pool
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn
 from diloco_operator.api.losses import parse_losses
 from safetensors.numpy import load_file
@@ -24,6 +27,7 @@ type Obj = dict[str, Any]
 
 DILOCO = Path(sys.executable).parent / "diloco"
 _MODEL = ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
+ADAMW = Path(__file__).parents[1] / "programs" / "adamw_learner.py"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -182,6 +186,70 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     assert done["tokens"] == sum(unit["tokens"] for unit in result["jobs"][0]["units"])
     # Work handed back by the drain may be drawn again, but what was counted was drawn: no more tokens than distinct samples.
     assert done["tokens"] <= 16 * len(samples_drawn(tmp_path / "trace"))
+
+
+def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_had_stored(up: Callable[..., Up], tmp_path: Path) -> None:
+    """Killed twice, each time a drawn number of outer steps after training began: a snapshot, a state or neither may be under way."""
+    draw = random.Random(38)
+    trace, states = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer/learners"
+    learner = template(command=["python", str(ADAMW)], env={"ADAMW_TRACE": str(trace)}, terminationGracePeriodSeconds=5)
+    job = (
+        JobBuilder("adamw")
+        .with_learners(1, 1)  # of two, the second one may find that the first one trains already
+        .with_pools(tpu_pool(topology="2x2x1", max=1, template=learner))
+        .with_training(
+            steps=1_000_000, syncInterval=8, fragments=8, overlapSteps=2, checkpoint={"everySteps": 16, "keep": 2, "learners": "Always"}
+        )
+        .build()
+    )
+    steps_of_processes_before = 0
+    running, t = up([job]), 0
+    for _ in range(2):
+        kill_at = t + 16 + draw.randrange(48)
+        before = running.until(trains_from(kill_at, states, stored_after=t))
+        ours = processes_below(running.process.pid)
+        running.process.kill()
+        wait_until_gone(ours)
+        stored = json.loads((max(states.glob("[!.]*")) / "manifest.json").read_text())
+        trace.unlink()
+
+        running = up([job])
+        line = running.until(lambda line: all_train(1)(line) and "beganWith" in line["units"][0])
+        t = line["progress"]["step"]
+        assert t >= before["progress"]["step"]
+        assert line["progress"]["tokens"] >= before["progress"]["tokens"], "what was committed is not trained again"
+        assert f"the optimizer's state that it had stored after outer step {stored['t']} " in line["units"][0]["beganWith"]
+        (begun,) = map(json.loads, trace.read_text().splitlines())
+        # Step counts, the schedule and the generator are in the small rest, which is read at the second boundary after the first at the
+        # latest.
+        (step,) = set(begun["steps"])
+        assert 1 <= step - steps_of_processes_before - stored["meta"]["localStep"] <= 2
+        assert begun["rate"] == pytest.approx(1e-3 * 0.999**step, rel=1e-9)
+        assert begun["draw"] == draw_after(step)
+        steps_of_processes_before = step
+
+
+def trains_from(step: int, states: Path, stored_after: int) -> Callable[[Obj], bool]:
+    """Whether the one unit trains, from this outer step on, and has stored its state after that one."""
+
+    def newest() -> int:
+        for path in sorted(states.glob("[!.]*/manifest.json"), reverse=True):
+            with contextlib.suppress(FileNotFoundError):  # the next one has taken its place meanwhile
+                return int(json.loads(path.read_text())["t"])
+        return -1
+
+    return lambda line: all_train(1)(line) and line["progress"]["step"] >= step and newest() > stored_after
+
+
+def draw_after(steps: int) -> float:
+    """What the generator of the program draws next after so many steps, each of which has drawn a batch."""
+    import torch
+
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        torch.randn(2, 16, generator=generator)
+    drawn: float = torch.rand(1, generator=generator).item()
+    return drawn
 
 
 def test_a_job_that_failed_ends_with_1_says_why_and_goes_on_with_the_same_command(up: Callable[..., Up]) -> None:

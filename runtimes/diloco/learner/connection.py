@@ -344,6 +344,8 @@ class Connection:
                 self._peers.donor(message.donor)
             case "give":
                 self._peers.give(message.give)
+            case "marker":
+                self._peers.marker(message.marker)
             case "done":
                 outbox.all_merged()
                 with self._lock:

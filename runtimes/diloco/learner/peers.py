@@ -11,7 +11,7 @@ from typing import Protocol
 
 from diloco.learner.inbox import InboxEvent
 from diloco.learner.unit_plan import UnitPlan, UnitState
-from diloco.protocol.diloco_pb2 import Donor, Give, Recovery
+from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Model:
 
 
 class Peers(Protocol):
-    """A process's dealings with its peers. `donor`, `give` and `message` are called by the connection's threads, the rest by the training
-    thread, which waits in `wait` and `close` only."""
+    """A process's dealings with its peers. `donor`, `give`, `marker` and `message` are called by the connection's threads, the rest by the
+    training thread, which waits in `wait` and `close` only."""
 
     @property
     def address(self) -> str:
@@ -46,6 +46,10 @@ class Peers(Protocol):
 
     def give(self, give: Give) -> None:
         """Note who may take this process's state, as the syncer says."""
+        ...
+
+    def marker(self, marker: Marker) -> None:
+        """Note that this process's state is wanted for a snapshot."""
         ...
 
     def message(self) -> Recovery | None:
@@ -92,6 +96,9 @@ class NoPeers:
         pass
 
     def give(self, give: Give) -> None:
+        pass
+
+    def marker(self, marker: Marker) -> None:
         pass
 
     def message(self) -> Recovery | None:

@@ -28,7 +28,7 @@ class FromLearner(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work_wanted: _Optional[_Union[WorkWanted, _Mapping]] = ..., evaluation: _Optional[_Union[Evaluation, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class ToLearner(_message.Message):
-    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken", "rest", "donor", "give")
+    __slots__ = ("welcome", "pull", "chunk", "work", "done", "refused", "taken", "rest", "donor", "give", "marker")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     PULL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
@@ -39,6 +39,7 @@ class ToLearner(_message.Message):
     REST_FIELD_NUMBER: _ClassVar[int]
     DONOR_FIELD_NUMBER: _ClassVar[int]
     GIVE_FIELD_NUMBER: _ClassVar[int]
+    MARKER_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     pull: Pull
     chunk: Chunk
@@ -49,7 +50,8 @@ class ToLearner(_message.Message):
     rest: Rest
     donor: Donor
     give: Give
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., rest: _Optional[_Union[Rest, _Mapping]] = ..., donor: _Optional[_Union[Donor, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ...) -> None: ...
+    marker: Marker
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., pull: _Optional[_Union[Pull, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., work: _Optional[_Union[Work, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., rest: _Optional[_Union[Rest, _Mapping]] = ..., donor: _Optional[_Union[Donor, _Mapping]] = ..., give: _Optional[_Union[Give, _Mapping]] = ..., marker: _Optional[_Union[Marker, _Mapping]] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("name", "shape", "embedding", "stack_axes")
@@ -254,7 +256,7 @@ class Alive(_message.Message):
     def __init__(self, local_step: _Optional[int] = ..., pause: _Optional[str] = ..., pause_left: _Optional[float] = ..., finish: _Optional[str] = ..., holds_parameters: _Optional[bool] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ...) -> None: ...
 
 class Recovery(_message.Message):
-    __slots__ = ("phase", "round", "failed", "why", "unit", "attempt", "t", "bytes", "start_seconds", "parameters_seconds", "donor_seconds", "wait_seconds", "copy_seconds", "first_step_seconds")
+    __slots__ = ("phase", "round", "failed", "why", "unit", "attempt", "t", "bytes", "start_seconds", "parameters_seconds", "donor_seconds", "wait_seconds", "copy_seconds", "first_step_seconds", "stored")
     class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         PHASE_UNSPECIFIED: _ClassVar[Recovery.Phase]
@@ -279,6 +281,7 @@ class Recovery(_message.Message):
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     COPY_SECONDS_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
     phase: Recovery.Phase
     round: int
     failed: _containers.RepeatedScalarFieldContainer[str]
@@ -293,23 +296,34 @@ class Recovery(_message.Message):
     wait_seconds: float
     copy_seconds: float
     first_step_seconds: float
-    def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ...) -> None: ...
+    stored: bool
+    def __init__(self, phase: _Optional[_Union[Recovery.Phase, str]] = ..., round: _Optional[int] = ..., failed: _Optional[_Iterable[str]] = ..., why: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., t: _Optional[int] = ..., bytes: _Optional[int] = ..., start_seconds: _Optional[float] = ..., parameters_seconds: _Optional[float] = ..., donor_seconds: _Optional[float] = ..., wait_seconds: _Optional[float] = ..., copy_seconds: _Optional[float] = ..., first_step_seconds: _Optional[float] = ..., stored: _Optional[bool] = ...) -> None: ...
 
 class Donor(_message.Message):
-    __slots__ = ("round", "unit", "attempt", "address", "grant", "why")
+    __slots__ = ("round", "unit", "attempt", "address", "grant", "why", "stored", "t")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     UNIT_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GRANT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
     round: int
     unit: str
     attempt: int
     address: str
     grant: bytes
     why: str
-    def __init__(self, round: _Optional[int] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., address: _Optional[str] = ..., grant: _Optional[bytes] = ..., why: _Optional[str] = ...) -> None: ...
+    stored: bool
+    t: int
+    def __init__(self, round: _Optional[int] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., address: _Optional[str] = ..., grant: _Optional[bytes] = ..., why: _Optional[str] = ..., stored: _Optional[bool] = ..., t: _Optional[int] = ...) -> None: ...
+
+class Marker(_message.Message):
+    __slots__ = ("t",)
+    T_FIELD_NUMBER: _ClassVar[int]
+    t: int
+    def __init__(self, t: _Optional[int] = ...) -> None: ...
 
 class Give(_message.Message):
     __slots__ = ("unit", "attempt", "grant")
@@ -342,14 +356,40 @@ class StateWanted(_message.Message):
     def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., grant: _Optional[bytes] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., incarnation: _Optional[bytes] = ..., versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class StateMessage(_message.Message):
-    __slots__ = ("part", "end", "chunk")
+    __slots__ = ("part", "end", "chunk", "begin")
     PART_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
     part: StatePart
     end: StateEnd
     chunk: Chunk
-    def __init__(self, part: _Optional[_Union[StatePart, _Mapping]] = ..., end: _Optional[_Union[StateEnd, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+    begin: StateBegin
+    def __init__(self, part: _Optional[_Union[StatePart, _Mapping]] = ..., end: _Optional[_Union[StateEnd, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., begin: _Optional[_Union[StateBegin, _Mapping]] = ...) -> None: ...
+
+class StateBegin(_message.Message):
+    __slots__ = ("job_uid", "unit", "attempt", "fingerprint", "inner_state", "t", "local_step", "arrays")
+    JOB_UID_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    INNER_STATE_FIELD_NUMBER: _ClassVar[int]
+    T_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    job_uid: str
+    unit: str
+    attempt: int
+    fingerprint: str
+    inner_state: str
+    t: int
+    local_step: int
+    arrays: _containers.RepeatedCompositeFieldContainer[StateArray]
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., fingerprint: _Optional[str] = ..., inner_state: _Optional[str] = ..., t: _Optional[int] = ..., local_step: _Optional[int] = ..., arrays: _Optional[_Iterable[_Union[StateArray, _Mapping]]] = ...) -> None: ...
+
+class StateStored(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class StatePart(_message.Message):
     __slots__ = ("index", "arrays", "versions", "bytes", "checksum")

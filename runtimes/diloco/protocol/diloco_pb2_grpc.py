@@ -145,6 +145,83 @@ class Syncer:
             _registered_method=True)
 
 
+class StatesStub:
+    """The states of units on the syncer's volume. The syncer serves Peer, too: a unit takes from it what was stored for that unit, see Donor.stored.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Store = channel.stream_unary(
+                '/diloco.v1.States/Store',
+                request_serializer=diloco_dot_protocol_dot_diloco__pb2.StateMessage.SerializeToString,
+                response_deserializer=diloco_dot_protocol_dot_diloco__pb2.StateStored.FromString,
+                _registered_method=True)
+
+
+class StatesServicer:
+    """The states of units on the syncer's volume. The syncer serves Peer, too: a unit takes from it what was stored for that unit, see Donor.stored.
+    """
+
+    def Store(self, request_iterator, context):
+        """A learner's inner state, after a Marker: StateBegin, then parts, chunks and End as in Peer.Take. Answered once it is durable. What was torn
+        does not count.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_StatesServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Store': grpc.stream_unary_rpc_method_handler(
+                    servicer.Store,
+                    request_deserializer=diloco_dot_protocol_dot_diloco__pb2.StateMessage.FromString,
+                    response_serializer=diloco_dot_protocol_dot_diloco__pb2.StateStored.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'diloco.v1.States', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('diloco.v1.States', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class States:
+    """The states of units on the syncer's volume. The syncer serves Peer, too: a unit takes from it what was stored for that unit, see Donor.stored.
+    """
+
+    @staticmethod
+    def Store(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/diloco.v1.States/Store',
+            diloco_dot_protocol_dot_diloco__pb2.StateMessage.SerializeToString,
+            diloco_dot_protocol_dot_diloco__pb2.StateStored.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class PeerStub:
     """A learner that gives its state to another one. Its certificate has the name `contract.learner_host_name`. It gives to the unit and attempt
     that the syncer has told it of (Give), and that the caller's certificate says; to others with PERMISSION_DENIED, and with UNAVAILABLE while it

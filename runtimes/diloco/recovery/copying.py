@@ -8,37 +8,24 @@ from __future__ import annotations
 import queue
 import threading
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-import numpy as np
 
 from diloco.algorithm.layout import Layout
-from diloco.learner.store import Float32Array
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
-from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, Donor, StateMessage, StatePart, StateWanted
-from diloco.protocol.framing import Assembler, FramingError
+from diloco.protocol.diloco_pb2 import StateWanted
+from diloco.protocol.framing import FramingError
+from diloco.protocol.incoming_state import ArraysCame, Incoming, RestCame
+from diloco.protocol.state_parts import StateError
+from diloco.protocol.state_values import decode
 from diloco.protocol.tls import TlsError, TlsFiles
-from diloco.recovery.parts import MOST_ARRAYS, PART_ELEMENTS, PieceArray, StateError, elements, from_message
-from diloco.recovery.values import MOST_BYTES, decode
 
 _AHEAD = 4
 """Parts that may wait for the training thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class ArraysCame:
-    """A part whose checksum is right."""
-
-    arrays: Sequence[PieceArray]
-    versions: Sequence[int]
-    values: Float32Array = field(repr=False)
-    """The values of all arrays, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +50,7 @@ class Copy:
 
     def __init__(
         self,
-        donor: Donor,
+        address: str,
         wanted: StateWanted,
         layout: Layout,
         fragments: int,
@@ -72,11 +59,11 @@ class Copy:
         keepalive: Keepalive,
         came: Callable[[], None],
     ) -> None:
-        """`host_name`: what the donor's certificate must say. `came` is called on the copy's thread when there is something to take."""
-        self._donor = donor
+        """Ask at `address`: `host:port`. `host_name`: what the donor's certificate must say. `came` is called on the copy's thread when
+        there is something to take."""
+        self._address = address
         self._wanted = wanted
-        self._layout = layout
-        self._fragments = fragments
+        self._incoming = Incoming(layout, fragments)
         self._tls = tls
         self._host_name = host_name
         self._keepalive = keepalive
@@ -84,12 +71,6 @@ class Copy:
         self._queue: queue.Queue[Came] = queue.Queue(_AHEAD)
         self._call: grpc.Call | None = None
         self._cancelled = threading.Event()
-        self._part: StatePart | None = None
-        self._arrays: list[PieceArray] = []
-        self._rest: Any = None
-        self._parts = 0
-        self.bytes = 0
-        """That have come."""
         self.begun_at: float | None = None
         """When the first part began, on `time.monotonic`."""
         self.heard_at = time.monotonic()
@@ -122,63 +103,29 @@ class Copy:
 
     def _read(self) -> None:
         credentials = self._tls.read().channel_credentials()
-        assembler = Assembler(self._expected)
-        with grpc.secure_channel(self._donor.address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
+        with grpc.secure_channel(self._address, credentials, options=client_options(self._keepalive, self._host_name)) as channel:
             self._call = call = rpc.take(channel)(self._wanted)
             if self._cancelled.is_set():
                 call.cancel()
+            rest: Any = None
             for message in call:
                 self.heard_at = time.monotonic()
-                if isinstance(message, DataChunk):
-                    if (transfer := assembler.add(message)) is not None:
-                        self._complete(transfer.payload)
-                elif self._take(message):
+                came = self._incoming.add(message)
+                if self.begun_at is None and self._incoming.begun:
+                    self.begun_at = self.heard_at
+                if isinstance(came, ArraysCame):
+                    self._put(came)
+                elif isinstance(came, RestCame):
+                    rest = decode(came.data)
+                elif came is not None:
+                    self._put(WholeCame(rest))
                     return
         raise StateError("the donor ended before its state was whole")
 
-    def _take(self, message: StateMessage) -> bool:
-        """Take the next message. True: it was the last one. Raises StateError."""
-        if self._part is not None:
-            raise StateError(f"part {self._part.index} of the donor's state is not whole")
-        if message.WhichOneof("message") == "end":
-            if (message.end.parts, message.end.bytes) != (self._parts, self.bytes) or self._rest is None:
-                raise StateError(
-                    f"the donor says that its state has {message.end.parts} parts and {message.end.bytes} bytes; {self._parts} and "
-                    f"{self.bytes} came{', without the small rest' if self._rest is None else ''}"
-                )
-            self._put(WholeCame(self._rest[0]))
-            return True
-        part = message.part
-        if part.index != self._parts or len(part.versions) != self._fragments:
-            raise StateError(f"the donor sends part {part.index} with {len(part.versions)} versions in the place of part {self._parts}")
-        self._arrays = from_message(self._layout, part.arrays)
-        expected = 4 * elements(self._arrays)
-        if part.bytes > MOST_BYTES or (self._arrays and (part.bytes != expected or expected > 4 * PART_ELEMENTS * MOST_ARRAYS)):
-            raise StateError(f"part {part.index} of the donor's state has {part.bytes} bytes, not {expected}")
-        if self.begun_at is None:
-            self.begun_at = time.monotonic()
-        self._part = part
-        return False
-
-    def _expected(self, chunk: Chunk) -> int:
-        if self._part is None or chunk.kind != Chunk.STATE or chunk.fragment != self._part.index:
-            raise FramingError(f"the donor sends {Chunk.Kind.Name(chunk.kind)} {chunk.fragment} that it has not announced")
-        return self._part.bytes
-
-    def _complete(self, payload: memoryview) -> None:
-        part, self._part = self._part, None
-        assert part is not None
-        if zlib.crc32(payload) != part.checksum:
-            raise StateError(f"part {part.index} of the donor's state was changed on its way: its checksum is wrong")
-        self._parts += 1
-        self.bytes += len(payload)
-        if self._arrays:
-            values = np.frombuffer(payload, np.float32)
-            if not np.isfinite(values).all():
-                raise StateError(f"part {part.index} of the donor's state is not finite")
-            self._put(ArraysCame(self._arrays, list(part.versions), values))
-        else:
-            self._rest = (decode(payload),)
+    @property
+    def bytes(self) -> int:
+        """That have come."""
+        return self._incoming.bytes
 
     def _put(self, came: Came) -> None:
         """Wait while the training thread has enough to do."""

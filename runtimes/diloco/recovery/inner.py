@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from diloco.algorithm.pieces import Piece
 from diloco.learner.store import Float32Array, Staged
-from diloco.recovery.parts import PieceArray
+from diloco.protocol.state_parts import PieceArray
 
 
 class StagedRest(Protocol):

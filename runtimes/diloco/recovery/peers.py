@@ -19,12 +19,13 @@ from diloco.learner.peers import Model
 from diloco.learner.process_start import seconds_since_start
 from diloco.learner.unit_plan import UnitPlan, UnitState
 from diloco.protocol.channel import Keepalive
-from diloco.protocol.diloco_pb2 import Donor, Give, Recovery, StateWanted
+from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery, StateWanted
 from diloco.recovery.copying import Copy
 from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
 from diloco.recovery.inner import InnerState
 from diloco.recovery.server import PeerServer
+from diloco.recovery.storing import Storer
 from diloco.recovery.taking import Taker
 
 
@@ -49,6 +50,7 @@ class PeersOfUnit:
         self._held = Held(fragments)
         self._giver = Giver(layout, state, config.job.uid, incarnations.known)
         self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive)
+        self._storer = Storer(config, layout, state, keepalive)
         self._changed = threading.Condition()
         self._news = False
         """Something came since the last `wait`."""
@@ -79,6 +81,10 @@ class PeersOfUnit:
         """Note who may take this process's state, as the syncer says."""
         self._giver.allow(give)
 
+    def marker(self, marker: Marker) -> None:
+        """Note that this process's state is wanted for a snapshot."""
+        self._storer.marker(marker)
+
     def message(self) -> Recovery | None:
         """How far this process is with its own state; None: it has not begun."""
         taker = self._taker
@@ -106,8 +112,10 @@ class PeersOfUnit:
         restarted = self._held.boundary(events, plan)
         if self.awaited:
             self._take(plan, state, restarted=restarted)
-        else:
-            self._giver.at_boundary(self._held, step_seconds, readable=readable)
+            return
+        self._giver.at_boundary(self._held, step_seconds, readable=readable)
+        if readable and not self._giver.busy and not state.done:
+            self._storer.at_boundary(state.step, self._held.versions, step_seconds)
 
     def _take(self, plan: UnitPlan, state: UnitState, *, restarted: bool) -> None:
         taker = self._taker
@@ -138,6 +146,7 @@ class PeersOfUnit:
         """Give and take nothing more."""
         if self._taker is not None:
             self._taker.cancel()
+        self._storer.close()
         self._server.close()
 
     # --- of a copy ----------------------------------------------------------------------------------------------------
@@ -154,8 +163,10 @@ class PeersOfUnit:
             incarnation=self._incarnations.name(held.epoch),
             versions=held.versions,
         )
-        host_name = learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
-        return Copy(donor, wanted, self._layout, self._fragments, config.tls, host_name, self._keepalive, self._notify)
+        address, host_name = donor.address, learner_host_name(job.name, job.namespace, donor.unit, donor.attempt)
+        if donor.stored:
+            address, host_name = config.syncer, config.host_name
+        return Copy(address, wanted, self._layout, self._fragments, config.tls, host_name, self._keepalive, self._notify)
 
     def _notify(self) -> None:
         with self._changed:

@@ -17,7 +17,8 @@ from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import StateMessage, StateWanted
 from diloco.protocol.tls import TlsError, TlsFiles, peer_identity, server_credentials
-from diloco.recovery.giving import Giver, Refused
+from diloco.recovery.gift import Refused
+from diloco.recovery.giving import Giver
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class PeerServer:
         with contextlib.ExitStack() as stack:
             stack.callback(gift.end)
             try:
-                yield from self._giver.messages(gift)
+                yield from gift.messages()
                 _log.info("unit %s has the state", wanted.unit)
             except Refused as refused:
                 _log.warning("unit %s gets no state: %s", wanted.unit, refused)

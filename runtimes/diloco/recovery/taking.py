@@ -20,10 +20,11 @@ from collections.abc import Callable
 from diloco.learner.peers import Model
 from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.recovery.copying import ArraysCame, Came, Copy, CopyFailed
+from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.state_parts import PieceArray, StateError
+from diloco.recovery.copying import Came, Copy, CopyFailed
 from diloco.recovery.held import Held
 from diloco.recovery.inner import InnerState
-from diloco.recovery.parts import PieceArray, StateError
 
 _log = logging.getLogger(__name__)
 
@@ -96,8 +97,14 @@ class Taker:
         self._named_at = self._now()
         self._donor = donor
         self._state.begin()
-        self._say(phase=Recovery.COPYING, unit=donor.unit, attempt=donor.attempt, donor_seconds=self._named_at - self._asked_at)
-        _log.info("takes the state of unit %s at %s", donor.unit, donor.address)
+        self._say(
+            phase=Recovery.COPYING,
+            unit=donor.unit,
+            attempt=donor.attempt,
+            stored=donor.stored,
+            donor_seconds=self._named_at - self._asked_at,
+        )
+        _log.info("takes the state of unit %s %s", donor.unit, "that the syncer has stored" if donor.stored else f"at {donor.address}")
         self._copy = self._open_copy(donor, held)
 
     def boundary(self, held: Held, *, restarted: bool) -> None:
@@ -137,7 +144,7 @@ class Taker:
             else:
                 self._state.finish(came.rest)
                 self._model.overwritten()
-                self._finished(copy, max(held.versions))
+                self._finished(copy, self._donor.t if self._donor is not None and self._donor.stored else max(held.versions))
         except StateError as error:
             self._fail(str(error))
 
@@ -175,7 +182,7 @@ class Taker:
             failed = [self._donor.unit] if blame else []
             why = f"unit {self._donor.unit}: {why}"
             self._donor = None
-        self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0)
+        self._say(failed=[*self._message.failed, *failed], why=why, unit="", attempt=0, stored=False)
         if self._message.round >= MOST_ROUNDS:
             self._give_up(why)
         else:
@@ -190,7 +197,7 @@ class Taker:
         if self._touched:
             self._model.take_parameters()
         self._state.begin()
-        self._say(phase=Recovery.OVER, why=why, unit="", attempt=0)
+        self._say(phase=Recovery.OVER, why=why, unit="", attempt=0, stored=False)
 
     def _say(self, **changes: object) -> None:
         message = Recovery()

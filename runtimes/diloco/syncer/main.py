@@ -22,9 +22,11 @@ from diloco.start.source import StartError, open_source
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
 from diloco.syncer.job.engine import Engine, RunOutcome
 from diloco.syncer.job.restore import BadState, open_tape, restore, snapshot_places
+from diloco.syncer.job.state_streams import StateStreams
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.reports import result_json
 from diloco.syncer.snapshots.fences import FencesError
+from diloco.syncer.snapshots.unit_states import UnitStates
 from diloco.syncer.snapshots.writer import SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.service import Service
@@ -55,6 +57,8 @@ class SyncerServer:
             _log.warning("%s", state.message)
         start_from = config.job.start_from if state.core is None else None
         source = await asyncio.to_thread(open_source, start_from.uri) if start_from is not None else None
+        states = UnitStates(config.state_dir / "learners", config.job.uid)
+        await asyncio.to_thread(states.load if state.core is not None else states.clear)
         changes = Changes()
         self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot)
         self._events = EventWriter(
@@ -65,9 +69,11 @@ class SyncerServer:
         )
         process = secrets.token_bytes(16)
         tape = open_tape(config, state, process, changes.notify)
-        self.engine = Engine(config, state, self._snapshots, tape, self._events, changes, process, start=source)
+        self.engine = Engine(config, state, self._snapshots, tape, self._events, changes, process, states, start=source)
         self._server = grpc.aio.server(options=server_options(config.timeouts.keepalive))
         rpc.serve(Service(self.engine, config.job.uid, changes, config.timeouts.hello), self._server)
+        self._states = StateStreams(self.engine.states, config.job.uid)
+        rpc.serve_states(self._states, self._server)
         try:
             port = self._server.add_secure_port(config.address, server_credentials(config.tls))
         except (RuntimeError, TlsError) as error:
@@ -87,6 +93,7 @@ class SyncerServer:
         finally:
             await self._events.close()
             await self._server.stop(_LAST_REPORTS)
+            self._states.close()
             self.engine.close()
         return outcome
 

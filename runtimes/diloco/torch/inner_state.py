@@ -16,8 +16,8 @@ import torch
 
 from diloco.algorithm.pieces import Piece
 from diloco.learner.store import Float32Array
-from diloco.recovery.parts import PieceArray, StateError
-from diloco.recovery.values import MOST_BYTES, Leaf, encode
+from diloco.protocol.state_parts import PieceArray, StateError
+from diloco.protocol.state_values import MOST_BYTES, Leaf, encode
 from diloco.torch.places import Place, local
 from diloco.torch.schedules import ProgressLR
 from diloco.torch.staging import StagedTensors, Stager

@@ -10,8 +10,8 @@ import pytest
 import torch
 from diloco.algorithm.layout import Layout
 from diloco.canonical import Canonical
-from diloco.recovery.parts import StateError, cut
-from diloco.recovery.values import decode, encode
+from diloco.protocol.state_parts import StateError, cut
+from diloco.protocol.state_values import decode, encode
 from diloco.torch.inner_state import HandedOver, OptimizerState
 from diloco.torch.store import ModuleStore
 

@@ -28,7 +28,7 @@ FIRST_DEFAULTS: Mapping[str, Any] = {
     "merge": {"method": "RDA", "embeddings": "Average"},
     "outerOptimizer": {"learningRate": 0.7, "momentum": 0.9},
     "compression": "BFloat16",
-    "checkpoint": {"everySteps": 240, "keep": 3, "uri": ""},
+    "checkpoint": {"everySteps": 240, "keep": 3, "uri": "", "learners": "Never"},
     "tokens": None,
 }
 """For every field of spec.training, the default that it had first. A field with this value counts as not written, so that a field which a

@@ -14,7 +14,9 @@ def began_with(recovery: Recovery | None) -> str:
     """For `status.units[].beganWith`; "": the process has not begun, or says nothing of it."""
     if recovery is None or recovery.phase is not RecoveryPhase.OVER:
         return ""
-    if recovery.unit:
+    if recovery.stored_at is not None:
+        state = f"the optimizer's state that it had stored after outer step {recovery.stored_at} ({recovery.bytes / 2**20:.1f} MiB)"
+    elif recovery.unit:
         state = f"the state of {recovery.unit} ({recovery.bytes / 2**20:.1f} MiB)"
     else:
         state = f"the parameters of the syncer, and an optimizer without state: {recovery.why}"
@@ -37,6 +39,8 @@ class TakesState:
     recovery: Recovery
 
     def words(self) -> str:
+        if self.recovery.phase is RecoveryPhase.COPYING and self.recovery.stored_at is not None:
+            return "connected, takes the optimizer's state that it had stored with the syncer"
         if self.recovery.phase is RecoveryPhase.COPYING:
             return f"connected, takes the optimizer's state of unit {self.recovery.unit}"
         failed = f"; before, {self.recovery.why}" if self.recovery.why else ""

@@ -99,12 +99,14 @@ class Donors:
         """To whom the unit gives now: what a process of it must be told again on a new stream."""
         return [(taking, answer) for taking, answer in self._given.values() if answer.donor is not None and answer.donor.unit == unit]
 
-    def name(self, candidates: Sequence[Candidate], others: Sequence[str], t: int, now: float) -> list[tuple[Taking, Answer]]:
+    def name(
+        self, candidates: Sequence[Candidate], others: Sequence[str], t: int, now: float, *, awaited: bool = True
+    ) -> list[tuple[Taking, Answer]]:
         """Answer those who wait and can be answered. `candidates`: joined units that contribute. `others`: kinds of state of all joined
-        units, for the reason. `t`: outer steps taken."""
+        units, for the reason. `t`: outer steps taken. `awaited`: units may come back that trained before this process began."""
         answered = []
         for taking in list(self._waiting.values()):
-            if (answer := self._answer(taking, candidates, others, t, now)) is not None:
+            if (answer := self._answer(taking, candidates, others, t, now, awaited=awaited)) is not None:
                 del self._waiting[taking.unit]
                 self._given[taking.unit] = taking, answer
                 answered.append((taking, answer))
@@ -117,7 +119,9 @@ class Donors:
         """Whether `name` has something to do."""
         return bool(self._waiting)
 
-    def _answer(self, taking: Taking, candidates: Sequence[Candidate], others: Sequence[str], t: int, now: float) -> Answer | None:
+    def _answer(
+        self, taking: Taking, candidates: Sequence[Candidate], others: Sequence[str], t: int, now: float, *, awaited: bool
+    ) -> Answer | None:
         if now < self._from:
             return None
         if t <= self._interval:
@@ -138,7 +142,7 @@ class Donors:
         if free := [one for one in able if one.unit not in busy]:
             nearest = min(free, key=lambda one: (-_common(one.locality, taking.locality), self.times(one.unit), one.unit))
             return Answer(taking.round, nearest, self._grant())
-        if able or now < self._until:
+        if able or (awaited and now < self._until):
             return None
         if taking.failed:
             return Answer(taking.round, None, why=f"of the units that train, none is left to ask after {', '.join(sorted(taking.failed))}")

@@ -14,7 +14,7 @@ import enum
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ from diloco.syncer.job.restore import RestoredState, snapshot_data
 from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.snapshot_schedule import SnapshotSchedule
 from diloco.syncer.job.starting import ModelStart, StartRead
+from diloco.syncer.job.stored_states import StoredStates
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.recent import RecentEntries
@@ -46,6 +47,7 @@ from diloco.syncer.reporting.reports import Facts, ledger_text, make_report, mak
 from diloco.syncer.snapshots.ending import JobEnding, is_over
 from diloco.syncer.snapshots.fences import FenceWriter
 from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
+from diloco.syncer.snapshots.unit_states import UnitStates
 from diloco.syncer.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.peer import (
@@ -85,20 +87,24 @@ class Engine:
         events: EventWriter,
         changes: Changes,
         process: bytes,
+        states: UnitStates,
         clock: Callable[[], float] = time.monotonic,
         start: Source | None = None,
     ) -> None:
         """`tape`: of this state. `process`: random, names this process. It names the state as well, unless that is the one of the process
-        before. `start`: the model that a job without parameters begins with; None: that of its first learner."""
+        before. `states`: what units have stored. `start`: the model that a job without parameters begins with; None: that of its first
+        learner."""
         training = config.job.training
         self._config = config
         self._unit_stats = state.unit_stats
         self._message = state.message
+        self._same_job = state.same_job
+        self._began_at_t = state.core.t if state.core is not None else 0
         self._snapshots = snapshots
         self._tape = tape
         self._changes = changes
         self._process = process
-        incarnation = state.tape.incarnation or process
+        incarnation = self._incarnation = state.tape.incarnation or process
         self._clock = clock
         self._peers = Peers()
         self._sessions = SessionRegistry(config.job.uid, state.fences, config.timeouts.reconnect_window, state.sessions, clock())
@@ -116,7 +122,8 @@ class Engine:
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         continued_at = None if state.core is None else clock()
         donors = Donors(training.sync_interval, lambda: secrets.token_bytes(16), continued_at)
-        self._recoveries = Recoveries(donors, self._peers, self.exchanges, state.unit_stats)
+        self.states = StoredStates(states, training, self.exchanges, self._peers, changes.notify)
+        self._recoveries = Recoveries(donors, self._peers, self.exchanges, state.unit_stats, self.states, self._sessions_may_return)
         self._membership = Membership(
             config,
             self._sessions,
@@ -146,6 +153,7 @@ class Engine:
             state.core,
             due=state.core is not None and state.tape.incarnation is None,  # the tape does not follow on what was found
             then=self._wake,
+            durable=self._snapshot_durable,
         )
         self._complete = False
         self._learner_events = LearnerEvents(
@@ -230,7 +238,7 @@ class Engine:
             snapshot_t=self._snapshots.snapshot_t,
             snapshot=str(newest.path.relative_to(self._config.state_dir)) if newest is not None else "",
             snapshot_copied=newest is not None and newest.copied,
-            snapshot_error=self._snapshots.error or self._tape.error,
+            snapshot_error=self._snapshots.error or self._tape.error or self.states.error,
             message="; ".join(text for text in (self._message, self._history.error) if text),
             complete=self._complete,
             draining=self._stopping.is_set(),
@@ -396,6 +404,23 @@ class Engine:
             self.exchanges.tokens,
             position,
         )
+
+    def _sessions_may_return(self) -> bool:
+        """Return whether units may come back with what they have trained: those of a session without a stream, or, where sessions of the
+        process before do not go on, any of this job."""
+        goes_on = self._process != self._incarnation
+        return self._sessions.wake_at() is not None if goes_on else self._same_job
+
+    async def _snapshot_durable(self, t: int) -> None:
+        """Let learners store their state, and let go of states that only snapshots of former times had beside them."""
+        self.states.snapshot_written(t)
+        await asyncio.to_thread(self._drop_states, self._sessions.units)
+
+    def _drop_states(self, besides: Sequence[str]) -> None:
+        """Let go of states that are older than all snapshots, but those of units `besides`."""
+        # Not before the job has trained without them since this process began: after a restart units may be long in coming.
+        if (oldest := self._snapshots.oldest_t) > self._began_at_t:
+            self.states.files.drop(oldest, besides)
 
     # --- what the core decides ----------------------------------------------------------------------------------------
 

@@ -9,10 +9,12 @@ See docs/decisions/0250-state-of-a-peer.md.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from diloco.protocol.diloco_pb2 import Alive, Donor, Give, Recovery, ToLearner
 from diloco.syncer.job.donors import Answer, Candidate, Donors, Taking
 from diloco.syncer.job.exchange import Exchanges
+from diloco.syncer.job.stored_states import StoredStates
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
 from diloco.syncer.streams.peer import Peer, Peers
 from diloco.syncer.streams.sessions import UnitSession
@@ -28,11 +30,24 @@ _MOST_FAILED = 16
 class Recoveries:
     """The recoveries of one job. `now` is in seconds on one clock."""
 
-    def __init__(self, donors: Donors, peers: Peers, exchanges: Exchanges, unit_stats: UnitStatsTable) -> None:
+    def __init__(
+        self,
+        donors: Donors,
+        peers: Peers,
+        exchanges: Exchanges,
+        unit_stats: UnitStatsTable,
+        states: StoredStates,
+        awaited: Callable[[], bool],
+    ) -> None:
+        """Begin with `awaited`: whether units may come back that trained before this process began."""
         self._donors = donors
         self._peers = peers
         self._exchanges = exchanges
         self._unit_stats = unit_stats
+        self._states = states
+        self._sessions_may_return = awaited
+        self._asked: set[str] = set()
+        """Units that have asked this process for a donor: what they had trained is lost."""
 
     def heard(self, peer: Peer, session: UnitSession, alive: Alive, now: float) -> bool:
         """Note how things are, as a unit says. True: what reports say of its recovery has changed."""
@@ -48,6 +63,8 @@ class Recoveries:
         changed = stats.recovery is None or stats.recovery.phase != recovery.phase
         stats.recovery = recovery
         taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, frozenset(recovery.failed))
+        if recovery.phase in (Recovery.WANTED, Recovery.COPYING):
+            self._asked.add(session.unit)
         if recovery.phase == Recovery.WANTED:
             if (answer := self._donors.asks(taking)) is not None:
                 self._tell(peer, taking, answer)
@@ -78,7 +95,11 @@ class Recoveries:
             if self._unit_stats.of(unit).phase is Phase.CONTRIBUTING
         ]
         kinds = [peer.inner_state for peer, _ in joined.values()]
-        for taking, answer in self._donors.name(able, kinds, self._exchanges.t, now):
+        contributing = {one.unit for one in able}
+        # Who has a session of the process before, and has not asked, may be a donor as soon as it contributes.
+        coming = any(peer.inner_state and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
+        awaited = coming or self._sessions_may_return()
+        for taking, answer in self._donors.name(able, kinds, self._exchanges.t, now, awaited=awaited):
             if taking.unit in joined:
                 self._tell(joined[taking.unit][0], taking, answer)
             if answer.donor is not None:
@@ -93,6 +114,10 @@ class Recoveries:
         message = Donor(round=taking.round, why=answer.why, grant=answer.grant)
         if (donor := answer.donor) is not None:
             message.unit, message.attempt, message.address = donor.unit, donor.attempt, donor.address
+        else:
+            state, message.why = self._states.of(taking, answer.why)
+            if state is not None:
+                message.unit, message.attempt, message.stored, message.t = state.unit, state.attempt, True, state.t
         peer.outgoing.urgent(ToLearner(donor=message))
 
 

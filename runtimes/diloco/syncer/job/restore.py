@@ -65,6 +65,8 @@ class RestoredState:
     snapshot: DurableSnapshot | None
     ending: Ending | None
     """What a training program has said of the job's end."""
+    same_job: bool
+    """The snapshot is of this very job, so that learners of before may come back with what they have trained."""
     message: str
     """A remark for status, e.g. that an older snapshot was used; empty: none."""
 
@@ -156,7 +158,9 @@ def restore(config: SyncerConfig, store: SnapshotStore, remote: RemoteSnapshots 
             fragments = config.job.training.fragments
             work, tape = Work(Ledger(), fragments), end_of_tape(folder)
             nothing = [0] * fragments
-            return RestoredState(None, work, StoredSessions(), nothing, tape, UnitStatsTable(), fences, {}, LossHistory(), None, ending, "")
+            return RestoredState(
+                None, work, StoredSessions(), nothing, tape, UnitStatsTable(), fences, {}, LossHistory(), None, ending, True, ""
+            )
         with _naming(config, store, loaded.path):
             restored = _restored(config, folder, loaded, tried.pop().checked(), fences, ending, copied=_is_copied(remote, loaded))
     except TapeError as error:
@@ -244,5 +248,6 @@ def _restored(
         state.losses,
         DurableSnapshot(loaded.t, loaded.path, copied),
         ending,
+        same_job,
         message,
     )

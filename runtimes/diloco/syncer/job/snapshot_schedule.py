@@ -6,7 +6,7 @@ Only the engine's task uses it. See docs/decisions/0247-commit-records.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from diloco.algorithm.core import Core
 from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
@@ -30,13 +30,15 @@ class SnapshotSchedule:
         *,
         due: bool,
         then: Callable[[], None],
+        durable: Callable[[int], Awaitable[None]],
     ) -> None:
         """Prepare to write; `data` gives the state of the job, `core` is the one that it begins with. `due`: one is due at once. `then` is
-        called after each attempt in the background."""
+        called after each attempt in the background, `durable` after one that is durable, with its outer step."""
         self._snapshots = snapshots
         self._tape = tape
         self._data = data
         self._then = then
+        self._durable = durable
         self._due = due
         self._most_values = _most_values(core)
         self._tape_was_lost = False
@@ -66,10 +68,16 @@ class SnapshotSchedule:
 
     def _written(self, position: Position, before: DurableSnapshot | None) -> None:
         """Note that the attempt to write one is over. `before`: the newest one until then."""
-        ended = asyncio.create_task(self._tape.snapshot_ended(position, durable=self._snapshots.newest is not before), name="tape-retire")
+        newest = self._snapshots.newest
+        ended = asyncio.create_task(self._ended(position, newest if newest is not before else None), name="snapshot-ended")
         self._retiring.add(ended)  # an event loop holds its tasks weakly
         ended.add_done_callback(self._retiring.discard)
         self._then()
+
+    async def _ended(self, position: Position, written: DurableSnapshot | None) -> None:
+        await self._tape.snapshot_ended(position, durable=written is not None)
+        if written is not None:
+            await self._durable(written.t)
 
     async def save(self, core: Core) -> bool:
         """Write a snapshot now. True: it is durable."""

@@ -129,7 +129,7 @@ class SnapshotStore:
         try:
             self._remove_temporaries()
             temporary.mkdir()
-            _write_manifest(temporary, newest.t, newest.written, meta)
+            write_manifest(temporary, newest.t, newest.written, meta)
             (temporary / MANIFEST_FILE).replace(newest.folder / MANIFEST_FILE)
             fsync_directory(newest.folder)
         except OSError as error:
@@ -337,11 +337,12 @@ def _write_snapshot(folder: Path, t: int, tensors: TensorParts, meta: Mapping[st
         written = write_tensors(file, tensors.shapes, tensors.take())
         file.flush()
         os.fsync(file.fileno())
-    _write_manifest(folder, t, written, meta)
+    write_manifest(folder, t, written, meta)
     return written
 
 
-def _write_manifest(folder: Path, t: int, written: Written, meta: Mapping[str, Json]) -> None:
+def write_manifest(folder: Path, t: int, written: Written, meta: Mapping[str, Json]) -> None:
+    """Write the manifest of a folder whose tensors are `written`, and make the folder durable. Raises OSError."""
     manifest: dict[str, Json] = {
         "formatVersion": FORMAT_VERSION,
         "t": t,

@@ -142,6 +142,11 @@ class SessionRegistry:
         """Per unit the newest attempt ever seen."""
         return dict(self._fences)
 
+    @property
+    def units(self) -> list[str]:
+        """Return the units with an open session."""
+        return list(self._sessions)
+
     def session(self, unit: str) -> UnitSession | None:
         """Return the unit's open session."""
         return self._sessions.get(unit)

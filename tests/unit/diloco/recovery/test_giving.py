@@ -19,10 +19,12 @@ from diloco.learner.store import Ready
 from diloco.learner.unit_plan import Adoption, UnitPlan
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Give, StateWanted
+from diloco.protocol.state_parts import StateError
+from diloco.recovery import gift as gifts
 from diloco.recovery import giving
-from diloco.recovery.giving import Gift, Giver, Refused
+from diloco.recovery.gift import Gift, Refused
+from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
-from diloco.recovery.parts import StateError
 
 ME = learner_identity(JOB_UID, "taker", 2)
 STEP = 0.1
@@ -75,7 +77,7 @@ def refusal(donor: Donor, code: grpc.StatusCode, why: str, identity: str = ME, *
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(giving, "GRANT_SECONDS", 0.01)
-    monkeypatch.setattr(giving, "BOUNDARY_SECONDS", 0.01)
+    monkeypatch.setattr(gifts, "BOUNDARY_SECONDS", 0.01)
 
 
 def test_only_whom_the_syncer_named_gets_the_state() -> None:
@@ -103,7 +105,7 @@ def test_the_grant_may_come_after_the_taker(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(giving, "GRANT_SECONDS", 60.0)
     donor = Donor()
     threading.Timer(0.02, lambda: donor.giver.allow(Give(unit="taker", attempt=2, grant=b"yes"))).start()
-    assert donor.giver.begin(donor.wanted(), ME).wanted.unit == "taker"
+    assert donor.giver.begin(donor.wanted(), ME).receiver == "unit taker"
 
 
 def test_it_gives_to_one_at_a_time() -> None:
@@ -143,7 +145,7 @@ def test_a_boundary_stages_for_a_small_share_of_the_step_and_at_least_one_part()
 
 def test_no_more_waits_for_the_link_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     part = 2 * 4 * (1 << 18)
-    monkeypatch.setattr(giving, "QUEUE_BYTES", 2 * part)
+    monkeypatch.setattr(gifts, "QUEUE_BYTES", 2 * part)
     donor = Donor({"w": np.zeros((64, 1 << 16), np.float32)})
     gift = donor.gives()
     for _ in range(3):
@@ -161,7 +163,7 @@ def test_each_part_is_of_one_boundary_and_says_what_was_adopted_then() -> None:
     gift = donor.gives()
     donor.boundary()
     donor.adopts(9)
-    messages = list(donor.giver.messages(gift))
+    messages = list(gift.messages())
     parts = [message.part for message in messages if not isinstance(message, DataChunk) and message.WhichOneof("message") == "part"]
     assert [list(part.versions) for part in parts] == [[5, 5], [5, 5]]
     assert [len(part.arrays) for part in parts] == [8, 0]
@@ -187,7 +189,7 @@ def test_a_donor_whose_state_cannot_be_read_trains_on(monkeypatch: pytest.Monkey
     monkeypatch.setattr(donor.state, "stage_rest", broken)
     donor.boundary()
     with pytest.raises(Refused, match="keeps a riddle"):
-        list(donor.giver.messages(gift))
+        list(gift.messages())
 
 
 def test_a_donor_that_pauses_for_too_long_lets_the_taker_go() -> None:

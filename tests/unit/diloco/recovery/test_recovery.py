@@ -12,8 +12,9 @@ import pytest
 from builders.exchange import LocalSyncer, Place, job_file, solo, training, until, weights
 from builders.momentum_learner import HeldState, MomentumLearner, MomentumState
 from builders.ports import held_port
+from diloco.protocol import incoming_state
 from diloco.protocol.diloco_pb2 import Recovery
-from diloco.recovery import copying, giving
+from diloco.recovery import gift
 
 pytestmark = pytest.mark.slow
 
@@ -189,7 +190,7 @@ def test_eight_takers_are_all_served_and_not_by_one(job: Job) -> None:
 
 
 def broken_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(giving, "zlib", _Zlib)
+    monkeypatch.setattr(gift, "zlib", _Zlib)
 
 
 class _Zlib:
@@ -199,13 +200,13 @@ class _Zlib:
 
 
 def another_number_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = copying.Copy._complete
+    original = incoming_state.Incoming._complete
 
-    def lossy(self: copying.Copy, payload: memoryview) -> None:
+    def lossy(self: incoming_state.Incoming, payload: memoryview) -> None:
         original(self, payload)
         self.bytes -= 1
 
-    monkeypatch.setattr(copying.Copy, "_complete", lossy)
+    monkeypatch.setattr(incoming_state.Incoming, "_complete", lossy)
 
 
 @pytest.mark.parametrize(

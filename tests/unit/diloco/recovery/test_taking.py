@@ -13,9 +13,10 @@ from builders.momentum_learner import MomentumState
 from diloco.algorithm.pieces import Piece
 from diloco.learner.peers import Model
 from diloco.protocol.diloco_pb2 import Donor, Recovery
-from diloco.recovery.copying import ArraysCame, Came, CopyFailed, WholeCame
+from diloco.protocol.incoming_state import ArraysCame
+from diloco.protocol.state_parts import PieceArray
+from diloco.recovery.copying import Came, CopyFailed, WholeCame
 from diloco.recovery.held import Held
-from diloco.recovery.parts import PieceArray
 from diloco.recovery.taking import MOST_COPY_SECONDS, MOST_ROUNDS, NAME_SECONDS, SILENCE_SECONDS, Taker
 
 W0 = Piece("w0", (0, 0), (16, 8))

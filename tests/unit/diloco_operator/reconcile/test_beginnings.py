@@ -19,9 +19,9 @@ def one_unit() -> Stage:
     return Stage(a_job().with_restarts(5, "0s").with_pool(max=1).with_training(quorum=1), a_tpu_node("tpu-0")).train()
 
 
-def recovery(phase: RecoveryPhase, unit: str = "", why: str = "", mebibytes: int = 0) -> Recovery:
+def recovery(phase: RecoveryPhase, unit: str = "", why: str = "", mebibytes: int = 0, stored_at: int | None = None) -> Recovery:
     """The program took 3 s to begin, the copy, if there was one, 1.5 s; the other phases hardly any time."""
-    return Recovery(phase, unit, why, mebibytes << 20, 3.0, 0.01, 0.02, 0.0, 1.5 if unit else 0.0, 0.04)
+    return Recovery(phase, unit, why, stored_at, mebibytes << 20, 3.0, 0.01, 0.02, 0.0, 1.5 if unit else 0.0, 0.04)
 
 
 BACK = (t.exits(1), t.reconciled, t.pods_run)
@@ -37,6 +37,13 @@ test_beginnings = timelines(
         at(2, unit(message="connected, takes the optimizer's state of unit v6e-0", beganWith=None)),
         at(3, t.reported(CONTRIBUTING, recovery=recovery(OVER, "v6e-0", mebibytes=64)), unit(state="Training", message="")),
         at(3, unit(beganWith="the state of v6e-0 (64.0 MiB); program 3.0 s, copy 1.5 s")),
+    ),
+    a_unit_that_took_what_it_had_stored_itself_says_of_when=given(
+        one_unit(),
+        at(0, *BACK, t.reported(JOINING, recovery=recovery(COPYING, "v5p-0", stored_at=240)), unit(state="Joining")),
+        at(0, unit(message="connected, takes the optimizer's state that it had stored with the syncer")),
+        at(1, t.reported(CONTRIBUTING, recovery=recovery(OVER, "v5p-0", mebibytes=64, stored_at=240)), unit(state="Training")),
+        at(1, unit(beganWith=has("the optimizer's state that it had stored after outer step 240 (64.0 MiB); program 3.0 s"))),
     ),
     a_unit_that_found_no_peer_says_why=given(
         one_unit(),

@@ -105,6 +105,13 @@ def test_in_the_first_interval_nobody_has_a_state_worth_taking() -> None:
     assert "no unit has trained for a whole interval" in named(found.name([a_unit("a")], [], H, 0.0))["u"]
 
 
+def test_after_a_restart_that_no_unit_has_survived_a_taker_does_not_wait_for_donors() -> None:
+    found = asking(donors(restored_at=50.0), a_taker("u"))
+    now = 50.0 + SETTLE + 0.1
+    assert found.name([], [], T, now, awaited=True) == []
+    assert "no unit that trains has the state" in named(found.name([], [], T, now, awaited=False))["u"]
+
+
 def test_after_a_restart_of_the_syncer_a_taker_waits_for_donors_that_come_back() -> None:
     found = asking(donors(restored_at=50.0), a_taker("u"))
     assert found.name([a_unit("a")], [], T, 50.0 + SETTLE - 0.1) == []

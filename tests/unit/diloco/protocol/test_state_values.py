@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 import pytest
-from diloco.recovery.parts import StateError
-from diloco.recovery.values import Leaf, decode, encode
+from diloco.protocol.state_parts import StateError
+from diloco.protocol.state_values import Leaf, decode, encode
 
 ARRAY = Leaf("bfloat16", (2, 3), bytes(range(12)))
 SCALAR = Leaf("float32", (), b"\0\0\x80\x3f", on_host=False)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco.recovery.parts import StateError
+from diloco.protocol.state_parts import StateError
 
 MOST_BYTES = 64 << 20
 """The most bytes of the small rest. What is larger is no small rest, and would be read at one step boundary."""

@@ -7,7 +7,7 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, check_cover
 from diloco.protocol.diloco_pb2 import Piece as PieceMessage
 from diloco.protocol.diloco_pb2 import StateArray
-from diloco.recovery.parts import PieceArray, StateError, cut, from_message, to_message
+from diloco.protocol.state_parts import PieceArray, StateError, cut, from_message, to_message
 
 LAYOUT = Layout([TensorSpec("a", (7, 5)), TensorSpec("b", ()), TensorSpec("c", (3,)), TensorSpec("d", (2, 40))])
 

@@ -1,0 +1,339 @@
+"""Every process of a job dies, and units begin with what they had stored, over real connections to a real syncer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until, weights
+from builders.momentum_learner import MomentumLearner, MomentumState
+from builders.ports import held_port
+from diloco.algorithm.layout import Layout
+from diloco.contract import Checkpoint, LearnerStates, syncer_host_name
+from diloco.learner.arrays import ArrayStore
+from diloco.protocol import rpc
+from diloco.protocol.channel import Keepalive, client_options
+from diloco.protocol.diloco_pb2 import Recovery, Report, StateBegin, StateMessage, StateWanted
+from diloco.tape.segments import FOLDER
+from safetensors.numpy import load_file
+
+pytestmark = pytest.mark.slow
+
+H = 2
+
+
+class Job:
+    """A syncer and learners, which all die and begin again."""
+
+    def __init__(self, folder: Path, learners: LearnerStates = LearnerStates.ALWAYS, every_steps: int = 8) -> None:
+        """`every_steps`: outer steps between snapshots."""
+        checkpoint = Checkpoint(every_steps=every_steps, keep=2, learners=learners)
+        self.place = Place(folder, job_file(training(1_000_000, sync_interval=H, checkpoint=checkpoint)))
+        self.port = held_port()
+        self.syncer = LocalSyncer(self.place, port=self.port)
+        self.learners: list[MomentumLearner] = []
+        self.attempts = 0
+
+    @property
+    def states(self) -> Path:
+        return self.place.state / "learners"
+
+    def unit(self, name: str, state: MomentumState | None = None) -> MomentumLearner:
+        learner = MomentumLearner(self.place, self.syncer.address, name, 1 + self.attempts, state=state).start()
+        self.learners.append(learner)
+        return learner
+
+    def stored(self, unit: str, after: int = 0) -> dict[str, Any]:
+        """The manifest of the newest state of a unit, once it is of a marker after this outer step."""
+
+        def found() -> dict[str, Any] | None:
+            whole = sorted(self.states.glob(f"{unit}.*/manifest.json"))
+            try:
+                manifest: dict[str, Any] = json.loads(whole[-1].read_text()) if whole else {"t": 0}
+            except FileNotFoundError:
+                return None  # the next one has taken its place meanwhile
+            return manifest if manifest["t"] > after else None
+
+        manifest: dict[str, Any] = until(found, f"unit {unit} stores its state after outer step {after}")
+        return manifest
+
+    def die(self) -> Report:
+        """Let everything die, learners without a word. The syncer's last report."""
+        for learner in self.learners:
+            learner.kill()
+        for learner in self.learners:
+            learner.wait()
+        self.learners.clear()
+        report = self.syncer.report()
+        self.syncer.stop()
+        self.attempts += 1
+        return report
+
+    def begin_again(self) -> None:
+        self.syncer = LocalSyncer(self.place, port=self.port)
+        self.syncer.__enter__()
+
+    def recovery(self, name: str) -> Recovery:
+        def found() -> Recovery | None:
+            unit = self.syncer.unit(name)
+            return unit.recovery if unit is not None and unit.recovery.phase == Recovery.OVER else None
+
+        said: Recovery = until(found, f"unit {name} has what it gets")
+        return said
+
+    def end(self) -> None:
+        for learner in self.learners:
+            learner.drain()
+        with ExitStack() as stack:
+            stack.callback(self.syncer.stop)  # the last one
+            for learner in self.learners:
+                stack.callback(learner.wait)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    found = Job(tmp_path)
+    with found.syncer:
+        yield found
+        found.end()
+
+
+def begins(learner: MomentumLearner) -> MomentumLearner:
+    until(lambda: learner.session is not None or learner.failure, f"unit {learner.unit} begins")
+    if learner.failure is not None:
+        raise learner.failure
+    return learner
+
+
+def test_a_unit_begins_with_what_it_had_stored_and_the_job_with_all_that_was_merged(job: Job) -> None:
+    begins(job.unit("a"))
+    stored = job.stored("a", after=8)
+    before = job.die()
+    newest = json.loads((max(job.states.glob("a.*")) / "manifest.json").read_text())
+    assert newest["t"] >= stored["t"]
+    job.begin_again()
+    assert job.syncer.report().t >= before.t
+    assert job.syncer.report().tokens >= before.tokens
+    learner = begins(job.unit("a"))
+    said = job.recovery("a")
+    assert (said.unit, said.stored, said.t, said.why) == ("a", True, newest["t"], "")
+    assert learner.state.taken == 1
+    # At each boundary after that at which it began at least one part is read: the only one of this model, and the small rest.
+    assert 1 <= learner.began_with_steps - newest["meta"]["localStep"] <= 2
+    assert {one.name for one in learner.state.put_arrays} == {"momentum"}
+    np.testing.assert_equal(learner.joined_with, learner.adopted_at_join)  # the syncer's parameters
+
+
+def test_each_of_several_units_begins_with_a_state(job: Job) -> None:
+    for name in "abc":
+        begins(job.unit(name))
+    for name in "abc":
+        job.stored(name, after=8)
+    job.die()
+    job.begin_again()
+    for learner in [job.unit(name) for name in "abc"]:
+        begins(learner)
+        assert learner.state.taken == 1
+    # One that comes late finds that another one trains already.
+    assert any(job.recovery(name).stored for name in "abc")
+
+
+def test_what_is_stored_is_a_safetensors_file_of_whole_tensors(job: Job) -> None:
+    begins(job.unit("a"))
+    job.stored("a")
+    job.die()
+    tensors = load_file(max(job.states.glob("a.*")) / "tensors.safetensors")
+    assert {name: value.shape for name, value in tensors.items()} == {f"momentum/{name}": value.shape for name, value in weights().items()}
+    assert all(value.any() for value in tensors.values())
+
+
+def test_the_newest_state_of_a_unit_takes_the_place_of_the_one_before(job: Job) -> None:
+    begins(job.unit("a"))
+    job.stored("a", after=job.stored("a")["t"])
+    job.die()
+    assert len(list(job.states.iterdir())) == 1
+
+
+def flip(folder: Path) -> None:
+    path = folder / "tensors.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+
+
+def cut_rest(folder: Path) -> None:
+    path = folder / "rest.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lose_manifest(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (flip, "what was stored at outer step"),
+        (cut_rest, "rest.bin does not have the checksum"),
+        (lose_manifest, "no unit that trains has the state of numpy momentum"),
+    ],
+)
+def test_a_damaged_state_is_not_used_and_the_unit_says_why(job: Job, damage: Callable[[Path], None], why: str) -> None:
+    begins(job.unit("a"))
+    job.stored("a")
+    job.die()
+    damage(max(job.states.glob("a.*")))
+    job.begin_again()
+    learner = begins(job.unit("a"))
+    assert (learner.state.taken, learner.began_with_steps) == (0, 0)
+    said = job.recovery("a")
+    assert (said.unit, said.stored) == ("", False)
+    if damage is lose_manifest:
+        assert why in said.why
+    else:
+        assert list(said.failed) == ["a"]
+    np.testing.assert_equal(learner.joined_with, learner.adopted_at_join)
+
+
+def test_a_state_that_was_torn_is_removed_and_never_used(job: Job) -> None:
+    begins(job.unit("a"))
+    job.stored("a")
+    job.die()
+    whole = max(job.states.glob("a.*"))
+    whole.rename(whole.with_name(f".tmp-{whole.name}"))
+    job.begin_again()
+    assert begins(job.unit("a")).state.taken == 0
+    assert not list(job.states.glob(".tmp-*0001"))
+
+
+def test_a_state_of_another_optimizer_is_refused_with_a_reason(job: Job) -> None:
+    begins(job.unit("a"))
+    job.stored("a")
+    job.die()
+    job.begin_again()
+    assert begins(job.unit("a", MomentumState(weights(), "numpy other"))).state.taken == 0
+    assert "what the unit has stored at outer step" in job.recovery("a").why
+    assert "is the state of numpy momentum" in job.recovery("a").why
+
+
+def test_a_job_that_begins_anew_begins_without_the_states_of_before(job: Job) -> None:
+    begins(job.unit("a"))
+    job.stored("a")
+    job.die()
+    for folder in ("snapshots", FOLDER):
+        shutil.rmtree(job.place.state / folder)
+    job.begin_again()
+    assert begins(job.unit("a")).began_with_steps == 0
+    assert not job.recovery("a").stored
+
+
+def test_a_unit_that_comes_back_beside_one_that_trains_takes_the_state_of_that_one(job: Job) -> None:
+    first, second = (begins(job.unit(name)) for name in "ab")
+    job.stored("a")
+    first.kill()
+    first.wait()
+    job.learners.remove(first)
+    job.attempts += 1
+    until(lambda: second.steps > 10, "the other one trains")
+    begins(job.unit("a"))
+    said = job.recovery("a")
+    assert (said.unit, said.stored) == ("b", False)
+
+
+def layout_of_weights() -> Layout:
+    return Layout(ArrayStore(weights(), embeddings=["w0"]).specs())
+
+
+def channel_of(job: Job, unit: str) -> grpc.Channel:
+    """A channel to the syncer with the certificate of this unit's first attempt."""
+    options = client_options(Keepalive(), syncer_host_name(job.place.job.name, job.place.job.namespace))
+    credentials = job.place.certificates.learner(unit, 1).read().channel_credentials()
+    return grpc.secure_channel(job.syncer.address, credentials, options=options)
+
+
+def refused(job: Job, certificate: str, call: Callable[[grpc.Channel], Any]) -> tuple[grpc.StatusCode, str]:
+    """What the syncer answers to a call of who has this certificate."""
+    with channel_of(job, certificate) as channel, pytest.raises(grpc.RpcError) as error:
+        call(channel)
+    assert isinstance(error.value, grpc.Call)
+    return error.value.code(), error.value.details() or ""
+
+
+def test_only_the_unit_itself_stores_and_takes_its_state(job: Job) -> None:
+    begins(job.unit("a"))
+    job.stored("a")
+    fingerprint = layout_of_weights().fingerprint
+
+    def stores(unit: str, **changes: Any) -> Callable[[grpc.Channel], Any]:
+        usual: dict[str, Any] = {"attempt": 1, "fingerprint": fingerprint, "inner_state": "numpy momentum", "t": 8}
+        begin = StateBegin(job_uid=JOB_UID, unit=unit, **(usual | changes))
+        return lambda channel: rpc.store(channel)(iter([StateMessage(begin=begin)])).result()
+
+    def takes(unit: str, kind: str = "numpy momentum") -> Callable[[grpc.Channel], Any]:
+        return lambda channel: list(rpc.take(channel)(StateWanted(job_uid=JOB_UID, unit=unit, attempt=1, inner_state=kind)))
+
+    denied = grpc.StatusCode.PERMISSION_DENIED
+    assert refused(job, "b", stores("a"))[0] is denied
+    assert refused(job, "b", takes("a"))[0] is denied
+    assert "attempt 1 of unit b has not joined" in refused(job, "b", stores("b"))[1]
+    assert "attempt 1 of unit b has not joined" in refused(job, "b", takes("b"))[1]
+    assert "another model" in refused(job, "a", stores("a", fingerprint="x"))[1]
+    assert "joined with the state of numpy momentum" in refused(job, "a", stores("a", inner_state="other"))[1]
+    assert "no marker of outer step 1000000 was sent" in refused(job, "a", stores("a", t=1_000_000))[1]
+
+
+def test_a_unit_stores_one_state_at_a_time_and_of_one_that_is_torn_nothing_stays(tmp_path: Path) -> None:
+    job = Job(tmp_path, every_steps=1_000_000)  # no marker comes: the unit itself stores nothing
+    begin = StateBegin(job_uid=JOB_UID, unit="a", attempt=1, fingerprint=layout_of_weights().fingerprint, inner_state="numpy momentum", t=8)
+    end = threading.Event()
+
+    def messages() -> Iterator[StateMessage]:
+        yield StateMessage(begin=begin)
+        assert end.wait(WAIT_TIMEOUT)
+
+    with job.syncer:
+        begins(job.unit("a"))
+        until(lambda: job.syncer.report().t >= 8, "the outer step that the state says")
+        with channel_of(job, "a") as channel:
+            first = rpc.store(channel)(messages())
+            until(lambda: any(job.states.glob(".tmp-*")), "the first stream has begun")
+            code, why = refused(job, "a", lambda channel: rpc.store(channel)(iter([StateMessage(begin=begin)])).result())
+            assert (code, why) == (grpc.StatusCode.UNAVAILABLE, "unit a has a stream of its state already")
+            end.set()
+            error = first.exception(WAIT_TIMEOUT)
+            assert isinstance(error, grpc.Call)
+            assert error.details() == "the learner ended before its state was whole"
+        until(lambda: not any(job.states.iterdir()), "what was torn is removed")
+        job.end()
+
+
+def test_an_attempt_that_is_over_neither_stores_nor_takes(job: Job) -> None:
+    first = begins(job.unit("a"))
+    job.stored("a")
+    first.kill()
+    first.wait()
+    job.learners.remove(first)
+    job.attempts += 1
+    begins(job.unit("a"))
+    begin = StateBegin(job_uid=JOB_UID, unit="a", attempt=1, fingerprint=layout_of_weights().fingerprint, inner_state="numpy momentum", t=8)
+    code, why = refused(job, "a", lambda channel: rpc.store(channel)(iter([StateMessage(begin=begin)])).result())
+    assert (code, why) == (grpc.StatusCode.FAILED_PRECONDITION, "attempt 1 of unit a has not joined")
+    wanted = StateWanted(job_uid=JOB_UID, unit="a", attempt=1, fingerprint=begin.fingerprint, inner_state="numpy momentum")
+    assert refused(job, "a", lambda channel: list(rpc.take(channel)(wanted))) == (code, why)
+
+
+def test_a_job_that_does_not_ask_for_it_stores_nothing(tmp_path: Path) -> None:
+    job = Job(tmp_path, LearnerStates.NEVER)
+    with job.syncer:
+        begins(job.unit("a"))
+        until(lambda: job.syncer.report().snapshot_t >= 16, "two snapshots with training")
+        job.end()
+    assert not job.states.exists()
