@@ -60,6 +60,8 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "commit-record-4MiB": Benchmark("benchmarks.commit_record", ("commit-record-4MiB",)),
     "syncer-restart": Benchmark("benchmarks.syncer_restart", ("syncer-restart", "syncer-restart-lost")),
     "rejoin": Benchmark("benchmarks.rejoin", ("rejoin-4MiB", "donor-tax-4MiB", "rejoin-256MiB", "donor-tax-256MiB")),
+    "snapshot-tax": Benchmark("benchmarks.snapshot_tax", ("snapshot-tax-4MiB", "snapshot-tax-256MiB")),
+    "resume": Benchmark("benchmarks.resume", ("resume-4MiB", "resume-256MiB")),
     "restart-bump": Benchmark("benchmarks.restart_bump", ("restart-bump",)),
     "rank-tax": Benchmark("benchmarks.rank_tax", ("rank-tax",)),
     "rank-death": Benchmark("benchmarks.rank_death", ("rank-death", "rank-death-gap")),

@@ -58,10 +58,15 @@ class ExchangeRig:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.kill_all()
+
+    def kill_all(self) -> None:
+        """Let all processes die at once."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
             process.wait()
+        self._processes.clear()
 
     @property
     def address(self) -> str:
@@ -86,13 +91,13 @@ class ExchangeRig:
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
         return self.start_program(unit, "benchmarks.fixed_step_learner", *(["--alone"] if alone else []))
 
-    def start_program(self, unit: str, module: str, *arguments: str, address: str = "") -> subprocess.Popen[bytes]:
+    def start_program(self, unit: str, module: str, *arguments: str, address: str = "", attempt: int = 1) -> subprocess.Popen[bytes]:
         """Return a learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments. `address`:
         where it finds the syncer, if not directly."""
         workload = self.workload
         command = ["-m", module, str(self.times(unit))]
         command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *arguments]
-        return self._start(unit, command, self._of_learner(unit, address or self.address))
+        return self._start(unit, command, self._of_learner(unit, address or self.address, attempt))
 
     def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:
         """Return a unit of so many torch processes, which note the steps of rank 0 in its times."""
@@ -103,11 +108,11 @@ class ExchangeRig:
         command += ["--alone"] if alone else []
         return [self._start(f"{unit}-{rank}", command, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
 
-    def _of_learner(self, unit: str, address: str) -> dict[str, str]:
+    def _of_learner(self, unit: str, address: str, attempt: int = 1) -> dict[str, str]:
         return {
-            contract.ENV_TLS_DIR: str(self.certificates.learner(unit).folder),
+            contract.ENV_TLS_DIR: str(self.certificates.learner(unit, attempt).folder),
             contract.ENV_UNIT: unit,
-            contract.ENV_ATTEMPT: "1",
+            contract.ENV_ATTEMPT: str(attempt),
             contract.ENV_SYNCER_ADDRESS: address,
         }
 
