@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +15,11 @@ from diloco.algorithm.layout import Layout
 from diloco.learner.ahead import StagedAhead
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.config import LearnerConfig
+from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import Float32Array, ParameterStore, Staged
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
+from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, FromLearner, Progress
 from diloco.protocol.tls import TlsFiles
 from diloco.session.session import Session, Updates
 from diloco.session.step_timer import StepTimer
@@ -36,30 +38,34 @@ class ScriptedConnection:
     wanted: list[tuple[int, int]] = field(default_factory=list)
     has_stream: bool = True
     initial_request: int = 0
-    evaluations: list[Evaluation] = field(default_factory=list)
+    posted: list[FromLearner] = field(default_factory=list)
     closed: list[Bye | None] = field(default_factory=list)
     started: bool = False
-    pauses: list[tuple[str, float]] = field(default_factory=list)
-    finishes: list[str] = field(default_factory=list)
-    has_parameters: bool = False
+    told: list[Alive] = field(default_factory=list)
+    """What the heartbeat said at each change, all at one moment."""
+
+    def __post_init__(self) -> None:
+        self.heartbeat = HeartbeatState(lambda: self.told.append(self.heartbeat.message()), now=lambda: 0.0)
+
+    @property
+    def pauses(self) -> list[tuple[str, float]]:
+        """(reason, seconds left) from the first pause on."""
+        said = [(alive.pause, alive.pause_left) for alive in self.told]
+        return list(itertools.dropwhile(lambda pause: pause == ("", 0.0), said))
+
+    @property
+    def finishes(self) -> list[str]:
+        return [alive.finish for alive in self.told if alive.finish]
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        return [message.evaluation for message in self.posted]
 
     def start(self) -> None:
         self.started = True
 
     def progress(self, generation: int, progress: Progress) -> None:
         self.reported.append((generation, progress))
-
-    def paused(self, reason: str, at_most: float) -> None:
-        self.pauses.append((reason, at_most))
-
-    def holds_parameters(self) -> None:
-        self.has_parameters = True
-
-    def tell_standing(self) -> None:
-        pass
-
-    def finish(self, reason: str) -> None:
-        self.finishes.append(reason)
 
     def want(self, generation: int, samples: int) -> bool:
         if self.has_stream:
@@ -84,8 +90,8 @@ class ScriptedConnection:
     def received(self) -> list[Float32Array] | None:
         return [self.values[index] for index in sorted(self.values)] if len(self.values) == 2 else None
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        self.evaluations.append(evaluation)
+    def post(self, message: FromLearner) -> None:
+        self.posted.append(message)
 
     def close(self, bye: Bye | None) -> None:
         self.closed.append(bye)

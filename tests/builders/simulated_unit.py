@@ -15,6 +15,7 @@ from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, whole
 from diloco.contract import Training
 from diloco.learner.ahead import StagedAhead
+from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Inbox, Leased, PullWanted, Received, Welcomed
 from diloco.learner.plan_executor import PlanExecutor
 from diloco.learner.store import Float32Array, Ready, Staged
@@ -22,7 +23,7 @@ from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import new_unit, plan_boundary
 from diloco.learner.work import LeasedWork
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Hello, Progress, Tensor, ToLearner, Welcome
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Tensor, ToLearner, Welcome
 from diloco.protocol.framing import Transfer, is_last
 from diloco.syncer.job.engine import Engine
 from diloco.syncer.streams.peer import (
@@ -320,25 +321,17 @@ class Learner:
         if not waiting:
             engine.submit(ProgressReported(peer))
 
-    def paused(self, reason: str, at_most: float) -> None:
+    @property
+    def heartbeat(self) -> HeartbeatState:
         raise NotImplementedError
 
-    def holds_parameters(self) -> None:
-        raise NotImplementedError
-
-    def tell_standing(self) -> None:
-        raise NotImplementedError
-
-    def finish(self, reason: str) -> None:
+    def post(self, message: FromLearner) -> None:
         raise NotImplementedError
 
     def want(self, generation: int, samples: int) -> bool:
         raise NotImplementedError
 
     def set_initial_request(self, samples: int) -> None:
-        raise NotImplementedError
-
-    def evaluated(self, evaluation: Evaluation) -> None:
         raise NotImplementedError
 
     def close(self, bye: Bye | None) -> None:

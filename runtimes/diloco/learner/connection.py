@@ -36,7 +36,7 @@ from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
+from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
 from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.refusal import exit_for, name_of
 from diloco.protocol.tls import TlsError, TlsFiles
@@ -90,7 +90,7 @@ class Connection:
         self._remainders = Remainders()
         self._ahead = StagedAhead()
         self._peers = peers or NoPeers()
-        self._heartbeat_state = HeartbeatState(self._peers.message)
+        self.heartbeat = HeartbeatState(self._tell_alive, self._peers.message)
         self._incarnation = b""
         self._epoch = 0
         self._leased = 0
@@ -111,31 +111,16 @@ class Connection:
 
     def progress(self, generation: int, progress: Progress) -> None:
         """Report a local step. Dropped while there is no stream, and if `generation` is over."""
-        self._heartbeat_state.stepped(progress.local_step)
+        self.heartbeat.stepped(progress.local_step)
         with self._lock:
             if self._outbox is not None and generation == self._generation:
                 self._outbox.progress(progress)
 
-    def paused(self, reason: str, at_most: float) -> None:
-        """Note that the program takes no steps for at most so many seconds; "": it goes on. Each stream says so again."""
-        self._heartbeat_state.paused(reason, at_most)
-        self.tell_standing()
-
-    def holds_parameters(self) -> None:
-        """Note that the model holds the job's parameters. Each stream says so again."""
-        self._heartbeat_state.holds_parameters()
-        self.tell_standing()
-
-    def finish(self, reason: str) -> None:
-        """Note that the program wants the job to end. Each stream says so again."""
-        self._heartbeat_state.finish(reason)
-        self.tell_standing()
-
-    def tell_standing(self) -> None:
-        """Something that `Alive` says has changed."""
+    def post(self, message: FromLearner) -> None:
+        """Send a message of the unit once. Dropped if there is no stream, and in a rank that is not the first: that one speaks for all."""
         with self._lock:
-            if self._outbox is not None:
-                self._outbox.tell_alive()
+            if self._outbox is not None and not self._hello.rank:
+                self._outbox.post(message)
 
     def want(self, generation: int, samples: int) -> bool:
         """Ask for `samples` of work. False: not asked, as there is no stream or `generation` is over."""
@@ -194,12 +179,6 @@ class Connection:
         with self._lock:
             return self._outbox.pushes if self._outbox is not None else 0
 
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """Report the held-out loss. Dropped if there is no stream."""
-        with self._lock:
-            if self._outbox is not None:
-                self._outbox.post(FromLearner(evaluation=evaluation))
-
     def flush(self) -> None:
         """Wait until the syncer has all pushes, at most CLOSE_TIMEOUT seconds."""
         with self._lock:
@@ -228,6 +207,11 @@ class Connection:
                 if self._call is not None:
                     self._call.cancel()
             self._over.wait(1.0)
+
+    def _tell_alive(self) -> None:
+        with self._lock:
+            if self._outbox is not None:
+                self._outbox.tell_alive()
 
     # --- the connection's own thread ----------------------------------------------------------------------------------
 
@@ -264,7 +248,7 @@ class Connection:
     def _stream(self) -> tuple[bool, str | None]:
         """Run one stream to its end: (whether a Welcome came, why it ended). None in place of the reason: do not reconnect."""
         welcomed = False
-        alive = None if self._hello.rank else self._heartbeat_state.message
+        alive = None if self._hello.rank else self.heartbeat.message
         outbox = Outbox(FromLearner(hello=self._make_hello()), self._overlap_steps, alive=alive)
         assembler = Assembler(self._expected_bytes)
         try:

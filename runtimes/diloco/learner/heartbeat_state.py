@@ -29,10 +29,17 @@ def check_pause(reason: str, at_most: float) -> None:
 
 
 class HeartbeatState:
-    """Written by the training thread and read by the sending one: each value is replaced as a whole."""
+    """Written by the training thread and read by the sending one: each value is replaced as a whole. Each stream says all of it again."""
 
-    def __init__(self, recovery: Callable[[], Recovery | None] = lambda: None, now: Callable[[], float] = time.monotonic) -> None:
-        """`recovery`: how far the process is with its state. `now`: seconds on a clock that never goes back."""
+    def __init__(
+        self,
+        tell: Callable[[], None] = lambda: None,
+        recovery: Callable[[], Recovery | None] = lambda: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`tell`: have `message` sent at once, as something in it has changed. `recovery`: how far the process is with its state. `now`:
+        seconds on a clock that never goes back."""
+        self.tell = tell
         self._recovery = recovery
         self._now = now
         self._local_step = 0
@@ -48,14 +55,17 @@ class HeartbeatState:
     def paused(self, reason: str, at_most: float) -> None:
         """Note that the program takes no steps for at most so many seconds; "": it goes on."""
         self._pause = (reason, self._now() + at_most)
+        self.tell()
 
     def holds_parameters(self) -> None:
         """Note that the model holds the job's parameters: the first step comes next."""
         self._holds_parameters = True
+        self.tell()
 
     def finish(self, reason: str) -> None:
         """Note that the program wants the job to end."""
         self._finish = reason
+        self.tell()
 
     def message(self) -> Alive:
         """Return how things are now. A pause that has lasted too long is told with nothing left of it: it is not over."""

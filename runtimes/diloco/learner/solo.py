@@ -27,7 +27,7 @@ from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
-from diloco.protocol.diloco_pb2 import Bye, Evaluation
+from diloco.protocol.diloco_pb2 import Bye
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class SoloMember:
         self._executor = PlanExecutor(config.unit, store, fragments, coding_for(training.compression), self._work, link, on_adopt)
         self._peers = peers or NoPeers()
         fragment_of = {tensor.name: fragment.index for fragment in fragments for tensor in fragment.tensors}
-        self._peers.connect(Model(fragment_of, self._executor.take_received, self._executor.overwritten), link.tell_standing)
+        self._peers.connect(Model(fragment_of, self._executor.take_received, self._executor.overwritten), link.heartbeat.tell)
         self._step_seconds = 0.0
         self._batch_seconds = 0.0
         self._draining = False
@@ -67,6 +67,10 @@ class SoloMember:
     def state(self) -> UnitState:
         """Its counters."""
         return self._state
+
+    @property
+    def link(self) -> SyncerLink:
+        return self._link
 
     @property
     def t(self) -> int:
@@ -101,7 +105,9 @@ class SoloMember:
     def start(self) -> None:
         self._link.start()
 
-    def warm_up(self) -> None:
+    def begin(self) -> None:
+        self._peers.holds_parameters()
+        self._link.heartbeat.holds_parameters()
         self._executor.warm_up()
 
     def wait(self, seconds: float) -> None:
@@ -145,19 +151,9 @@ class SoloMember:
         self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
         self._peers.stepped()
 
-    def holds_parameters(self) -> None:
-        self._peers.holds_parameters()
-        self._link.holds_parameters()
-
-    def paused(self, reason: str, at_most: float) -> None:
-        self._link.paused(reason, at_most)
-
     @property
     def ends_between_steps(self) -> bool:
         return True
-
-    def finish(self, reason: str) -> None:
-        self._link.finish(reason)
 
     def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
         self._link.set_initial_request((batches or AHEAD_BATCHES) * batch_size)
@@ -174,9 +170,6 @@ class SoloMember:
 
     def drain(self) -> None:
         self._draining = True
-
-    def evaluated(self, held_out_loss: float, tokens: int) -> None:
-        self._link.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t))
 
     def close(self) -> None:
         left = not (self.done or self.draining)

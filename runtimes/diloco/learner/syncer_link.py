@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.store import Float32Array, Staged
-from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, Progress
+from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Progress
 
 
 class SyncerLink(Protocol):
@@ -20,20 +21,13 @@ class SyncerLink(Protocol):
         """Report a local step."""
         ...
 
-    def paused(self, reason: str, at_most: float) -> None:
-        """Note that the program takes no steps for at most so many seconds; "": it goes on."""
+    @property
+    def heartbeat(self) -> HeartbeatState:
+        """What the syncer is told of this process beside its steps, again and again. Of a unit's ranks it hears the first one only."""
         ...
 
-    def holds_parameters(self) -> None:
-        """Note that the model holds the job's parameters: the first step comes next."""
-        ...
-
-    def finish(self, reason: str) -> None:
-        """Note that the program wants the job to end now."""
-        ...
-
-    def tell_standing(self) -> None:
-        """Tell that what the process is doing beside its steps has changed."""
+    def post(self, message: FromLearner) -> None:
+        """Send a message of the unit once, if there is a stream. Of a unit's ranks the first one's alone is sent."""
         ...
 
     def want(self, generation: int, samples: int) -> bool:
@@ -63,10 +57,6 @@ class SyncerLink(Protocol):
 
     def received(self) -> list[Float32Array] | None:
         """Return the last received values of every fragment; None unless all have come."""
-        ...
-
-    def evaluated(self, evaluation: Evaluation) -> None:
-        """Report the held-out loss."""
         ...
 
     def close(self, bye: Bye | None) -> None:

@@ -49,18 +49,6 @@ class FollowerMember(RankMember[Follower]):
     def why_none(self) -> str:
         return f"(rank {self._channel.me.rank}) waits for its leader to deal out samples"
 
-    def holds_parameters(self) -> None:
-        """Do nothing: the leader says it for the unit."""
-
-    def paused(self, reason: str, at_most: float) -> None:
-        """Do nothing: the leader says it for the unit."""
-
-    def finish(self, reason: str) -> None:
-        """Do nothing: the leader says it for the unit."""
-
-    def evaluated(self, held_out_loss: float, tokens: int) -> None:
-        """Do nothing: the leader says it for the unit."""
-
     def take(self, count: int) -> NDArray[np.int64] | None:
         numbers = super().take(count)
         if numbers is None and self._end is None and self._wanted <= self._taken:

@@ -18,7 +18,7 @@ from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.unit_plan import UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES
-from diloco.protocol.diloco_pb2 import Bye, Evaluation, Progress
+from diloco.protocol.diloco_pb2 import Bye, Progress
 from diloco.ranks import messages, ranks_pb2
 from diloco.ranks.batch_dealer import BatchDealer
 from diloco.ranks.channel import COUNTERS_TIMEOUT, LEAVING_TIMEOUT
@@ -72,18 +72,6 @@ class LeaderMember(RankMember[Leader]):
     @property
     def why_none(self) -> str:
         return self._dealer.why_none
-
-    def holds_parameters(self) -> None:
-        self._parts.link.holds_parameters()
-
-    def paused(self, reason: str, at_most: float) -> None:
-        self._parts.link.paused(reason, at_most)
-
-    def finish(self, reason: str) -> None:
-        self._parts.link.finish(reason)
-
-    def evaluated(self, held_out_loss: float, tokens: int) -> None:
-        self._parts.link.evaluated(Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t))
 
     def close(self) -> None:
         if self.draining:

@@ -114,6 +114,10 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     # --- what it knows ------------------------------------------------------------------------------------------------
 
     @property
+    def link(self) -> Connection:
+        return self._parts.link
+
+    @property
     def t(self) -> int:
         return self._t
 
@@ -151,7 +155,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     def start(self) -> None:
         self._parts.link.start()
 
-    def warm_up(self) -> None:
+    def begin(self) -> None:
+        self._parts.link.heartbeat.holds_parameters()
         self._parts.store.warm_up(self._names)
 
     def wait(self, seconds: float) -> None:

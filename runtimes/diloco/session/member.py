@@ -10,9 +10,16 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.learner.syncer_link import SyncerLink
+
 
 class Member(Protocol):
     """Called on the training thread, but for `drain`. Nothing waits except `wait` and `close`."""
+
+    @property
+    def link(self) -> SyncerLink:
+        """Where the program's own words for the syncer go."""
+        ...
 
     @property
     def t(self) -> int:
@@ -53,12 +60,8 @@ class Member(Protocol):
         """Begin to connect."""
         ...
 
-    def holds_parameters(self) -> None:
-        """Note that the model holds the job's parameters: the first step comes next. Of a unit's ranks the leader says so."""
-        ...
-
-    def warm_up(self) -> None:
-        """Do now what would make the first boundaries slow."""
+    def begin(self) -> None:
+        """Note that the model holds the job's parameters: the first step comes next. Do now what would make the first boundaries slow."""
         ...
 
     def wait(self, seconds: float) -> None:
@@ -89,17 +92,9 @@ class Member(Protocol):
         `loss`: NaN or None if it is not known."""
         ...
 
-    def paused(self, reason: str, at_most: float) -> None:
-        """Note that the program takes no steps for at most so many seconds; "": it goes on. Of a unit's ranks the leader says so."""
-        ...
-
     @property
     def ends_between_steps(self) -> bool:
         """The end of the job comes at a boundary, also if the program takes no further step."""
-        ...
-
-    def finish(self, reason: str) -> None:
-        """Note that the program wants the job to end now. Of a unit's ranks the leader says so."""
         ...
 
     def ask_for_work(self, batch_size: int, batches: int | None, ahead: int) -> None:
@@ -117,10 +112,6 @@ class Member(Protocol):
 
     def drain(self) -> None:
         """Note that the process was told to end. Called by a handler of a signal: it only takes note."""
-        ...
-
-    def evaluated(self, held_out_loss: float, tokens: int) -> None:
-        """Report the loss of the final parameters, a mean over `tokens` tokens."""
         ...
 
     def close(self) -> None:

@@ -33,6 +33,7 @@ from diloco.learner.heartbeat_state import check_pause, check_reason
 from diloco.learner.leave import LoopError, leave, log_to_stderr
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
+from diloco.protocol.diloco_pb2 import Evaluation, FromLearner
 from diloco.ranks.join import World
 from diloco.recovery.inner import InnerState
 from diloco.session.data_feed import LeasedBatches, Shard, shard_of
@@ -98,6 +99,7 @@ class Session:
         """Use `join`."""
         self._unit = unit
         self._member = member
+        self._link = member.link
         self._timer = timer
         self._updates = updates
         self._stepped = stepped
@@ -171,7 +173,7 @@ class Session:
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
         self._boundary()
-        self._member.evaluated(held_out_loss, tokens)
+        self._link.post(FromLearner(evaluation=Evaluation(held_out_loss=held_out_loss, tokens=tokens, t=self.t)))
 
     @contextlib.contextmanager
     def paused(self, reason: str, at_most: float) -> Iterator[None]:
@@ -186,13 +188,13 @@ class Session:
             return
         began = time.monotonic()
         outer, self._pause = self._pause, (reason, began + at_most)
-        self._member.paused(reason, at_most)
+        self._link.heartbeat.paused(reason, at_most)
         try:
             yield
         finally:
             self._pause, now = outer, time.monotonic()
             reason, until = outer or ("", now)
-            self._member.paused(reason, max(0.0, until - now))
+            self._link.heartbeat.paused(reason, max(0.0, until - now))
             if outer is None:
                 self._timer.idle(now - began)
 
@@ -205,7 +207,7 @@ class Session:
         """
         check_reason("the end of a job", reason, "loss below 2.0")
         self._finish_asked = True
-        self._member.finish(reason)
+        self._link.heartbeat.finish(reason)
 
     def close(self) -> None:
         """Say Bye and disconnect. Raises `Leave` with `Exit.DRAINED` when this unit drained; returns when the job is done.
@@ -291,8 +293,7 @@ class Session:
             let_forked_children_end(self._drain)
         self._member.start()
         self._wait_for(lambda: self._member.may_step or self.done, "the job's parameters")
-        self._member.holds_parameters()
-        self._member.warm_up()
+        self._member.begin()
         _log.info("unit %s trains from outer step %d of %d", self._unit, self.t, self.steps)
         self._timer.restart()
 
