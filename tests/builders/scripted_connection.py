@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from builders.exchange import job_file, training
@@ -14,13 +13,11 @@ from diloco.algorithm.fragments import make_fragments, pack
 from diloco.algorithm.layout import Layout
 from diloco.learner.ahead import StagedAhead
 from diloco.learner.arrays import ArrayStore
-from diloco.learner.config import LearnerConfig
 from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Inbox, InboxEvent, Leased, Received, Welcomed
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol.diloco_pb2 import Alive, Bye, Chunk, Evaluation, FromLearner, Progress
-from diloco.protocol.tls import TlsFiles
 from diloco.session.session import Session, Updates
 from diloco.session.step_timer import StepTimer
 
@@ -114,21 +111,7 @@ class ScriptedSession(TrainingLoop):
         self.fragments = make_fragments(Layout(self.store.specs()), job.training.fragments)
         self.connection = ScriptedConnection()
         self.inbox = Inbox(job.training.overlap_steps)
-        config = LearnerConfig(
-            job=job,
-            unit="u",
-            attempt=1,
-            host=0,
-            hosts=1,
-            ranks=1,
-            syncer="nowhere:1",
-            tls=TlsFiles(Path("nowhere")),
-            leader_address="",
-            pod_ip="",
-            locality="",
-            relative_speed=1.0,
-        )
-        self.member = SoloMember(self.store, self.fragments, config, self.inbox, self.connection, on_adopt)
+        self.member = SoloMember("u", job.training, self.store, self.fragments, self.inbox, self.connection, on_adopt)
         self._session = self.begin(Session("u", self.member, StepTimer(1.0), updates))
 
     @property

@@ -17,11 +17,8 @@ from diloco.contract import Training
 from diloco.learner.ahead import StagedAhead
 from diloco.learner.heartbeat_state import HeartbeatState
 from diloco.learner.inbox import Inbox, Leased, PullWanted, Received, Welcomed
-from diloco.learner.plan_executor import PlanExecutor
+from diloco.learner.solo import SoloMember
 from diloco.learner.store import Float32Array, Ready, Staged
-from diloco.learner.timetable import timetable
-from diloco.learner.unit_plan import new_unit, plan_boundary
-from diloco.learner.work import LeasedWork
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Bye, Chunk, Evaluation, FromLearner, Hello, Progress, Tensor, ToLearner, Welcome
 from diloco.protocol.framing import Transfer, is_last
@@ -162,7 +159,6 @@ class Learner:
         self._random = world.random
         self._speed = speed or UnitSpeed(STEP_SECONDS * self._random.uniform(0.7, 1.4))
         self._batch = self._random.randint(1, 4)
-        self._coding = Coding.BFLOAT16_DELTA
         self._hello = Hello(
             job_uid="uid",
             unit=unit,
@@ -175,12 +171,10 @@ class Learner:
         training = world.training
         fragments = make_fragments(world.layout, training.fragments)
         self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
-        self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
         self._inbox = Inbox(training.overlap_steps)
-        self._state = new_unit(len(fragments), training.steps)
-        self._work = LeasedWork()
+        self.heartbeat = HeartbeatState()
         self.record = self._record = _Record(world.layout)
-        self._executor = PlanExecutor(unit, self._record, fragments, self._coding, self._work, self, None)
+        self._member = SoloMember(unit, training, self._record, fragments, self._inbox, self)
         self._ahead = StagedAhead()
         self._versions: dict[int, int] = {}
         """Per fragment the version that has come."""
@@ -281,7 +275,7 @@ class Learner:
         engine, peer = self._world.engine, self._peer
         if engine is not None and peer is not None and generation == self._generation:
             header.base = self._versions[header.fragment]
-            transfer = Transfer(header, memoryview(encode(self._coding, staged.wait())))
+            transfer = Transfer(header, memoryview(encode(Coding(header.coding), staged.wait())))
             wire = self._random.uniform(0.0, self._speed.wire_seconds)
             asyncio.get_running_loop().call_later(wire, lambda: self._arrive(engine, peer, transfer))
         staged.release()
@@ -321,10 +315,6 @@ class Learner:
         if not waiting:
             engine.submit(ProgressReported(peer))
 
-    @property
-    def heartbeat(self) -> HeartbeatState:
-        raise NotImplementedError
-
     def post(self, message: FromLearner) -> None:
         raise NotImplementedError
 
@@ -342,49 +332,30 @@ class Learner:
     async def _train(self) -> None:
         while not self._over:
             await self._ask_for_work()
-            if self._state.missing or (numbers := self._work.take(self._batch)) is None:
+            if self._member.state.missing or (numbers := self._member.take(self._batch)) is None:
                 await asyncio.sleep(0.1 * STEP_SECONDS)
                 self._boundary()
                 continue
-            self._state = self._state.take_batch(self._batch)
             seconds = self._speed.step_seconds * self._random.uniform(1 - self._speed.jitter, 1 + self._speed.jitter)
             await asyncio.sleep(seconds)
-            [(generation, _)] = self._state.in_hand
+            [(generation, _)] = self._member.state.in_hand
             # A batch of a session that ended counts for nothing, but its tokens and the step do.
-            counted = tuple(numbers.tolist()) if generation == self._state.generation else ()
+            counted = tuple(numbers.tolist()) if generation == self._member.state.generation else ()
             tokens = sum(self._random.randint(10, 30) for _ in range(self._batch))
             self._record.places.append(self._world.steps.add(counted, tokens, self._world.t))
-            self._state = self._state.count(tokens)
-            self._report(seconds)
+            self._member.stepped(tokens, 1.0, seconds, 1)
             self._boundary()
             self.most_ahead = max(self.most_ahead, len(self._ahead))
 
     async def _ask_for_work(self) -> None:
-        if self._work.remaining < 4 * self._batch and self._peer is not None and self._world.engine is not None:
+        if self._member._work.remaining < 4 * self._batch and self._peer is not None and self._world.engine is not None:
             await _submit(self._world.engine, self._peer, WorkRequested(self._peer, 12 * self._batch))
 
     def _boundary(self) -> None:
-        events = self._inbox.drain()
-        self._executor.take(events)
-        generation = self._state.generation
-        plan, self._state = plan_boundary(self._state, events, self._table, PLACES * len(self._names))
-        if self._state.generation != generation:
+        generation = self._member.state.generation
+        self._member.boundary()
+        if self._member.state.generation != generation:
             self._record.places = []  # nothing of the session before counts
-        self._executor.carry_out(plan, self._state)
-
-    def _report(self, seconds: float) -> None:
-        state = self._state
-        progress = Progress(
-            local_step=state.step,
-            steps=state.fragment_steps,
-            tokens=state.fragment_tokens,
-            step_seconds=seconds,
-            loss=1.0,
-            samples_done=state.samples_done,
-            tokens_done=state.tokens_done,
-            t=state.t,
-        )
-        self.progress(state.generation, progress)
 
     def _arrive(self, engine: Engine, peer: Peer, transfer: Transfer) -> None:
         """After its time on the wire, unless the connection broke."""

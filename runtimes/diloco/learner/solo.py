@@ -1,8 +1,8 @@
 """A unit of one process: its leases, its counters, and its boundaries, which it decides for itself.
 
-What happens between two steps is decided by `unit_plan`, purely, and carried out by `plan_executor`.
+What happens between two steps is decided by `unit_plan`, purely, and carried out here.
 
-See docs/decisions/0151-step-boundary.md.
+See docs/decisions/0151-step-boundary.md. See docs/decisions/0270-one-process-and-ranks.md.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from numpy.typing import NDArray
 
 from diloco.algorithm.codec import coding_for
 from diloco.algorithm.fragments import Fragment
-from diloco.learner.config import LearnerConfig
-from diloco.learner.inbox import Inbox
+from diloco.algorithm.pieces import portion
+from diloco.contract import Training
+from diloco.learner.exchanged_model import ExchangedModel
+from diloco.learner.inbox import Inbox, Received
 from diloco.learner.leave import leave
 from diloco.learner.peers import Model, NoPeers, Peers
-from diloco.learner.plan_executor import PlanExecutor, progress_of
 from diloco.learner.progress import JobProgress
-from diloco.learner.store import ParameterStore
+from diloco.learner.store import ParameterStore, Ready
 from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.timetable import timetable
-from diloco.learner.unit_plan import UnitState, most_at_once, new_unit, plan_boundary
+from diloco.learner.unit_plan import Read, ReadAhead, UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES, LeasedWork
-from diloco.protocol.diloco_pb2 import Bye
+from diloco.protocol.diloco_pb2 import Bye, Chunk, Progress
 
 _log = logging.getLogger(__name__)
 
@@ -37,26 +38,31 @@ class SoloMember:
 
     def __init__(
         self,
+        unit: str,
+        training: Training,
         store: ParameterStore,
         fragments: Sequence[Fragment],
-        config: LearnerConfig,
         inbox: Inbox,
         link: SyncerLink,
         on_adopt: Callable[[Sequence[str]], None] | None = None,
         peers: Peers | None = None,
     ) -> None:
-        training = config.job.training
+        """Begin with `on_adopt`: called with the names of the tensors that were overwritten just now."""
+        self._unit = unit
         self._table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
         self._progress = JobProgress(self._table, training.tokens)
-        self._store = store
+        owned = store.owned()
+        self._model = ExchangedModel(store, [portion(fragment, owned) for fragment in fragments], link.received, on_adopt)
+        self._coding = coding_for(training.compression)
+        self._arrived: dict[int, Ready] = {}
+        """The newest version of each fragment that waits for its adoption."""
         self._inbox = inbox
         self._link = link
         self._work = LeasedWork()
         self._state = new_unit(len(fragments), training.steps)
-        self._executor = PlanExecutor(config.unit, store, fragments, coding_for(training.compression), self._work, link, on_adopt)
         self._peers = peers or NoPeers()
         fragment_of = {tensor.name: fragment.index for fragment in fragments for tensor in fragment.tensors}
-        self._peers.connect(Model(fragment_of, self._executor.take_received, self._executor.overwritten), link.heartbeat.tell)
+        self._peers.connect(Model(fragment_of, self._model.take_received, self._model.overwritten), link.heartbeat.tell)
         self._step_seconds = 0.0
         self._batch_seconds = 0.0
         self._draining = False
@@ -108,7 +114,7 @@ class SoloMember:
     def begin(self) -> None:
         self._peers.holds_parameters()
         self._link.heartbeat.holds_parameters()
-        self._executor.warm_up()
+        self._model.warm_up()
 
     def wait(self, seconds: float) -> None:
         waits_for = self._peers if self._peers.awaited and not self._state.missing else self._inbox
@@ -116,15 +122,13 @@ class SoloMember:
 
     def boundary(self, *, in_step: bool = False) -> None:
         events = self._inbox.drain()
-        self._executor.take(events)
+        self._arrived |= {event.fragment: event.ready for event in events if isinstance(event, Received)}
         generation = self._state.generation
-        readable = not (in_step or self._store.lent)
+        readable = not (in_step or self._model.store.lent)
         plan, self._state = plan_boundary(self._state, events, self._table, most_at_once(self._step_seconds), readable=readable)
         if generation not in (0, self._state.generation):
             _log.warning("the syncer continues from outer step %d without this unit's latest work; this unit takes its parameters", self.t)
-        self._executor.carry_out(plan, self._state)
-        for adoption in plan.adoptions:
-            self._progress.adopted(plan.step, adoption.version, adoption.tokens)
+        self._carry_out(plan)
         self._peers.boundary(events, plan, self._state, self._step_seconds, readable=readable)
         if plan.refused is not None:
             self.abandon(None)
@@ -147,8 +151,8 @@ class SoloMember:
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
         self._step_seconds = step_seconds
         self._batch_seconds = step_seconds / max(1, batches or 1)
-        state = self._state = self._state.count(tokens, batches)
-        self._link.progress(state.generation, progress_of(state, step_seconds, math.nan if loss is None else loss))
+        self._state = self._state.count(tokens, batches)
+        self._report(step_seconds, math.nan if loss is None else loss)
         self._peers.stepped()
 
     @property
@@ -163,10 +167,10 @@ class SoloMember:
             self._work.asked = asked
 
     def restore(self) -> None:
-        self._executor.finish()
+        self._model.finish()
 
     def changed(self) -> list[str]:
-        return self._executor.changed()
+        return self._model.changed()
 
     def drain(self) -> None:
         self._draining = True
@@ -180,3 +184,72 @@ class SoloMember:
     def abandon(self, error: BaseException | None) -> None:
         self._peers.close()
         self._link.close(None)
+
+    # --- carrying out a plan ------------------------------------------------------------------------------------------
+
+    def _carry_out(self, plan: UnitPlan) -> None:
+        """Carry out a plan, after which the unit is in its new state. What it says of a refusal is left to the caller."""
+        self._work.follow(plan.work)
+        for read in plan.reads:
+            self._read(read)
+        for adoption in plan.adoptions:
+            self._model.adopt(adoption.fragment, self._arrived.pop(adoption.fragment))
+            self._progress.adopted(plan.step, adoption.version, adoption.tokens)
+        if plan.ahead is not None:
+            self._read_ahead(plan.ahead)
+        if plan.seed:
+            self._seed()
+        if plan.finish:
+            self._arrived.clear()
+            self._model.finish()
+        if plan.repeat_progress:
+            self._report()
+
+    def _read(self, read: Read) -> None:
+        self._link.push(self._state.generation, self._header(read), self._model.stage(read.fragment))
+
+    def _read_ahead(self, ahead: Sequence[ReadAhead]) -> None:
+        # What is not needed any more goes first, and each new one takes the place of the old one at once: at no moment is there more in
+        # memory than the plan allows and one fragment, and at no moment nothing to answer with.
+        self._link.keep_only([one.read.fragment for one in ahead])
+        for one in ahead:
+            header = self._header(one.read)
+            header.base = one.version
+            self._link.keep(self._state.generation, header, self._model.stage(one.read.fragment))
+
+    def _header(self, read: Read) -> Chunk:
+        return Chunk(
+            kind=Chunk.PUSH,
+            fragment=read.fragment,
+            t=read.t,
+            coding=int(self._coding),  # type: ignore[arg-type]
+            steps=read.steps,
+            tokens=read.tokens,
+            samples_done=self._state.samples_done,
+            tokens_done=self._state.tokens_done,
+            steps_done=self._state.steps_done,
+        )
+
+    def _seed(self) -> None:
+        """Send the job's first parameters: the last ones from the syncer, or else the model's own."""
+        values = self._link.received()
+        if values is None:
+            _log.info("unit %s seeds the job", self._unit)
+            values = self._model.values()
+        self._link.seed(self._state.generation, values)
+
+    def _report(self, step_seconds: float = math.nan, loss: float = math.nan) -> None:
+        """Say how far the unit is; with the figures of its last step, if this is new."""
+        state = self._state
+        progress = Progress(
+            local_step=state.step,
+            steps=state.fragment_steps,
+            tokens=state.fragment_tokens,
+            step_seconds=step_seconds,
+            loss=loss,
+            samples_done=state.samples_done,
+            tokens_done=state.tokens_done,
+            t=state.t,
+            own_data=state.feeds_itself,
+        )
+        self._link.progress(state.generation, progress)

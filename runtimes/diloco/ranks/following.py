@@ -86,7 +86,7 @@ class FollowerMember(RankMember[Follower]):
         raise leave(event.status, event.message)
 
     def _hear_ranks(self) -> None:
-        fragments, number = len(self._names), self._incarnations.number
+        fragments, number = len(self._parts.model.names), self._incarnations.number
         for _, message in self._channel.heard():
             match message.WhichOneof("message"):
                 case "order":

@@ -17,6 +17,7 @@ from diloco.environment import ContractError
 from diloco.learner.broadcasts import OfRank
 from diloco.learner.config import LearnerConfig
 from diloco.learner.connection import Connection
+from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.store import ParameterStore
@@ -145,4 +146,5 @@ def _parts(
     )
     table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
     coding = coding_for(training.compression)
-    return RankParts(store, portions, data, coding, inbox, link, training.steps, training.tokens, table, on_adopt, config.unit)
+    model = ExchangedModel(store, portions, link.received, on_adopt)
+    return RankParts(model, data, coding, inbox, link, training.steps, training.tokens, table, config.unit)

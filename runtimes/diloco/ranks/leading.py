@@ -49,8 +49,8 @@ class LeaderMember(RankMember[Leader]):
         self._events: list[InboxEvent] = []
         self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
         """Orders of a syncer that this rank's own stream has not met yet."""
-        everyone = range(channel.me.ranks)
-        self._schedule = Schedule(new_unit(len(parts.portions), parts.steps), [everyone] * len(parts.portions), counting, self._plan)
+        everyone, fragments = range(channel.me.ranks), len(parts.model.portions)
+        self._schedule = Schedule(new_unit(fragments, parts.steps), [everyone] * fragments, counting, self._plan)
         self._dealer = BatchDealer(self._give)
         channel.wanted = self._deal_more
         self._feeds_itself = False
@@ -217,7 +217,7 @@ class LeaderMember(RankMember[Leader]):
             if epoch is None:
                 self._untranslated.append((rank, one))
             else:
-                fragment = messages.checked(one.fragment, len(self._names))
+                fragment = messages.checked(one.fragment, len(self._parts.model.names))
                 self._schedule.told(rank, fragment, Version(epoch, one.version.t))
         self._count_trained()
 

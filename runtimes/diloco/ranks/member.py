@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, assert_never
 
@@ -16,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from diloco.algorithm.codec import Coding
-from diloco.algorithm.pieces import Portion
 from diloco.learner.connection import Connection
-from diloco.learner.final_values import changed
+from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.inbox import Inbox, InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.leave import leave
 from diloco.learner.progress import JobProgress
-from diloco.learner.store import Float32Array, ParameterStore, Ready
+from diloco.learner.store import Float32Array, Ready
 from diloco.learner.timetable import Timetable
 from diloco.ranks.arrivals import ReceivedVersions
 from diloco.ranks.channel import SideChannel
@@ -49,8 +47,7 @@ class DataRank:
 class RankParts:
     """What a rank is made of."""
 
-    store: ParameterStore
-    portions: Sequence[Portion]
+    model: ExchangedModel
     """What it owns of each fragment."""
     data: DataRank
     coding: Coding
@@ -63,7 +60,6 @@ class RankParts:
     budget: int | None
     """Tokens at which it ends, if it has a budget."""
     table: Timetable
-    on_adopt: Callable[[Sequence[str]], None] | None
     unit: str
 
 
@@ -87,7 +83,6 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     def __init__(self, parts: RankParts, channel: Channel) -> None:
         self._parts = parts
         self._channel = channel
-        self._names = [[tensor.name for tensor in portion.fragment.tensors] for portion in parts.portions]
         self._progress = JobProgress(parts.table, parts.budget)
         self._cursor = Cursor()
         self._received: ReceivedVersions[_Arrived] = ReceivedVersions()
@@ -157,7 +152,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
 
     def begin(self) -> None:
         self._parts.link.heartbeat.holds_parameters()
-        self._parts.store.warm_up(self._names)
+        self._parts.model.warm_up()
 
     def wait(self, seconds: float) -> None:
         changed = self._channel.changed
@@ -216,18 +211,10 @@ class RankMember[Channel: SideChannel[Any]](ABC):
         self._tell_step(tokens, loss, batches)
 
     def restore(self) -> None:
-        self._finish()
+        self._parts.model.finish()
 
     def changed(self) -> list[str]:
-        """Return the changed tensors of what this rank owns."""
-        store = self._parts.store
-        if store.lent:
-            return []
-        return [
-            name
-            for portion, names, final in zip(self._parts.portions, self._names, self._parts.link.received() or (), strict=True)
-            for name in changed(store, names, ((piece.tensor, where) for piece, where in portion.slices()), final)
-        ]
+        return self._parts.model.changed()
 
     def drain(self) -> None:
         self._told_to_drain = True
@@ -300,19 +287,19 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 arrived, told = self._received.adopt(fragment, version)
                 if arrived is None:
                     raise RuntimeError(f"the leader orders to adopt {version} of fragment {fragment}, of which this rank has not told it")
-                self._adopt(fragment, arrived.ready)
+                self._parts.model.adopt(fragment, arrived.ready)
                 self._progress.adopted(self._cursor.step, version.t, arrived.tokens)
                 self._tell(fragment, told)
             case ReadOut():
                 self._read_out(action)
             case Seed(epoch):
                 _log.info("unit %s seeds the job", self._parts.unit)
-                self._to_seed = _ToSeed(epoch, [self._now(fragment) for fragment in range(len(self._names))])
+                self._to_seed = _ToSeed(epoch, self._parts.model.values())
                 self._send_seed()
             case Begin() | Release():
                 pass
             case Finish(t):
-                self._finish()
+                self._parts.model.finish()
                 self._t = t
             case Drain():
                 pass
@@ -327,34 +314,15 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             if not isinstance(action, Drain):
                 self._read_outs.release()
 
-    def _adopt(self, fragment: int, ready: Ready) -> None:
-        self._parts.store.apply(ready)
-        self._parts.store.fill(self._names[fragment])
-        if self._parts.on_adopt is not None:
-            self._parts.on_adopt(self._names[fragment])
-
-    def _finish(self) -> None:
-        """Take the final parameters: all ranks have received the last version of everything."""
-        self._parts.store.reclaim()
-        for fragment, value in enumerate(self._parts.link.received() or ()):
-            self._adopt(fragment, self._parts.store.prepare(self._names[fragment], value))
-
     def _read_out(self, read: ReadOut) -> None:
-        if self._parts.portions[read.fragment].size:
-            self._read_outs.put(read, self._parts.store.stage(self._names[read.fragment]))
+        if self._parts.model.portions[read.fragment].size:
+            self._read_outs.put(read, self._parts.model.stage(read.fragment))
 
     def _send(self) -> None:
         """Hand over to other threads what is to be sent."""
         for header, staged in self._read_outs.take(self._epoch):
             self._parts.link.push(self._generation, header, staged)
         self._channel.send()
-
-    def _now(self, fragment: int) -> Float32Array:
-        """Return what the model has now of the rank's portion. The copy is the caller's."""
-        staged = self._parts.store.stage(self._names[fragment])
-        values = staged.wait().copy()
-        staged.release()
-        return values
 
     def _send_seed(self) -> None:
         """Send the values that were kept for it, once this rank's own stream is there: the order may come before the syncer's Welcome."""

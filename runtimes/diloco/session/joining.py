@@ -90,7 +90,7 @@ def make_member(
             incarnations=incarnations,
             peers=peers,
         )
-        return SoloMember(store, fragments, config, inbox, link, on_adopt, peers)
+        return SoloMember(config.unit, config.job.training, store, fragments, inbox, link, on_adopt, peers)
     try:
         return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive)
     except ContractError as error:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from builders.idle_job import Arrays, run_idle_job
-from diloco.learner import plan_executor
+from diloco.learner import exchanged_model
 from diloco.torch.store import ModuleStore
 
 SHORT = (torch.bfloat16, torch.float16)
@@ -26,6 +26,6 @@ def test_units_of_all_types_that_do_not_train_change_no_bit(tmp_path: Path) -> N
 def test_difference_to_the_base_that_the_model_could_not_hold_would_be_drift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: this is what it fails on."""
     monkeypatch.setattr(ModuleStore, "rounded", lambda self, names, values: values)
-    monkeypatch.setattr(plan_executor, "changed", lambda *_: [])  # It rounds too, and would end such a program.
+    monkeypatch.setattr(exchanged_model, "changed", lambda *_: [])  # It rounds too, and would end such a program.
     began, ended, _ = run_idle_job(tmp_path, SHORT, "BFloat16", merges=40)
     assert changed(began, ended) > 100
