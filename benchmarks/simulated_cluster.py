@@ -19,7 +19,7 @@ from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
-from diloco_operator.telemetry import Endpoint
+from diloco_operator.telemetry.endpoint import Endpoint
 
 NAMESPACE = "default"
 UNITS = 16

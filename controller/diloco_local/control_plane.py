@@ -19,7 +19,7 @@ from diloco_operator.kube.client import Client, Obj
 from diloco_operator.operator import Operator
 from diloco_operator.reconcile import OperatorConfig
 from diloco_operator.report import Report
-from diloco_operator.telemetry import JobKey, SyncerWatcher
+from diloco_operator.telemetry.watcher import JobKey, SyncerWatcher
 from diloco_operator.timeouts import TelemetryTimeouts
 
 from diloco_local.addresses import Addresses, Network

@@ -30,7 +30,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
-from diloco_operator.telemetry import Endpoint
+from diloco_operator.telemetry.endpoint import Endpoint
 
 START = 0.5
 STOP = 0.5

@@ -14,7 +14,7 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.operator import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.telemetry import Telemetry
+from diloco_operator.telemetry.watcher import Telemetry
 
 
 async def an_api(now: Callable[[], float], *, seed: int = 3) -> MemoryApi:

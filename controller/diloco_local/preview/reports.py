@@ -10,7 +10,7 @@ from diloco import contract
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
-from diloco_operator.telemetry import Endpoint
+from diloco_operator.telemetry.endpoint import Endpoint
 
 type JobKey = tuple[str, str]
 """(namespace, name)."""

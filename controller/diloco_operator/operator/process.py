@@ -30,7 +30,7 @@ from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
 from diloco_operator.operator.run import Operator, RunConfig
 from diloco_operator.reconcile import OperatorConfig
-from diloco_operator.telemetry import SyncerWatcher
+from diloco_operator.telemetry.watcher import SyncerWatcher
 from diloco_operator.timeouts import REQUESTS, LeaseTimeouts, check_together
 
 log = logging.getLogger(__name__)

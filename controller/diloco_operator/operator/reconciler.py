@@ -48,7 +48,8 @@ from diloco_operator.plan import Create, IssueCertificates, Patch, Plan
 from diloco_operator.reconcile import Job, ObservedState, OperatorConfig, first_request, reconcile, reservations
 from diloco_operator.reconcile.children.volume import lacks_class, names_class
 from diloco_operator.reconcile.grantors.registry import holds, orphan_patches
-from diloco_operator.telemetry import Endpoint, Telemetry, most_units_of
+from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
+from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE
 
 if TYPE_CHECKING:

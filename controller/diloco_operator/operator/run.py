@@ -30,7 +30,7 @@ from diloco_operator.operator.malformed_object_events import MalformedObjectEven
 from diloco_operator.operator.other_pods import OtherPods
 from diloco_operator.operator.reconciler import Decide, Offload, Reconciler, ReconcileResult
 from diloco_operator.reconcile import OperatorConfig, reconcile
-from diloco_operator.telemetry import Telemetry
+from diloco_operator.telemetry.watcher import Telemetry
 from diloco_operator.timeouts import RECONCILE, WatchTimeouts
 
 if TYPE_CHECKING:  # `diloco up` has no metrics, and need not load the library

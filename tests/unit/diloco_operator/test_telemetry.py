@@ -29,16 +29,10 @@ from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.report import Entry, FaultKind, LocalStep, Merge, Report, UnitPhase
-from diloco_operator.telemetry import (
-    SMALL_REPORT,
-    Endpoint,
-    ReportReader,
-    SyncerWatcher,
-    UnreadableReport,
-    matters,
-    most_units_of,
-    report_of,
-)
+from diloco_operator.telemetry.endpoint import Endpoint, most_units_of
+from diloco_operator.telemetry.report_reader import SMALL_REPORT, ReportReader
+from diloco_operator.telemetry.watcher import SyncerWatcher, matters
+from diloco_operator.telemetry.wire_report import UnreadableReport, report_of
 from diloco_operator.timeouts import TelemetryTimeouts
 
 KEY = ("ns", "lm")

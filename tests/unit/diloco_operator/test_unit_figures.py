@@ -26,7 +26,7 @@ from diloco_operator.api.status import UnitState, UnitStatus
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS, UnitFigures
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units, write_unit
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
-from diloco_operator.telemetry import report_of
+from diloco_operator.telemetry.wire_report import report_of
 from pydantic.alias_generators import to_camel
 
 DOCS = (Path(__file__).parents[3] / "docs" / "api.md").read_text()

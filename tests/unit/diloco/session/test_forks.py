@@ -49,7 +49,7 @@ def test_a_process_that_is_forked_takes_sigterm_although_its_parent_held_it_back
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "modules", ["diloco.torch", "diloco.jax", "diloco.syncer.main", "diloco_operator.program.main, diloco_operator.telemetry"]
+    "modules", ["diloco.torch", "diloco.jax", "diloco.syncer.main", "diloco_operator.program.main, diloco_operator.telemetry.watcher"]
 )
 def test_grpc_does_nothing_at_forks_where_it_is_imported_with_us(modules: str) -> None:
     """What gRPC registers at forks it calls in C, where a test sees nothing of it. So this looks at when it reads its variable."""

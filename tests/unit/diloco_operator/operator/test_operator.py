@@ -31,7 +31,7 @@ from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
 from diloco_operator.reconcile import ObservedState
 from diloco_operator.report import Report, ReportFault
-from diloco_operator.telemetry import Endpoint
+from diloco_operator.telemetry.endpoint import Endpoint
 
 NS = "default"
 

@@ -1,0 +1,83 @@
+"""Where the syncer of a job listens, and a channel to it.
+
+See docs/decisions/0041-syncer-observation.md. See docs/decisions/0199-size-of-reports.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import grpc
+import grpc.aio
+from diloco.contract import SYNCER_PORT, operator_identity
+
+from diloco_operator.api.spec import MAX_LEARNERS, Spec
+from diloco_operator.certificates.authority import Authority, Leaf
+from diloco_operator.certificates.issuing import Issuer
+from diloco_operator.timeouts import TelemetryTimeouts
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a job's syncer listens, and what a connection to it needs."""
+
+    pod_uid: str
+    """Another syncer pod may get the same address."""
+    host: str
+    job_uid: str
+    host_name: str
+    """The name that the syncer's certificate must have, whatever its address is."""
+    authority: Authority
+    """It signs the operator's certificate."""
+    roots: str = ""
+    """Certificates of the authorities that may have signed the syncer's certificate, PEM; "": only `authority`."""
+    port: int = SYNCER_PORT
+    most_units: int = MAX_LEARNERS
+    """Units that a report of this job may have, see `most_units_of`."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes that a report of this job may have."""
+        return _BYTES_OF_JOB + self.most_units * _BYTES_OF_UNIT
+
+    @property
+    def address(self) -> str:
+        """`host:port` as gRPC wants it; an IPv6 address in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+_BYTES_OF_JOB = 256 << 10
+"""The most bytes of a report, for all that is not about one unit: most of it are the two loss histories."""
+_BYTES_OF_UNIT = 1 << 10
+"""The most bytes of a report, for each unit, on average: its figures, name, reasons for refusals and message. Chosen, not measured."""
+
+
+def most_units_of(spec: Spec | None) -> int:
+    """Return units that the job's syncer may report: as many as its pools can have, and not fewer than any job of one pool. A syncer
+    reports every unit that it has ever seen, so a job that was scaled down reports more units than its spec has now. Not more than a status
+    can list."""
+    if spec is None:
+        return MAX_LEARNERS
+    return min(max(sum(min(pool.learners.max, spec.learners.max) for pool in spec.pools), MAX_LEARNERS), 2 * MAX_LEARNERS)
+
+
+def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
+    """Return a separate channel to each syncer, with a new certificate. The operator has its own back-off for reconnects, and a proxy from
+    the environment must not be used."""
+    issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
+    pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
+    roots = (endpoint.roots or endpoint.authority.root.pem).encode()
+    return grpc.aio.secure_channel(
+        endpoint.address,
+        grpc.ssl_channel_credentials(roots, private_key=pem, certificate_chain=pem),
+        options=[
+            ("grpc.ssl_target_name_override", endpoint.host_name),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.use_local_subchannel_pool", 1),
+            ("grpc.max_receive_message_length", endpoint.most_bytes),
+            # What is not read waits at the syncer: without a probe of the bandwidth the window stays as it is.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", 256 << 10),
+        ],
+    )

@@ -1,0 +1,238 @@
+"""Reports from the jobs' syncers: one `Watch` stream for each job whose syncer runs.
+
+The operator says where each job's syncer is (`Telemetry.follow`), and is notified when a report contains something that it should handle.
+Nothing is decided here. Reconcile decides what a missing or an old report means.
+
+See docs/decisions/0041-syncer-observation.md. See docs/decisions/0199-size-of-reports.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import grpc
+import grpc.aio
+from diloco.protocol import diloco_pb2
+
+from diloco_operator.kube.fields import clip
+from diloco_operator.report import FaultKind, Report, ReportFault
+from diloco_operator.telemetry.endpoint import Endpoint, open_channel
+from diloco_operator.telemetry.report_reader import SMALL_REPORT, ReportReader
+from diloco_operator.telemetry.wire_report import UnreadableReport
+from diloco_operator.timeouts import TelemetryTimeouts
+
+log = logging.getLogger(__name__)
+
+type JobKey = tuple[str, str]
+"""(namespace, name)."""
+type ChannelFactory = Callable[[Endpoint, float], grpc.aio.Channel]
+"""Endpoint and the time (seconds since the epoch) to a channel."""
+
+
+class Telemetry(Protocol):
+    """The operator's source of reports."""
+
+    def on_change(self, notify: Callable[[JobKey], None]) -> None:
+        """Call `notify` with a job's key when its report changed."""
+        ...
+
+    def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
+        """Follow the job's syncer at `endpoint` from now on; None: it does not run. Idempotent: called at every reconcile."""
+        ...
+
+    def forget(self, key: JobKey) -> None:
+        """Forget a job that is gone."""
+        ...
+
+    def latest(self, key: JobKey) -> Report | None:
+        """Return the last report of the job's syncer, however old; None: none since this operator started."""
+        ...
+
+    def fault(self, key: JobKey) -> ReportFault | None:
+        """Return what is wrong with the reports of the job's syncer; None once it sends one that can be read."""
+        ...
+
+    async def close(self) -> None:
+        """End every stream."""
+        ...
+
+
+class SyncerWatcher:
+    """`Telemetry` over gRPC. Lives in one event loop; `now` is the operator's wall clock in seconds, `rng` draws jitter from [0, 1)."""
+
+    def __init__(
+        self,
+        *,
+        now: Callable[[], float],
+        rng: Callable[[], float],
+        timeouts: TelemetryTimeouts | None = None,
+        channel: ChannelFactory = open_channel,
+        on_report: Callable[[JobKey, Report], None] | None = None,
+    ) -> None:
+        """Prepare; `on_report` gets every report, with all entries; None: the syncers send none."""
+        self._now = now
+        self._rng = rng
+        self._timeouts = timeouts or TelemetryTimeouts()
+        self._channel = channel
+        self._on_report = on_report
+        self._notify: list[Callable[[JobKey], None]] = []
+        self._reader = ReportReader()
+        self._streams: dict[JobKey, _Stream] = {}
+        self._reports: dict[JobKey, Report] = {}
+        self._faults: dict[JobKey, ReportFault] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def on_change(self, notify: Callable[[JobKey], None]) -> None:
+        self._notify.append(notify)
+
+    def follow(self, key: JobKey, endpoint: Endpoint | None) -> None:
+        stream = self._streams.get(key)
+        if stream is not None and stream.endpoint == endpoint and stream.end is None:
+            return
+        loop = asyncio.get_running_loop()
+        if stream is None or endpoint is None or stream.endpoint.pod_uid != endpoint.pod_uid:
+            self._faults.pop(key, None)  # another syncer, or none
+        if endpoint is None:
+            if stream is not None and stream.end is None:  # its last words may be on their way: that there is a newer snapshot
+                stream.end = loop.call_later(self._timeouts.late_reports, self._end, key)
+            return
+        self._end(key)
+        task = loop.create_task(self._run(key, endpoint), name=f"syncer of {key[0]}/{key[1]}")
+        self._streams[key] = _Stream(endpoint, task)
+
+    def forget(self, key: JobKey) -> None:
+        self._end(key)
+        self._reports.pop(key, None)
+        self._faults.pop(key, None)
+
+    def fault(self, key: JobKey) -> ReportFault | None:
+        return self._faults.get(key)
+
+    def latest(self, key: JobKey) -> Report | None:
+        return self._reports.get(key)
+
+    async def close(self) -> None:
+        for key in list(self._streams):
+            self._end(key)
+        if self._ending:
+            await asyncio.wait(self._ending)
+        self._reader.close()
+
+    def _end(self, key: JobKey) -> None:
+        stream = self._streams.pop(key, None)
+        if stream is not None:
+            if stream.end is not None:
+                stream.end.cancel()
+            stream.task.cancel()
+            self._ending.add(stream.task)
+            stream.task.add_done_callback(self._ending.discard)
+
+    async def _run(self, key: JobKey, endpoint: Endpoint) -> None:
+        """Follow one syncer until cancelled, over any number of connections."""
+        failures, abuses, good = 0, 0, 0
+        while True:
+            fault: ReportFault | None = None
+            try:
+                async with self._channel(endpoint, self._now()) as channel:
+                    async for report in self._reports_of(channel, endpoint):
+                        failures, good = 0, good + 1
+                        if good >= _GOOD_REPORTS:
+                            abuses = 0
+                        self._take(key, report)
+                why = "the stream ended"
+            except TimeoutError:
+                why = f"no report for {self._timeouts.read:.0f} s"
+            except grpc.aio.AioRpcError as error:
+                why = f"{error.code().name}: {clip(error.details() or '')}"
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:  # gRPC itself refuses a message that is too large
+                    size = f"{endpoint.most_bytes >> 10} KiB, the most for {endpoint.most_units} units"
+                    fault = ReportFault(FaultKind.TOO_LARGE, f"a report of the syncer is larger than {size}")
+            except UnreadableReport as error:
+                why, fault = str(error), error.fault
+            except Exception as error:  # a defect that shows in one job: the stream must not end for good without a word
+                log.exception("the reports of %s/%s cannot be read: this is a defect, please report it", *key)
+                why = type(error).__name__
+            failures += 1
+            if fault is not None:
+                abuses, good = abuses + 1, 0
+                self._refuse(key, fault)
+                delay = self._timeouts.unreadable.delay(abuses, self._rng())
+            else:
+                delay = self._timeouts.backoff.delay(failures, self._rng())
+            # A starting syncer refuses connections for a while, so only repeated failures are worth a warning.
+            log.log(
+                logging.WARNING if failures == 5 else logging.DEBUG,
+                "the syncer of %s/%s at %s: %s; next attempt in %.1f s",
+                *key,
+                endpoint.address,
+                why,
+                delay,
+            )
+            await asyncio.sleep(delay)
+
+    async def _reports_of(self, channel: grpc.aio.Channel, endpoint: Endpoint) -> AsyncIterator[Report]:
+        request = diloco_pb2.WatchRequest(interval_seconds=self._timeouts.interval, entries=self._on_report is not None)
+        # Not by the generated stub: it decodes on the event loop.
+        call: Any = channel.unary_stream(_WATCH, request_serializer=diloco_pb2.WatchRequest.SerializeToString)(request)
+        loop = asyncio.get_running_loop()
+        while True:
+            async with asyncio.timeout(self._timeouts.read):
+                raw = await call.read()
+            if not isinstance(raw, bytes):  # the end of the stream
+                return
+            # What is not read stays with the syncer: the stream's flow control stops it.
+            next_at = loop.time() + (self._timeouts.spacing if len(raw) <= SMALL_REPORT else self._timeouts.large_spacing)
+            report = await self._reader.read(raw, endpoint.most_units, self._now(), endpoint.pod_uid)
+            del raw
+            yield report
+            await asyncio.sleep(next_at - loop.time())
+
+    def _take(self, key: JobKey, report: Report) -> None:
+        if self._on_report is not None:
+            self._on_report(key, report)
+        before = self._reports.get(key)
+        self._reports[key] = replace(report, entries=())
+        stream = self._streams[key]
+        urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
+        urgent = self._faults.pop(key, None) is not None or urgent
+        loop_now = asyncio.get_running_loop().time()
+        if urgent or stream.end is not None or loop_now - stream.notified >= self._timeouts.notify_interval:
+            self._tell(key)
+
+    def _refuse(self, key: JobKey, fault: ReportFault) -> None:
+        if self._faults.get(key) != fault:
+            self._faults[key] = fault
+            self._tell(key)
+
+    def _tell(self, key: JobKey) -> None:
+        self._streams[key].notified = asyncio.get_running_loop().time()
+        for notify in self._notify:
+            notify(key)
+
+
+_WATCH = f"/{diloco_pb2.DESCRIPTOR.services_by_name['Syncer'].full_name}/Watch"
+_GOOD_REPORTS = 10
+"""After so many reports in a row that can be read, an unreadable one counts as the first again."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    endpoint: Endpoint
+    task: asyncio.Task[None]
+    end: asyncio.TimerHandle | None = None
+    """Ends it soon: its syncer does not run any more."""
+    notified: float = float("-inf")
+    """When the operator was last notified, on the event loop's clock."""
+
+
+def matters(report: Report) -> object:
+    """Return the part of a report that reconcile must see at once. The rest is progress, which can wait a moment."""
+    units = tuple(
+        (u.unit, u.attempt, u.phase, tuple(sorted(u.refused.items())), u.message, u.pause, u.holds_parameters)
+        for u in report.units.values()
+    )
+    return units, report.ending, report.seeded, report.done, report.draining, report.snapshot_error, report.message
