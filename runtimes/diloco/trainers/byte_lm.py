@@ -1,10 +1,10 @@
-"""The byte-level language model that both frameworks' reference trainers train: its shape, first values and schedule, in numpy.
+"""The byte-level language model that both frameworks' reference trainers train: its shape and first values, in numpy.
 
 A decoder-only transformer with pre-normalisation, learned positions and gated feed-forward blocks (SiLU), without biases except in the
 layer norms. `parameter_shapes` is its canonical layout; weight matrices lie as [in, out], so that y = x @ w. Both frameworks start
 from `initial_parameters`, so equal seeds give equal models in both.
 
-See docs/decisions/0166-progress-pauses-and-ends.md. See docs/decisions/0265-small-parts-that-stay.md.
+See docs/decisions/0265-small-parts-that-stay.md.
 """
 
 from __future__ import annotations
@@ -15,16 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.schedules import Decay, Schedule
-
 VOCABULARY = 256
 """Every byte is a token."""
 NORM_EPSILON = 1e-5
 EMBEDDINGS = ("embedding", "position")
 """Canonical tensors that the merge treats as embeddings; a head of its own is an output matrix and none of them."""
-ADAM_BETAS = (0.9, 0.95)
-ADAM_EPSILON = 1e-8
-CLIP_NORM = 1.0
 
 
 @dataclass(frozen=True)
@@ -49,29 +44,6 @@ class ModelConfig:
     def hidden(self) -> int:
         """Width of the gated feed-forward block: 8/3 of the model's, as three matrices then cost what two of 4x would, in whole eights."""
         return 8 * math.ceil(self.width / 3)
-
-
-@dataclass(frozen=True)
-class InnerConfig:
-    """The inner optimizer, AdamW, and its learning-rate schedule."""
-
-    learning_rate: float = 4e-3
-    warmup: int = 40
-    """Local steps over which the rate rises from 0."""
-    final_share: float = 0.1
-    """The rate at the end of training, as a share of the highest."""
-    decay: Decay = "cosine"
-    """How the rate falls, see `diloco.schedules`."""
-    weight_decay: float = 0.1
-    """On matrices, not on embeddings and norms (`is_decayed`)."""
-
-    def rate(self, local_step: int, progress: float) -> float:
-        """Return learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
-
-        The warm-up counts the process's own steps; the decay follows the job's clock, so that units of any speed and age anneal
-        together. No adoption of a fragment resets either.
-        """
-        return self.learning_rate * Schedule(self.decay, self.warmup, self.final_share).share(local_step, progress)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

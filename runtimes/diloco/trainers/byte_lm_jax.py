@@ -21,7 +21,8 @@ import diloco.jax
 from diloco.jax import Canonical, TreeStore
 from diloco.trainers import byte_lm, options, steps_jax
 from diloco.trainers.alone import AloneSession
-from diloco.trainers.byte_lm import InnerConfig, ModelConfig
+from diloco.trainers.byte_lm import ModelConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.text import ByteCorpus
 
 type Params = dict[str, Any]

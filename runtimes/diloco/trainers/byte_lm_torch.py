@@ -18,7 +18,8 @@ import diloco.torch
 from diloco.torch import Canonical, ModuleStore
 from diloco.trainers import byte_lm, options
 from diloco.trainers.alone import AloneSession
-from diloco.trainers.byte_lm import InnerConfig, ModelConfig
+from diloco.trainers.byte_lm import ModelConfig
+from diloco.trainers.inner_optimizer import ADAM_BETAS, ADAM_EPSILON, CLIP_NORM, InnerConfig
 from diloco.trainers.ranks_torch import Ranks, joined_ranks
 from diloco.trainers.text import ByteCorpus, Windows
 
@@ -104,7 +105,7 @@ def make_optimizer(model: ByteLM, config: ModelConfig, inner: InnerConfig) -> to
         {"params": [value for name, value in named.items() if name in decayed], "weight_decay": inner.weight_decay},
         {"params": [value for name, value in named.items() if name not in decayed], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=byte_lm.ADAM_BETAS, eps=byte_lm.ADAM_EPSILON, fused=True)
+    return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=True)
 
 
 def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
@@ -119,7 +120,7 @@ def train_step(model: nn.Module, optimizer: torch.optim.AdamW, windows: torch.Te
         group["lr"] = rate
     loss = mean_loss(model, windows)
     loss.backward()  # type: ignore[no-untyped-call]
-    nn.utils.clip_grad_norm_(model.parameters(), byte_lm.CLIP_NORM)
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
     optimizer.step()
     optimizer.zero_grad()
     return loss.detach()

@@ -22,7 +22,7 @@ import diloco.jax
 from diloco.jax import Canonical, TreeStore
 from diloco.trainers import llama, llama_options, options, steps_jax
 from diloco.trainers.alone import AloneSession
-from diloco.trainers.byte_lm import InnerConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import LlamaConfig
 from diloco.trainers.llama_options import AnyWindows
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.trainers import llama, options
-from diloco.trainers.byte_lm import InnerConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import LlamaConfig
 from diloco.trainers.text import ByteCorpus
 from diloco.trainers.tokens import TOKEN_TYPES, TokenSource, check_vocabulary

@@ -16,9 +16,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import diloco.torch
-from diloco.trainers import byte_lm, llama, llama_options, options
+from diloco.trainers import llama, llama_options, options
 from diloco.trainers.alone import AloneSession
-from diloco.trainers.byte_lm import InnerConfig
+from diloco.trainers.inner_optimizer import ADAM_BETAS, ADAM_EPSILON, CLIP_NORM, InnerConfig
 from diloco.trainers.llama import LlamaConfig
 from diloco.trainers.llama_options import AnyWindows, LlamaOptions
 from diloco.trainers.ranks_torch import Ranks, joined_ranks
@@ -155,7 +155,7 @@ def make_optimizer(model: nn.Module, inner: InnerConfig) -> torch.optim.AdamW:
         {"params": [value for name, value in named.items() if llama.is_decayed(name)], "weight_decay": inner.weight_decay},
         {"params": [value for name, value in named.items() if not llama.is_decayed(name)], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=byte_lm.ADAM_BETAS, eps=byte_lm.ADAM_EPSILON, fused=True)
+    return torch.optim.AdamW(groups, lr=inner.learning_rate, betas=ADAM_BETAS, eps=ADAM_EPSILON, fused=True)
 
 
 def mean_loss(model: nn.Module, windows: torch.Tensor) -> torch.Tensor:
@@ -179,7 +179,7 @@ def train_step(
             loss = mean_loss(model, part) * (len(part) / len(windows))
         loss.backward()  # type: ignore[no-untyped-call]
         total += loss.detach()
-    nn.utils.clip_grad_norm_(model.parameters(), byte_lm.CLIP_NORM)
+    nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
     optimizer.step()
     optimizer.zero_grad()
     return total

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from diloco import contract
 from diloco.schedules import Decay
-from diloco.trainers.byte_lm import InnerConfig, ModelConfig
+from diloco.trainers.byte_lm import ModelConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.text import ByteCorpus
 from diloco.wording import plural
 

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from diloco.canonical import Canonical
-from diloco.trainers import byte_lm
-from diloco.trainers.byte_lm import InnerConfig
+from diloco.trainers.inner_optimizer import ADAM_BETAS, ADAM_EPSILON, CLIP_NORM, InnerConfig
 
 type Params = dict[str, Any]
 type Loss = Callable[[Params, Any], jax.Array]
@@ -33,10 +32,10 @@ def make_optimizer(
         mask: Params = jax.tree_util.tree_map_with_path(one, params)
         return mask
 
-    first, second = byte_lm.ADAM_BETAS
+    first, second = ADAM_BETAS
     return optax.chain(
-        optax.clip_by_global_norm(byte_lm.CLIP_NORM),
-        optax.scale_by_adam(b1=first, b2=second, eps=byte_lm.ADAM_EPSILON),
+        optax.clip_by_global_norm(CLIP_NORM),
+        optax.scale_by_adam(b1=first, b2=second, eps=ADAM_EPSILON),
         optax.add_decayed_weights(inner.weight_decay, mask=decayed),
     )
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.trainers.byte_lm import EMBEDDINGS, InnerConfig, ModelConfig, initial_parameters, is_decayed, parameter_shapes
+from diloco.trainers.byte_lm import EMBEDDINGS, ModelConfig, initial_parameters, is_decayed, parameter_shapes
+from diloco.trainers.inner_optimizer import InnerConfig
 
 
 def test_the_default_model_has_a_tensor_for_each_of_24_fragments() -> None:

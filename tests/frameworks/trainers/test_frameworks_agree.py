@@ -8,7 +8,8 @@ import torch
 from diloco.jax import TreeStore
 from diloco.torch import ModuleStore
 from diloco.trainers import byte_lm, byte_lm_jax, byte_lm_torch
-from diloco.trainers.byte_lm import InnerConfig, ModelConfig
+from diloco.trainers.byte_lm import ModelConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 
 pytestmark = pytest.mark.slow
 

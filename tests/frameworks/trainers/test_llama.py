@@ -15,7 +15,7 @@ import torch
 from diloco.jax import TreeStore
 from diloco.torch import ModuleStore
 from diloco.trainers import llama, llama_jax, llama_torch, steps_jax
-from diloco.trainers.byte_lm import InnerConfig
+from diloco.trainers.inner_optimizer import InnerConfig
 from diloco.trainers.llama import SIZES, LlamaConfig
 
 pytestmark = pytest.mark.slow

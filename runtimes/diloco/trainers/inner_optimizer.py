@@ -1,0 +1,38 @@
+"""The inner optimizer of all reference trainers, in both frameworks: AdamW, its constants and its learning rate.
+
+See docs/decisions/0166-progress-pauses-and-ends.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diloco.schedules import Decay, Schedule
+
+ADAM_BETAS = (0.9, 0.95)
+ADAM_EPSILON = 1e-8
+CLIP_NORM = 1.0
+"""The largest norm of a gradient; a larger one is scaled down."""
+
+
+@dataclass(frozen=True)
+class InnerConfig:
+    """The inner optimizer, AdamW, and its learning-rate schedule."""
+
+    learning_rate: float = 4e-3
+    warmup: int = 40
+    """Local steps over which the rate rises from 0."""
+    final_share: float = 0.1
+    """The rate at the end of training, as a share of the highest."""
+    decay: Decay = "cosine"
+    """How the rate falls, see `diloco.schedules`."""
+    weight_decay: float = 0.1
+    """On matrices, not on embeddings and norms (`is_decayed`)."""
+
+    def rate(self, local_step: int, progress: float) -> float:
+        """Return learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
+
+        The warm-up counts the process's own steps; the decay follows the job's clock, so that units of any speed and age anneal
+        together. No adoption of a fragment resets either.
+        """
+        return self.learning_rate * Schedule(self.decay, self.warmup, self.final_share).share(local_step, progress)
