@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from builders.frameworks.adapter import Clock
 from diloco.schedules import Schedule
 from diloco.trainers.alone import AloneSession
-
-
-@dataclass
-class Clock:
-    progress: float = 0.0
-    step_count: int = 0
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+from builders.scripted_connection import ScriptedSession
 from diloco.canonical import Canonical
 from diloco.learner.store import Float32Array, ParameterStore
 
@@ -62,6 +64,51 @@ class Program(ABC):
         """Adopt what a step came from, as a unit that is alone in its job does, and take that step again."""
 
 
+class Joined(ABC):
+    """A program of two parameters, `a` and `b`, two fragments, that has joined a job: 5 everywhere, 100 samples leased."""
+
+    job: ScriptedSession
+    session: Any
+    """What the framework gives to a program."""
+
+    def step(self) -> None:
+        """Take a batch, add 1 to all parameters, and tell the session."""
+        self.job.batch()
+        self.step_without_a_batch()
+
+    @abstractmethod
+    def step_without_a_batch(self) -> None:
+        """Add 1 to all parameters, and tell the session."""
+
+    @abstractmethod
+    def values(self) -> tuple[set[float], set[float]]:
+        """Return the different values of `a` and of `b` that the program goes on from."""
+
+
+@dataclass
+class Clock:
+    """Where a process and its job are."""
+
+    progress: float = 0.0
+    step_count: int = 0
+
+
+type Rate = Callable[[], float]
+"""The learning rate of the next update, for where the clock is."""
+
+
+class MakeRate(Protocol):
+    """The schedule of an adapter, in a program."""
+
+    def __call__(self, clock: Clock, peak: float, decay: Any, *, warmup: int = 0, final: float = 0.0, tail: float = 0.2) -> Rate: ...
+
+
+class MakeBase(Protocol):
+    """A store with frozen tensors of these values, by the name that the program has for them, and `trained`, which is trained."""
+
+    def __call__(self, values: Mapping[str, np.ndarray], canonical: Mapping[str, Canonical | str], dtypes: Mapping[str, str]) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Framework:
     """One adapter."""
@@ -73,3 +120,9 @@ class Framework:
     """Its store is a `NamedStore`."""
     program: Callable[[str], Program] | None = None
     """Makes a program of a type. None: a step is the adapter's own, and undoes nothing."""
+    joined: Callable[[], Joined] | None = None
+    """None: it has no session."""
+    rate: MakeRate | None = None
+    """None: it has no schedule."""
+    base: MakeBase | None = None
+    """`dtypes`: of tensors that are kept in another type than their values have. None: it freezes nothing."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from builders.frameworks.adapter import TURNED_AND_STACKED, Framework, Model, Program
+from builders.frameworks.adapter import TURNED_AND_STACKED, Clock, Framework, Joined, Model, Program, Rate
+from builders.scripted_connection import ScriptedSession
+from builders.training_loop import TOKENS
 from diloco.canonical import Canonical
-from diloco.jax import TreeStore
+from diloco.jax import Session, TreeStore, schedule
 
 type Params = dict[str, jax.Array]
 
@@ -72,4 +75,32 @@ class JaxProgram(Program):
         return params
 
 
-JAX = Framework((("float32", "float32"), ("bfloat16", "float32")), model, program=JaxProgram)
+class JaxJoined(Joined):
+    """A tree of two leaves, and a step that adds 1."""
+
+    session: Session[Params, int]
+
+    def __init__(self) -> None:
+        store = TreeStore({"a": jnp.zeros(3), "b": jnp.zeros(2)})
+        self.job = ScriptedSession(store=store, updates=lambda: (store.updates,)).join(5.0)
+        self.session = Session(self.job.session, store, 0)
+        self.params = self.session.params
+
+    def step_without_a_batch(self) -> None:
+        grown = {name: leaf + 1 for name, leaf in self.params.items()}
+        self.params, _ = self.session.step(grown, 0, tokens=TOKENS)
+
+    def values(self) -> tuple[set[float], set[float]]:
+        return set(self.params["a"].tolist()), set(self.params["b"].tolist())
+
+
+def rate(clock: Clock, peak: float, decay: Any, *, warmup: int = 0, final: float = 0.0, tail: float = 0.2) -> Rate:
+    return schedule(clock, peak, decay, warmup=warmup, final=final, tail=tail)
+
+
+def base(values: Mapping[str, np.ndarray], canonical: Mapping[str, Canonical | str], dtypes: Mapping[str, str]) -> TreeStore[Any]:
+    of = {name: jnp.asarray(value, dtypes.get(name, value.dtype)) for name, value in values.items()}
+    return TreeStore({**of, "trained": jnp.zeros(2)}, canonical=canonical, trained=lambda path: path == "trained")
+
+
+JAX = Framework((("float32", "float32"), ("bfloat16", "float32")), model, program=JaxProgram, joined=JaxJoined, rate=rate, base=base)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
-from builders.frameworks.adapter import TURNED_AND_STACKED, Framework, Model, Program
-from diloco.torch import ModuleStore
+from builders.frameworks.adapter import TURNED_AND_STACKED, Clock, Framework, Joined, Model, Program, Rate
+from builders.scripted_connection import ScriptedSession
+from builders.training_loop import TOKENS
+from diloco.canonical import Canonical
+from diloco.torch import ModuleStore, schedule
 from diloco.torch.adoptions import Adoptions
+from diloco.torch.optimizers import UpdateCounts
 from torch import nn
 
 RATE, GRADIENT = 0.01, 0.125
@@ -69,4 +76,49 @@ class TorchProgram(Program):
         self.adoptions.stepped()
 
 
-TORCH = Framework((("float32", "float32"), ("bfloat16", "float32"), ("float16", "float64")), model, program=TorchProgram)
+class TorchJoined(Joined):
+    """A module and an optimizer that adds 1."""
+
+    def __init__(self) -> None:
+        self.module = nn.ParameterDict({"a": nn.Parameter(torch.zeros(3)), "b": nn.Parameter(torch.zeros(2))})
+        self.optimizer = torch.optim.SGD(self.module.parameters(), lr=1.0)
+        self.job = ScriptedSession(store=ModuleStore(self.module), updates=UpdateCounts([self.optimizer])).join(5.0)
+        self.session = self.job.session
+
+    def step_without_a_batch(self) -> None:
+        for parameter in self.module.values():
+            parameter.grad = torch.full_like(parameter, -1.0)
+        self.optimizer.step()
+        self.session.step(tokens=TOKENS)
+
+    def values(self) -> tuple[set[float], set[float]]:
+        return set(self.module["a"].tolist()), set(self.module["b"].tolist())
+
+
+def rate(clock: Clock, peak: float, decay: Any, *, warmup: int = 0, final: float = 0.0, tail: float = 0.2) -> Rate:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=peak)
+    scheduler = schedule(optimizer, clock, decay, warmup=warmup, final=final, tail=tail)
+
+    def now() -> float:
+        optimizer.step()
+        scheduler.step()
+        return float(optimizer.param_groups[0]["lr"])
+
+    return now
+
+
+def base(values: Mapping[str, np.ndarray], canonical: Mapping[str, Canonical | str], dtypes: Mapping[str, str]) -> ModuleStore:
+    of = {name: torch.tensor(value).to(getattr(torch, dtypes.get(name, str(value.dtype)))) for name, value in values.items()}
+    module = nn.ParameterDict({name: nn.Parameter(value, requires_grad=False) for name, value in of.items()})
+    module["trained"] = nn.Parameter(torch.zeros(2))
+    return ModuleStore(module, canonical=canonical)
+
+
+TORCH = Framework(
+    (("float32", "float32"), ("bfloat16", "float32"), ("float16", "float64")),
+    model,
+    program=TorchProgram,
+    joined=TorchJoined,
+    rate=rate,
+    base=base,
+)

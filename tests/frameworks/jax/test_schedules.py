@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from builders.frameworks.adapter import Clock
 from diloco.jax import schedule
-
-
-@dataclass
-class Clock:
-    progress: float = 0.0
-    step_count: int = 0
 
 
 def test_the_rate_of_the_job_reaches_the_update_without_compiling_again() -> None:
@@ -41,11 +34,6 @@ def test_the_rate_of_the_job_reaches_the_update_without_compiling_again() -> Non
         before = float(params[0])
     assert moved == pytest.approx([0.5, 0.25, 0.05], abs=1e-6)
     assert compiled == 1
-
-
-def test_the_rate_alone_is_for_programs_with_a_step_of_their_own() -> None:
-    clock = Clock(progress=0.5, step_count=0)
-    assert schedule(clock, 0.5, "cosine", warmup=2)() == pytest.approx(0.125)
 
 
 def test_a_state_without_a_rate_is_refused_with_what_to_do() -> None:

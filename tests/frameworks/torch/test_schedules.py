@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from builders.frameworks.adapter import Clock
 from diloco.torch import schedule
 from diloco.torch.trainer_schedule import TrainerShape
 from transformers import TrainingArguments, get_scheduler
-
-
-@dataclass
-class Clock:
-    progress: float = 0.0
-    step_count: int = 0
 
 
 def optimizer() -> torch.optim.Optimizer:
