@@ -26,7 +26,7 @@ class ExchangedModel:
         self.store = store
         self.portions = portions
         self.names = [[tensor.name for tensor in portion.fragment.tensors] for portion in portions]
-        """Of each fragment's tensors."""
+        """The names of the tensors of each fragment."""
         self._received = received
         self._on_adopt = on_adopt
 
