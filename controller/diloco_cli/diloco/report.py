@@ -12,9 +12,9 @@ from diloco_local.record.file import NoRecord, RecordReader
 from diloco_local.record.history import History, JobHistory
 from diloco_local.record.reading import history_of
 
-from diloco_cli.diloco.report_charts import picture
 from diloco_cli.diloco.report_page import page
 from diloco_cli.diloco.run_report import REPORT_NAME, NotWritten, claims, write_text
+from diloco_cli.history_charts import picture
 from diloco_cli.svg import as_file
 
 

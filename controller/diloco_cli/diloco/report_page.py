@@ -17,7 +17,7 @@ from diloco_local.record.effects import effects_of, tokens_sentence
 from diloco_local.record.history import History, JobHistory, UnitHistory
 from diloco_operator.api.phases import Phase
 
-from diloco_cli.diloco.report_charts import MOST_ROWS, Chart, Draw, chart_svg, contributions, loss, steps, traffic, units, units_height
+from diloco_cli.history_charts import MOST_ROWS, Chart, Draw, chart_svg, contributions, loss, steps, traffic, units, units_height
 from diloco_cli.svg import element
 from diloco_cli.view_text import count, duration
 

@@ -23,12 +23,12 @@ from diloco_operator.reconcile import OperatorConfig
 
 from diloco_cli.checks.nodes import inventory_of
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.kubectl.explanation import Explanation, PoolFacts, explanation
+from diloco_cli.explanation import Explanation, PoolFacts, explanation
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.kubectl.jobs import find_job
-from diloco_cli.kubectl.waiting_line import Place, places
 from diloco_cli.listing import list_all
 from diloco_cli.view_model import JobView
+from diloco_cli.waiting_line import Place, places
 
 _MOST_EVENTS = 2000
 """Events that are read of one job; the API server keeps them for an hour."""

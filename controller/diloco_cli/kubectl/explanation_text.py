@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from diloco_operator.kube.timestamps import format_timestamp
 
-from diloco_cli.kubectl.dominant import Cause
-from diloco_cli.kubectl.explanation import Explanation, PoolExplained, UnitsExplained
+from diloco_cli.dominant import Cause
+from diloco_cli.explanation import Explanation, PoolExplained, UnitsExplained
 from diloco_cli.runbook import url_of
 from diloco_cli.view_text import duration, ordinal
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders.cluster_scenes import NOW, conditions, unit
 from builders.jobs import Obj, a_manifest
-from diloco_cli.kubectl.dominant import Cause, Dominant, Upcoming, dominant, upcoming
+from diloco_cli.dominant import Cause, Dominant, Upcoming, dominant, upcoming
 from diloco_cli.view_model import JobView
 
 IN_42_SECONDS = "2026-11-20T21:01:42Z"

@@ -10,8 +10,8 @@ from builders.cluster_scenes import NOW, SINCE, begin, conditions, on_a_cluster,
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_tpu_node, a_tpu_slice
+from diloco_cli.explanation import Explanation
 from diloco_cli.kubectl.explain import explained
-from diloco_cli.kubectl.explanation import Explanation
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.runbook import url_of
 from diloco_operator.api.names import ANNOTATION_SAID, DILOCO_JOBS, EVENTS, LABEL_UNIT, NODES, PRIORITY_CLASSES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
-from diloco_cli.kubectl.waiting_line import Place, places
+from diloco_cli.waiting_line import Place, places
 
 CLASSES = [
     {"metadata": {"name": "production"}, "value": 2000},

@@ -16,10 +16,10 @@ from diloco_operator.api.status import PoolStatus, UnitState, UnitStatus
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
 
-from diloco_cli.kubectl.dominant import Dominant, Upcoming, dominant, upcoming
-from diloco_cli.kubectl.waiting_line import Place
+from diloco_cli.dominant import Dominant, Upcoming, dominant, upcoming
 from diloco_cli.status_text import headline
 from diloco_cli.view_model import JobView
+from diloco_cli.waiting_line import Place
 
 _NAMED = 3
 """Units that a sentence names one by one."""
