@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -248,18 +248,32 @@ def _last_failures(units: Iterable[UnitStatus], events: Iterable[Obj]) -> dict[s
     of which the record has no words."""
     found = {unit.name: failure for unit in units if (failure := _recorded(unit)) is not None}
     names = {unit.name for unit in units}
+    for told, name, end in _ends(events):
+        at, known = end.at, found.get(name)
+        if name not in names or at is None or (known is not None and known.at is not None and at < int(known.at)):
+            continue  # Events have whole seconds
+        if known is None or not known.reason or told is Told.OTHER_END:
+            failed = known.attempt if known is not None and told is Told.FAILURE else 0
+            found[name] = Failure(at, end.reason, end.message, failed)
+    return found
+
+
+def _ends(events: Iterable[Obj]) -> Iterator[tuple[Told, str, Failure]]:
+    """Yield what Events tell of the end of an attempt, with the unit's name."""
     for event in events:
         reason, marks = str(event.get("reason") or ""), event["metadata"].get("annotations") or {}
         name, message, told = marks.get(LABEL_UNIT), marks.get(ANNOTATION_SAID), told_by(reason)
-        if told is Told.NO_END or name not in names or not message:
-            continue
-        at, known = _moment(event), found.get(name)
-        if at is None or (known is not None and known.at is not None and at < int(known.at)):  # Events have whole seconds
-            continue
-        if known is None or not known.reason or told is Told.OTHER_END:
-            failed = known.attempt if known is not None and told is Told.FAILURE else 0
-            found[name] = Failure(at, reason, message, failed)
-    return found
+        if told is not Told.NO_END and name and message:
+            yield told, str(name), Failure(_moment(event), reason, str(message), 0)
+
+
+def ends(units: Iterable[UnitStatus], events: Iterable[Obj]) -> list[tuple[str, Failure]]:
+    """Return how attempts ended, each with the unit's name, the newest first: what Events tell, and what is on the record of units of which
+    no Event is left."""
+    found = [(name, end) for _, name, end in _ends(events)]
+    told = {name for name, _ in found}
+    found += [(unit.name, known) for unit in units if unit.name not in told and (known := _recorded(unit)) is not None]
+    return sorted(found, key=lambda each: (-(each[1].at or 0.0), each[0]))
 
 
 def _recorded(unit: UnitStatus) -> Failure | None:

@@ -89,11 +89,11 @@ class Chart:
 
 
 def chart_svg(charts: Sequence[tuple[Chart, Draw]], label: str) -> Element:
-    """Return one SVG with charts below each other. `label`: what it shows, for those who do not see it."""
+    """Return one SVG with charts below each other, for a page that has the style of charts. `label`: what it shows, for those who do not
+    see it."""
     height = max(chart.bottom for chart, _ in charts) + 30
     svg = element(
         "svg",
-        element("style", STYLE),
         element("rect", x=0, y=0, width=WIDTH, height=height, class_="paper"),
         xmlns="http://www.w3.org/2000/svg",
         viewBox=f"0 0 {WIDTH} {height:.0f}",
@@ -247,4 +247,22 @@ def picture(job: JobHistory) -> Element:
     first = Chart(job, "Training loss", 170)
     second = Chart(job, "Units", units_height(job), top=first.full_height, names_faults=False)
     kills = ", ".join(f"{fault.unit} gets SIG{fault.signal} at {clock_text(fault.at)}" for fault in job.faults)
-    return chart_svg([(first, loss), (second, units)], f"Loss and units of {job.title} over time{'; ' + kills if kills else ''}")
+    svg = chart_svg([(first, loss), (second, units)], f"Loss and units of {job.title} over time{'; ' + kills if kills else ''}")
+    svg.insert(0, element("style", STYLE))
+    return svg
+
+
+def history_charts(job: JobHistory) -> Iterator[Element]:
+    """Yield the charts of a page about the job: those of which there is something on record."""
+    charts: list[tuple[str, float, Draw, bool]] = [
+        ("Training loss", 190, loss, bool(job.merges)),
+        ("Units", units_height(job), units, True),
+        ("Units in each merge", 110, contributions, bool(job.merges)),
+        ("Longest step", 130, steps, any(unit.gaps for unit in job.units.values())),
+        ("Exchanged", 110, traffic, bool(job.traffic)),
+    ]
+    for title, height, draw, known in charts:
+        if known:
+            yield chart_svg([(Chart(job, title, height, names_faults=draw is loss), draw)], f"{title} of {job.title} over time")
+        if draw is units and len(job.units) > MOST_ROWS:
+            yield element("p", f"{len(job.units) - MOST_ROWS} units more have no row above.", class_="soft")

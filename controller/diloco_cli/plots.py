@@ -175,7 +175,15 @@ class Plot:
 
 
 def picture(*plots: Plot) -> Element:
-    """One SVG with the plots side by side, and one legend above them: series with the same name are drawn alike."""
+    """Return the drawing of the plots with its style, as a file needs it."""
+    svg = drawing(*plots)
+    svg.insert(0, element("style", STYLE))
+    return svg
+
+
+def drawing(*plots: Plot, height: float = _HEIGHT) -> Element:
+    """Return one SVG with the plots side by side, for a page that has the style of charts, and one legend above them: series with the same
+    name are drawn alike."""
     named: dict[str, Series] = {}
     for plot in plots:
         for series in plot.series:
@@ -185,12 +193,11 @@ def picture(*plots: Plot) -> Element:
     top = 46.0 + _LEGEND_ROW * len(rows)
     svg = element(
         "svg",
-        element("style", STYLE),
-        element("rect", x=0, y=0, width=_WIDTH, height=_HEIGHT, class_="paper"),
+        element("rect", x=0, y=0, width=_WIDTH, height=height, class_="paper"),
         xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_WIDTH:.0f} {_HEIGHT:.0f}",
+        viewBox=f"0 0 {_WIDTH:.0f} {height:.0f}",
         width=f"{_WIDTH:.0f}",
-        height=f"{_HEIGHT:.0f}",
+        height=f"{height:.0f}",
         role="img",
         class_="chart",
         aria_label="; ".join(plot.title for plot in plots),
@@ -199,7 +206,7 @@ def picture(*plots: Plot) -> Element:
         svg.extend(_legend(row, 46.0 + _LEGEND_ROW * number))
     each = _WIDTH / len(plots)
     for number, plot in enumerate(plots):
-        area = Area(each * number + _LEFT, each * (number + 1) - _RIGHT, top, _HEIGHT - _BOTTOM)
+        area = Area(each * number + _LEFT, each * (number + 1) - _RIGHT, top, height - _BOTTOM)
         svg.append(element("text", plot.title, x=each * number + 14, y=24, class_="title"))
         svg.extend(_axes(plot, area))
         x, y = plot.x.scale(area.left, area.right), plot.y.scale(area.bottom, area.top)

@@ -8,12 +8,12 @@ from typing import Any
 from diloco.wording import loss_text, plural
 from diloco_operator.api.spec import Retain
 from diloco_operator.api.state import JobState
-from diloco_operator.api.status import Condition, HostStatus, ModelStatus, PoolStatus, UnitStatus
-from diloco_operator.reconcile.status.remedies import with_remedies
+from diloco_operator.api.status import ModelStatus, UnitStatus
 
 from diloco_cli.curve import Paper, curve_lines
+from diloco_cli.job_tables import NOTHING, Since, Table, Until, Value, conditions_table, hosts_table, pools_table, units_table
 from diloco_cli.view_model import JobView, result, seconds_left
-from diloco_cli.view_text import count, duration, figure_cells, figure_headings, goodput_text, shortly
+from diloco_cli.view_text import count, duration, goodput_text, shortly
 
 _GAP = "   "
 _NOT_SEEN = (
@@ -43,17 +43,12 @@ def status_text(view: JobView, now: float, paper: Paper | None = None) -> str:
     lines += [f"  {text}" for text in _figures(view, now)]
     curve = curve_lines(status.progress, paper.narrower(2)) if paper is not None else []
     lines += ["", *(f"  {line}" for line in curve)] if curve else []
-    lines += ["", *table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), (_condition(each, now) for each in status.conditions))]
+    lines += ["", *lines_of(conditions_table(status.conditions), now)]
     lines += ["", *(units_lines(status.units, now) if status.units else ["no units yet"])]
-    lines += ["", *table(("POOL", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), map(_pool, status.pools))]
+    lines += ["", *lines_of(pools_table(status.pools), now)]
     if status.hosts:
-        lines += ["", *table(("HOST", "FAILURES", "LAST", "AVOIDED FOR", "LAST FAILURE"), (_host(host, now) for host in status.hosts))]
+        lines += ["", *lines_of(hosts_table(status.hosts), now)]
     return "\n".join(lines)
-
-
-def _placed(pool: PoolStatus) -> str:
-    """Return its units with hardware, and the slices that are kept beside them."""
-    return f"{pool.placed} + {plural(pool.spares, 'spare')}" if pool.spares else str(pool.placed)
 
 
 def headline(view: JobView) -> str:
@@ -103,42 +98,24 @@ def _snapshot(model: ModelStatus) -> str:
     return f"newest snapshot: outer step {model.step}, in claim {model.claim}{path} ({model.format}){copy}; the claim is {fate}"
 
 
-def _condition(condition: Condition, now: float) -> tuple[str, ...]:
-    since = duration(max(0.0, now - condition.last_transition_time))
-    return condition.type, condition.status.value, condition.reason, since, condition.message
-
-
 def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) -> list[str]:
     """Return a table; `wide` adds totals of each unit."""
-    more = (*figure_headings(wide=True), "RECOVERED IN") if wide else ()
-    header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", *figure_headings(), *more, "WHY")
-    return table(header, (_unit(unit, now, wide=wide) for unit in units))
+    return lines_of(units_table(units, wide=wide), now)
 
 
-def _unit(unit: UnitStatus, now: float, *, wide: bool) -> tuple[str, ...]:
-    recovered = "-" if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
-    more = (*figure_cells(unit, wide=True), recovered) if wide else ()
-    since = "-" if unit.since is None else duration(max(0.0, now - unit.since))
-    row = (unit.name, unit.state.value, since, unit.slice or "-", str(unit.attempt), str(unit.restarts))
-    return (*row, *figure_cells(unit), *more, _reason_and_message(unit.reason, unit.message))
+def lines_of(shown: Table, now: float) -> list[str]:
+    """Return a table of a job as aligned columns."""
+    return table(shown.head, ([_cell(value, now) for value in row] for row in shown.rows))
 
 
-def _pool(pool: PoolStatus) -> tuple[str, ...]:
-    rate = "-" if pool.tokens_per_second is None else count(pool.tokens_per_second)
-    value = f"{1.0 if pool.value is None else pool.value:.2f}"
-    why = _reason_and_message(pool.reason, with_remedies(pool.message, pool.remedies or ()))
-    return pool.name, str(pool.contributing), _placed(pool), rate, value, why
-
-
-def _host(host: HostStatus, now: float) -> tuple[str, ...]:
-    last = max((failure.at for failure in host.failures), default=now)
-    until = host.avoided_until
-    avoided = duration(until - now) if until is not None and until > now else "-"
-    return host.node, str(len(host.failures)), duration(max(0.0, now - last)), avoided, host.message
-
-
-def _reason_and_message(reason: str, message: str) -> str:
-    return ": ".join(part for part in (reason, message) if part)
+def _cell(value: Value, now: float) -> str:
+    match value:
+        case Since(at):
+            return duration(max(0.0, now - at))
+        case Until(at):
+            return duration(at - now) if at > now else NOTHING
+        case str():
+            return value
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

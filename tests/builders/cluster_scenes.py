@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import NotFound, Obj, Resource
+from diloco_operator.kube.client import Forbidden, NotFound, Obj, ObjList, Resource
 
 TPU = "google.com/tpu"
 SINCE = "2026-11-20T21:00:00Z"
@@ -178,6 +178,22 @@ def a_strangers_pod(name: str, job: str, *, owner: str = "", node: str = "", lab
     if node:
         meta["annotations"] = {names.ANNOTATION_NODE: node}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [{"name": "learner", "image": "i"}], **spec}}
+
+
+class Limited:
+    """A client of a user who may not list everything."""
+
+    def __init__(self, api: Any, *forbidden: Resource) -> None:
+        self._api, self._forbidden = api, forbidden
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
+
+    async def list(self, resource: Resource, namespace: str = "", **how: Any) -> ObjList:
+        if resource in self._forbidden:
+            raise Forbidden(403, "Forbidden", f"{resource.plural} is forbidden")
+        found: ObjList = await self._api.list(resource, namespace, **how)
+        return found
 
 
 # --- one job for `kubectl diloco` -------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import random
 import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,51 +18,16 @@ import pytest
 import yaml
 from builders.event_files import scalars
 from builders.jobs import JobBuilder, template, tpu_pool
-from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn
+from builders.local_jobs import a_quadratic_job, samples_drawn
+from builders.up_runs import DILOCO, Up, all_train
 from diloco_operator.api.losses import parse_losses
 from safetensors.numpy import load_file
 
 type Obj = dict[str, Any]
 
-DILOCO = Path(sys.executable).parent / "diloco"
 _MODEL = ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
 ADAMW = Path(__file__).parents[1] / "programs" / "adamw_learner.py"
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-class Up:
-    """A running `diloco up … -o json`; reads its lines as they come."""
-
-    def __init__(self, folder: Path, jobs: list[Obj], *options: str, fleet: list[Obj] | None = None) -> None:
-        (folder / "jobs.yaml").write_text(yaml.safe_dump_all(jobs))
-        (folder / "fleet.yaml").write_text(yaml.safe_dump_all(fleet or a_fleet()))
-        command = [str(DILOCO), "up", "jobs.yaml", "--fleet", "fleet.yaml", "--state-dir", "state"]
-        self.process = subprocess.Popen(
-            [*command, "-o", "json", *options], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.lines: list[Obj] = []
-
-    def read(self) -> Iterator[Obj]:
-        assert self.process.stdout is not None
-        for text in self.process.stdout:
-            self.lines.append(json.loads(text))
-            yield self.lines[-1]
-
-    def until(self, holds: Callable[[Obj], bool]) -> Obj:
-        for line in self.read():
-            if holds(line):
-                return line
-        raise AssertionError(f"it ended with {self.process.wait()} before; its last lines: {self.lines[-5:]}; {self.errors()}")
-
-    def end(self) -> tuple[int, Obj]:
-        """Its exit status and its last line."""
-        for _ in self.read():
-            pass
-        return self.process.wait(), self.lines[-1] if self.lines else {}
-
-    def errors(self) -> str:
-        assert self.process.stderr is not None
-        return self.process.stderr.read()
 
 
 @pytest.fixture
@@ -82,10 +46,6 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
 
 def at_step(step: int) -> Callable[[Obj], bool]:
     return lambda line: line["type"] == "status" and (line.get("progress") or {}).get("step", 0) >= step
-
-
-def all_train(count: int) -> Callable[[Obj], bool]:
-    return lambda line: line["type"] == "status" and [unit["state"] for unit in line["units"]] == ["Training"] * count
 
 
 @pytest.mark.xdist_group("many-learners")

@@ -26,6 +26,7 @@ from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 from diloco_operator.program.duration import Duration
 
+from diloco_cli.dashboard.installed import check_installed
 from diloco_cli.diloco.priority import priority_option
 from diloco_cli.diloco.up_run import Run, UpOptions
 from diloco_cli.diloco.view import JsonView, LiveView, PlainView, View
@@ -86,10 +87,13 @@ class Variable(click.ParamType[tuple[str, str]]):
 @click.option(
     "--report/--no-report", default=True, help="Whether to write report.html into the state directory at the end.  [default: report]"
 )
+@click.option(
+    "--dashboard", is_flag=True, help="Serve pages of the jobs to a browser on this machine while they run; the address is shown."
+)
 @click.option("-o", "--output", type=click.Choice(["live", "plain", "json"]), help="Default: live on a terminal, else plain.")
 def up(
     files: tuple[str, ...], catalogue: Path | None, fleet: str | None, state_dir: Path, faults: tuple[Fault, ...],
-    variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, report: bool, output: str | None,
+    variables: tuple[tuple[str, str], ...], priority: str, timeout: float | None, report: bool, dashboard: bool, output: str | None,
 ) -> None:  # fmt: skip
     """Run DiLoCoJobs to their end on this machine, with the same operator as in a cluster. Pods are local processes on simulated nodes.
 
@@ -103,6 +107,8 @@ def up(
       2    bad input
       130  interrupted
     """
+    if dashboard:
+        check_installed()
     try:
         install_catalogue(catalogue)
     except CatalogueError as error:
@@ -118,7 +124,8 @@ def up(
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
     command = shlex.join(["diloco", *sys.argv[1:]])
-    run_here(UpOptions(jobs, nodes, state_dir, faults, timeout, command, dict(variables), Priority(priority), report), view)
+    options = UpOptions(jobs, nodes, state_dir, faults, timeout, command, dict(variables), Priority(priority), report, dashboard=dashboard)
+    run_here(options, view)
 
 
 def run_here(options: UpOptions, view: View) -> NoReturn:

@@ -14,15 +14,16 @@ import random
 import shlex
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from diloco_local.control_plane import LocalControlPlane
 from diloco_local.faults import Fault, Fired
 from diloco_local.processes import Priority
 from diloco_local.record.file import RecordWriter
+from diloco_local.record.lines import Line as RecordLine
 from diloco_local.record.recorder import Recorder
 from diloco_local.state_dir import claim_folder
 from diloco_local.volumes import tail
@@ -35,6 +36,9 @@ from diloco_operator.kube.reflector import Reflector
 from diloco_cli.diloco.run_report import recorded
 from diloco_cli.diloco.view import UntilClosed, View
 from diloco_cli.view_model import JobView, Line, Speeds, changes, event_line, failed_attempts, remember, with_speeds
+
+if TYPE_CHECKING:
+    from diloco_cli.dashboard.server import Dashboard
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +76,8 @@ class UpOptions:
     """Whether to write the report of its record."""
     config_maps: Sequence[Obj] = ()
     """That pods of the jobs mount."""
+    dashboard: bool = False
+    """Whether to serve the dashboard while the jobs run."""
 
 
 class Run:
@@ -89,7 +95,8 @@ class Run:
         self._missing_conditions: dict[str, str] = {}
         self._speeds: Speeds = {}
         self._record = RecordWriter(options.state_dir)
-        self._recorder = Recorder(self._record.write, time.time, time.monotonic)
+        self._recorder = Recorder(self._write, time.time, time.monotonic)
+        self._served: Dashboard | None = None
         self._plane: LocalControlPlane
 
     async def __call__(self) -> Ending:
@@ -106,10 +113,27 @@ class Run:
                     await self._plane.client.create(CONFIG_MAPS, config_map, field_manager=UP_MANAGER)
                 for job in self._options.jobs:
                     await self._plane.client.create(DILOCO_JOBS, job, field_manager=UP_MANAGER)
-                ending = await self._follow()
+                async with self._dashboard():
+                    ending = await self._follow()
                 self._recorder.ended(ending.value)
         self._end(ending)
         return ending
+
+    @contextlib.asynccontextmanager
+    async def _dashboard(self) -> AsyncIterator[None]:
+        if not self._options.dashboard:
+            yield
+            return
+        from diloco_cli.dashboard.server import serving
+
+        async with serving(self._plane.client, "") as self._served:
+            self._view.note(f"Dashboard: {self._served.url} (Ctrl-C drains and stops)")
+            yield
+
+    def _write(self, *lines: RecordLine) -> None:
+        self._record.write(*lines)
+        if self._served is not None:
+            self._served.source.add(*lines)
 
     async def _follow(self) -> Ending:
         client = self._plane.client

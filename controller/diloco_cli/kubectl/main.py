@@ -33,6 +33,7 @@ _TIMEOUT = click.option(
 
 
 _IMPORTED_WHEN_NEEDED = {
+    "dashboard": "diloco_cli.kubectl.dashboard",
     "explain": "diloco_cli.kubectl.explain",
     "doctor": "diloco_cli.doctor",
     "plan": "diloco_cli.plan",

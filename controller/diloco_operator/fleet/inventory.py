@@ -490,6 +490,12 @@ class Inventory:
             for entry in self._indexes[kind].entries.values():
                 yield self._slice(entry)
 
+    def every_slice(self) -> Iterator[Slice]:
+        """Yield the slices of all kinds, in whatever state. The inventory must not change while the iterator is in use."""
+        for index in self._indexes.values():
+            for entry in index.entries.values():
+                yield self._slice(entry)
+
     def kept(self, shape: Shape, pool: str = "") -> Iterator[tuple[Slice, str]]:
         """Yield nothing: the inventory offers all."""
         return iter(())

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any
 
-from builders.cluster_scenes import NOW, SINCE, begin, conditions, on_a_cluster, unit
+from builders.cluster_scenes import NOW, SINCE, Limited, begin, conditions, on_a_cluster, unit
 from builders.fake_cluster import FakeCluster
 from builders.jobs import Obj, a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_tpu_node, a_tpu_slice
@@ -15,26 +15,10 @@ from diloco_cli.kubectl.explain import explained
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.runbook import url_of
 from diloco_operator.api.names import ANNOTATION_SAID, DILOCO_JOBS, EVENTS, LABEL_UNIT, NODES, PRIORITY_CLASSES
-from diloco_operator.kube.client import Client, Forbidden, Gone, ObjList, PatchType, Resource
+from diloco_operator.kube.client import Client, Gone, ObjList, PatchType, Resource
 
 SHORT = "pool v5p needs 1 more slice of tpu-v5p 2x2x1; the fleet has 1: 1 held by job team/other"
 REMEDIES = ["wait until job team/other ends, or suspend it", "more nodes"]
-
-
-class Limited:
-    """A client of a user who may not list everything."""
-
-    def __init__(self, api: Any, *forbidden: Resource) -> None:
-        self._api, self._forbidden = api, forbidden
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._api, name)
-
-    async def list(self, resource: Resource, namespace: str = "", **how: Any) -> ObjList:
-        if resource in self._forbidden:
-            raise Forbidden(403, "Forbidden", f"{resource.plural} is forbidden")
-        found: ObjList = await self._api.list(resource, namespace, **how)
-        return found
 
 
 async def set_status(cluster: FakeCluster, **status: Any) -> None:

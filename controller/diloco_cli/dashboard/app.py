@@ -1,0 +1,105 @@
+"""The web application: pages by their paths, and their updates as server-sent events.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from importlib.resources import files
+from typing import Protocol
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from diloco_cli.dashboard.facts import FleetFacts, JobFacts
+from diloco_cli.dashboard.fleet_page import fleet_page
+from diloco_cli.dashboard.guard import Guard
+from diloco_cli.dashboard.job_page import job_page
+from diloco_cli.dashboard.page import STYLE, Page, Rendered, frame
+from diloco_cli.dashboard.updates import TooManyStreams, Updates
+
+_EVENTS = "text/event-stream"
+
+
+class Facts(Protocol):
+    """Where pages take what they show from: `source.Source`."""
+
+    def fleet(self) -> FleetFacts:
+        """Return what pages about more than one job show."""
+        ...
+
+    def job(self, namespace: str, name: str) -> JobFacts | None:
+        """Return what is known of a job; None: there is none."""
+        ...
+
+
+class Pages:
+    """The pages by their paths below `base`."""
+
+    def __init__(self, facts: Facts, base: str) -> None:
+        """Show what `facts` has."""
+        self._facts = facts
+        self.base = base
+
+    def page(self, path: str) -> Page | None:
+        """Return the page; None: there is none."""
+        match [unquote(part) for part in path.split("/")]:
+            case ["", ""]:
+                return fleet_page(self._facts.fleet(), self.base)
+            case ["", "jobs", namespace, name]:
+                job = self._facts.job(namespace, name)
+                return job_page(job) if job is not None else None
+            case _:
+                return None
+
+    def sections(self, path: str) -> Mapping[str, str] | None:
+        """Return the HTML of the sections of a page; None: there is none."""
+        page = self.page(path)
+        return Rendered.of(page).sections if page is not None else None
+
+
+def application(pages: Pages, updates: Updates, token: str, port: int) -> ASGIApp:
+    """Return the application, which listens on `port` of this machine."""
+
+    async def show(request: Request) -> Response:
+        path = request.scope["raw_path"].decode("ascii").partition("?")[0].removeprefix(pages.base)
+        page = pages.page(path)
+        if page is None:
+            return PlainTextResponse("There is no such page: the job may have been deleted.\n", status_code=404)
+        if request.headers.get("accept") != _EVENTS:
+            return HTMLResponse(frame(page, pages.base, path))
+        stream = updates.stream(path)
+        try:
+            first = await anext(stream)
+        except TooManyStreams:
+            return PlainTextResponse("Too many pages are open: close some.\n", status_code=503)
+        return StreamingResponse(_from(first, stream), media_type=_EVENTS)
+
+    routes = [
+        Route("/{token}/static/dashboard.css", _static(lambda: STYLE, "text/css")),
+        Route("/{token}/static/dashboard.js", _static(_script, "text/javascript")),
+        Route("/{token}/{path:path}", show),
+    ]
+    return Guard(Starlette(routes=routes), token, port)
+
+
+async def _from(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for each in rest:
+        yield each
+
+
+def _script() -> str:
+    return files("diloco_cli.dashboard").joinpath("static", "dashboard.js").read_text(encoding="utf-8")
+
+
+def _static(text: Callable[[], str], kind: str) -> Callable[[Request], Response]:
+    def answer(_request: Request) -> Response:
+        return Response(text(), media_type=kind)
+
+    return answer

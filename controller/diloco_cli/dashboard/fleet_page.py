@@ -1,0 +1,95 @@
+"""The page of the fleet: all jobs, and who has how much of which hardware. Pure.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from xml.etree.ElementTree import Element
+
+from diloco.wording import loss_text
+from diloco_operator.api.state import JobState
+
+from diloco_cli.dashboard.facts import FleetFacts, SliceNumbers, SlicePlace
+from diloco_cli.dashboard.page import TEXTS, Page, job_path, moment
+from diloco_cli.html import Cell, figures, notes, table
+from diloco_cli.job_tables import NOTHING
+from diloco_cli.svg import element
+from diloco_cli.view_model import JobView
+from diloco_cli.view_text import count, shortly
+
+
+def fleet_page(facts: FleetFacts, base: str) -> Page:
+    """Return the page; `base`: what every path begins with."""
+    return Page(
+        "Fleet",
+        {
+            "summary": [element("h1", "Fleet"), *notes(facts.notes), _summary(facts)],
+            "jobs": [element("h2", "Jobs"), *_jobs(facts.jobs, base)],
+            "hardware": [element("h2", "Hardware by failure domain"), *_hardware(facts.slices)],
+        },
+    )
+
+
+def _summary(facts: FleetFacts) -> Element:
+    units = [unit for view in facts.jobs if not view.over for unit in view.status.units]
+    contributing = sum(view.status.learners.contributing for view in facts.jobs)
+    desired = sum(view.status.learners.desired for view in facts.jobs)
+    named: list[tuple[str, Cell]] = [(state.value, str(number)) for state in JobState if (number := _in_state(facts.jobs, state))]
+    speed = sum(view.status.progress.tokens_per_second for view in facts.jobs if not view.over)
+    return figures([*named, ("units contribute", f"{contributing} of {desired}"), ("units", str(len(units))), ("tokens/s", count(speed))])
+
+
+def _in_state(jobs: Sequence[JobView], state: JobState) -> int:
+    return sum(view.state is state for view in jobs)
+
+
+_JOBS = ("JOB", "STATE", "WHY", "OUTER STEP", "LOSS", "TOKENS/S", "UNITS", "GOODPUT", "ENDS IN")
+
+
+def _jobs(jobs: Sequence[JobView], base: str) -> Iterator[Element]:
+    if jobs:
+        yield table(_JOBS, [list(_job(view, base)) for view in jobs], label="Jobs", texts=TEXTS)
+    else:
+        yield element("p", "There are no jobs.", class_="soft")
+
+
+def _job(view: JobView, base: str) -> Iterator[Cell]:
+    status, progress = view.status, view.status.progress
+    name = view.name if view.namespace == "default" else f"{view.namespace}/{view.name}"
+    yield element("a", name, href=job_path(base, view.namespace, view.name))
+    yield view.state.value if view.state is not None else "not seen by the operator"
+    yield shortly(view.why())
+    yield f"{progress.step:,} of {progress.steps:,}" if progress.steps else NOTHING
+    yield loss_text(progress.loss) if progress.loss is not None else NOTHING
+    yield count(progress.tokens_per_second) if not view.over else NOTHING
+    yield f"{status.learners.contributing} of {status.learners.desired}"
+    yield f"{status.goodput.productive_share:.1%}" if status.goodput is not None and status.goodput.unit_seconds.total else NOTHING
+    end = progress.estimated_completion
+    yield moment(end, "until") if end is not None and not view.over else NOTHING
+
+
+def _hardware(slices: Mapping[SlicePlace, SliceNumbers] | None) -> Iterator[Element]:
+    if not slices:
+        said = "You may not list the nodes." if slices is None else "No node has accelerators of the catalogue."
+        yield element("p", said, class_="soft")
+        return
+    zones = sorted({place.zone for place in slices})
+    head = ["KIND", *(zone or "no zone" for zone in zones)]
+    kinds = sorted({place.kind for place in slices})
+    yield element("p", "Slices that units of the jobs above have, of all slices. A slice of the rest may be in other use.", class_="soft")
+    yield table(
+        head,
+        [[kind, *(_numbers(slices.get(SlicePlace(kind, zone))) for zone in zones)] for kind in kinds],
+        label="Slices",
+        texts=dict.fromkeys(head[1:], TEXTS["STATE"]),
+    )
+
+
+def _numbers(numbers: SliceNumbers | None) -> str:
+    if numbers is None:
+        return NOTHING
+    more = [f"{numbers.unusable} not usable"] if numbers.unusable else []
+    more += [f"{numbers.avoided} avoided"] if numbers.avoided else []
+    return f"{numbers.used} of {numbers.total}{', ' if more else ''}{', '.join(more)}"

@@ -1,0 +1,188 @@
+"""The page of a job: where it is, what keeps it from more, its figures over time, and its units. Pure.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from xml.etree.ElementTree import Element
+
+from diloco.wording import loss_text, plural
+
+from diloco_cli.chart_style import UNIT_COLOURS
+from diloco_cli.dashboard.facts import JobFacts, Sample
+from diloco_cli.dashboard.page import TEXTS, Page, moment, table_of, unit_state
+from diloco_cli.explanation import ends, explanation
+from diloco_cli.history_charts import history_charts
+from diloco_cli.html import Cell, figures, table
+from diloco_cli.job_tables import NOTHING, conditions_table, hosts_table, pools_table, units_table
+from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
+from diloco_cli.status_text import headline
+from diloco_cli.svg import element, thinned
+from diloco_cli.view_text import count, duration, goodput_text
+
+_HEIGHT = 250.0
+_POINTS = 200
+_MOST_ENDS = 100
+
+
+def job_page(facts: JobFacts) -> Page:
+    """Return the page."""
+    view = facts.view
+    status = view.status
+    return Page(
+        f"{view.namespace}/{view.name}",
+        {
+            "head": [
+                element("h1", view.name),
+                element("p", f"namespace {view.namespace}. {headline(view)}", class_="soft"),
+                _figures(facts),
+            ],
+            "now": list(_now(facts)),
+            "loss": list(_loss(facts)),
+            "observed": list(_observed(facts)),
+            "timeline": list(_timeline(facts)),
+            "units": [element("h2", "Units"), _units(facts)],
+            "ends": list(_ends(facts)),
+            "pools": [element("h2", "Pools"), table_of(pools_table(status.pools), "Pools")],
+            "hosts": [element("h2", "Hosts on which attempts failed"), table_of(hosts_table(status.hosts), "Hosts")]
+            if status.hosts
+            else [],
+            "conditions": [element("h2", "Conditions"), table_of(conditions_table(status.conditions), "Conditions")],
+        },
+    )
+
+
+def _figures(facts: JobFacts) -> Element:
+    view = facts.view
+    progress, learners = view.status.progress, view.status.learners
+    named: list[tuple[str, Cell]] = []
+    if progress.steps:
+        named.append(("outer step", f"{progress.step:,} of {progress.steps:,}"))
+    if progress.loss is not None:
+        named.append(("loss", loss_text(progress.loss, 5)))
+    if progress.held_out_loss is not None:
+        named.append(("held-out loss", loss_text(progress.held_out_loss, 5)))
+    named += [("tokens", count(progress.tokens))]
+    if not view.over:
+        named += [("tokens/s", count(progress.tokens_per_second))]
+    named += [("units contribute", f"{learners.contributing} of {learners.desired}"), ("quorum", str(facts.quorum))]
+    if progress.estimated_completion is not None and not view.over:
+        named.append(("ends in", moment(progress.estimated_completion, "until")))
+    return figures(named)
+
+
+def _now(facts: JobFacts) -> Iterator[Element]:
+    """Yield what keeps the job from more, what a person can do, and what comes by itself."""
+    said = explanation(facts.view, facts.spec, facts.events, {}, {})
+    yield element("h2", "What keeps it from more")
+    yield element("p", said.answer)
+    dominant = said.dominant
+    if dominant.evidence and dominant.evidence not in said.answer:
+        yield element("p", f"{dominant.subject}: {dominant.evidence}" if dominant.subject else dominant.evidence)
+    if dominant.meaning:
+        yield element("p", f"{dominant.reason}: {dominant.meaning}", class_="soft")
+    if dominant.next_step:
+        yield element("p", element("strong", "Next step: "), dominant.next_step)
+    coming = [each for each in said.upcoming if each.at > facts.now]
+    if coming:
+        yield element("p", element("strong", "By itself:"))
+        yield element("ul", *(element("li", f"{each.what} in ", moment(each.at, "until")) for each in coming))
+
+
+def _loss(facts: JobFacts) -> Iterator[Element]:
+    progress = facts.view.status.progress
+    training, held_out = progress.losses or (), progress.held_out_losses or ()
+    if len(training) < 2:
+        return
+    values = [point.loss for point in (*training, *held_out)]
+    low, high = min(values), max(values)
+    room = (high - low) * 0.06 or max(abs(high), 1.0) / 10
+    series = [Line("training loss", [(point.step, point.loss) for point in training], UNIT_COLOURS[0])]
+    if held_out:
+        series.append(Line("held-out loss", [(point.step, point.loss) for point in held_out], UNIT_COLOURS[1], marks=True))
+    steps = Axis("outer step", training[0].step, max(training[-1].step, training[0].step + 1))
+    yield element("h2", "Loss")
+    yield drawing(Plot("Loss over outer steps", steps, Axis("loss", low - room, high + room), series), height=_HEIGHT + 40)
+
+
+def _observed(facts: JobFacts) -> Iterator[Element]:
+    samples = facts.samples
+    yield element("h2", "As it was seen")
+    if len(samples) < 2:
+        yield element("p", "Charts begin when the job has been seen for some seconds.", class_="soft")
+        return
+    newest = samples[-1]
+    span = max(newest.at - samples[0].at, 1.0)
+    share = sum(sample.contributing for sample in samples) / max(1, sum(sample.desired for sample in samples))
+    yield element(
+        "p",
+        f"{newest.contributing} of {plural(newest.desired, 'unit reports', 'units report')}. Seen for {duration(span)} of the last hour, "
+        f"in which {share:.0%} of the units contributed.",
+        class_="soft",
+    )
+    most = max(max(sample.desired, sample.contributing, facts.quorum) for sample in samples)
+    units: list[Series] = [
+        Line("contribute", _line(samples, [sample.contributing for sample in samples]), UNIT_COLOURS[2]),
+        Line("wanted", _line(samples, [sample.desired for sample in samples]), UNIT_COLOURS[7], dashes="4 3"),
+        Rule("quorum", facts.quorum, UNIT_COLOURS[1]),
+    ]
+    speed = Line("", _line(samples, [sample.tokens_per_second for sample in samples]), UNIT_COLOURS[0])
+    stale = Line("", _line(samples, [sample.stalest for sample in samples]), UNIT_COLOURS[3])
+    yield drawing(
+        Plot("Tokens/s", _minutes(span), _from_zero("tokens/s", speed, labelled=True), [speed]),
+        Plot("Units that contribute", _minutes(span), Axis("units", 0, most * 1.1), units),
+        Plot("Staleness of the stalest unit", _minutes(span), _from_zero("outer steps", stale), [stale]),
+        height=_HEIGHT,
+    )
+
+
+def _minutes(span: float) -> Axis:
+    return Axis("minutes ago" if span >= 120 else "seconds ago", -span / 60 if span >= 120 else -span, 0)
+
+
+def _line(samples: Sequence[Sample], values: Sequence[float]) -> list[tuple[float, float]]:
+    newest = samples[-1].at
+    span = max(newest - samples[0].at, 1.0)
+    points = [(sample.at - samples[0].at, float(value)) for sample, value in zip(samples, values, strict=True)]
+    scale = 60 if span >= 120 else 1
+    return [((at - span) / scale, value) for at, value in thinned(points, span, _POINTS, largest=False)]
+
+
+def _from_zero(name: str, line: Line, *, labelled: bool = False) -> Axis:
+    """Return an axis that the line fits. `labelled`: with short numbers, such as 41.6k."""
+    high = max(10.0, 1.1 * max(value for _, value in line.points))
+    axis = Axis(name, 0, high)
+    return Axis(name, 0, high, labels=[(value, count(value)) for value, _ in axis.marks()]) if labelled else axis
+
+
+def _timeline(facts: JobFacts) -> Iterator[Element]:
+    if not any(unit.spans for unit in facts.history.units.values()):
+        return
+    yield element("h2", "Timeline")
+    if not facts.view.over:
+        yield element("p", "0:00 was ", moment(facts.now - facts.history.end, "since"), " ago.", class_="soft")
+    yield from history_charts(facts.history)
+    if facts.view.status.goodput is not None and facts.view.status.goodput.unit_seconds.total:
+        yield element("p", f"{goodput_text(facts.view.status.goodput)}.", class_="soft")
+
+
+def _units(facts: JobFacts) -> Element:
+    units = facts.view.status.units
+    return table_of(units_table(units), "Units", {"STATE": [unit_state(unit) for unit in units]})
+
+
+def _ends(facts: JobFacts) -> Iterator[Element]:
+    """Yield how attempts ended: each restart with its reason."""
+    found = ends(facts.view.status.units, facts.events)
+    if not found:
+        return
+    yield element("h2", "Attempts that ended")
+    rows: list[list[Cell]] = [
+        [moment(end.at, "since") if end.at is not None else NOTHING, unit, end.reason or NOTHING, end.message]
+        for unit, end in found[:_MOST_ENDS]
+    ]
+    yield table(("AGO", "UNIT", "REASON", "MESSAGE"), rows, label="Attempts that ended", texts=TEXTS)
+    if len(found) > _MOST_ENDS:
+        yield element("p", f"{len(found) - _MOST_ENDS} earlier ones are not shown.", class_="soft")

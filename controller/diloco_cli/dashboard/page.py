@@ -1,0 +1,144 @@
+"""A page of the dashboard: sections that are replaced one by one as they change, in a frame that stays. Pure.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+from xml.etree.ElementTree import Element
+
+from diloco_operator.api.status import UnitStatus
+from diloco_operator.reconcile.units.states import phase_of
+
+from diloco_cli.chart_style import STYLE as CHART_STYLE
+from diloco_cli.html import STYLE as PAGE_STYLE
+from diloco_cli.html import Cell, document, markup, table
+from diloco_cli.job_tables import Since, Table, Until, Value
+from diloco_cli.phase_looks import LOOKS
+from diloco_cli.svg import element
+
+STYLE: Final = (
+    PAGE_STYLE
+    + CHART_STYLE
+    + """
+main { max-width: 1180px; } a { color: var(--link); } a:focus-visible, .table:focus-visible { outline: 2px solid var(--link); }
+nav { display: flex; flex-wrap: wrap; gap: 4px 20px; padding: 10px 20px; border-bottom: 1px solid var(--line); }
+nav a[aria-current] { color: var(--ink); font-weight: 600; text-decoration: none; }
+#connection { margin-left: auto; color: var(--soft); } #connection.lost { color: var(--ink); background: var(--note); padding: 0 8px; }
+th.text, td.text { text-align: left; }
+th.words, td.words { text-align: left; white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
+svg.chart { width: 100%; max-width: 980px; }
+td { vertical-align: top; } td:first-child { overflow-wrap: anywhere; }
+.state { white-space: nowrap; } .state svg { display: inline-block; margin: 0 6px 0 0; vertical-align: baseline; }
+section { margin: 0; } h2 { font-size: 17px; margin-top: 26px; }
+ul { padding-left: 20px; margin: 6px 0; } li { overflow-wrap: anywhere; }
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page shows: `sections` by id, in their order."""
+
+    title: str
+    sections: Mapping[str, Sequence[Element]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """A page as HTML, section by section."""
+
+    title: str
+    sections: Mapping[str, str]
+
+    @classmethod
+    def of(cls, page: Page) -> Rendered:
+        return cls(page.title, {key: "".join(markup(part) for part in parts) for key, parts in page.sections.items()})
+
+
+def version(html: str) -> str:
+    """Return what tells a section from its other versions."""
+    return hashlib.blake2b(html.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An entry of the navigation."""
+
+    path: str
+    """Below the base."""
+    name: str
+
+
+LINKS: Sequence[Link] = (Link("/", "Fleet"),)
+
+
+def frame(page: Page, base: str, path: str) -> str:
+    """Return the whole page. `base`: what every path begins with, the token among it; `path`: of this page."""
+    links = [
+        element("a", link.name, href=f"{base}{link.path}", **({"aria_current": "page"} if link.path == path else {})) for link in LINKS
+    ]
+    state = element("span", "", id="connection", role="status")
+    rendered = Rendered.of(page).sections
+    sections = [element("section", *parts, id=key, data_version=version(rendered[key])) for key, parts in page.sections.items()]
+    head = [
+        element("link", rel="stylesheet", href=f"{base}/static/dashboard.css"),
+        element("script", src=f"{base}/static/dashboard.js", defer="defer"),
+        element("link", rel="icon", href="data:,"),
+    ]
+    return document(f"{page.title} - DiLoCo", head, [element("nav", *links, state, aria_label="Pages"), element("main", *sections)])
+
+
+def job_path(base: str, namespace: str, name: str) -> str:
+    """Return the path of the page of a job."""
+    return f"{base}/jobs/{quote(namespace, safe='')}/{quote(name, safe='')}"
+
+
+# --- parts of pages -----------------------------------------------------------------------------------------------------
+def moment(at: float, kind: str) -> Element:
+    """Return a time that the browser shows as how long ago it is (`since`), or as what is left until it (`until`)."""
+    when = datetime.fromtimestamp(at, UTC)
+    return element("time", when.strftime("%Y-%m-%d %H:%M:%S UTC"), datetime=when.isoformat(timespec="seconds"), data_kind=kind)
+
+
+def cell(value: Value) -> Cell:
+    """Return a cell of a table of a job."""
+    match value:
+        case Since(at):
+            return moment(at, "since")
+        case Until(at):
+            return moment(at, "until")
+        case str():
+            return value
+
+
+_TEXT, _WORDS = "text", "words"
+TEXTS: Mapping[str, str] = {
+    **dict.fromkeys(("STATE", "SLICE", "STATUS", "REASON", "UNIT"), _TEXT),
+    **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE"), _WORDS),
+}
+"""The class of each column that has no numbers: short texts, and sentences, which are broken into lines."""
+
+
+def table_of(shown: Table, label: str, instead: Mapping[str, Sequence[Cell]] | None = None) -> Element:
+    """Return a table of a job. `instead`: what the cells of some columns show, by heading."""
+    columns = dict(instead or {})
+    rows = [
+        [columns[name][number] if name in columns else cell(value) for name, value in zip(shown.head, row, strict=True)]
+        for number, row in enumerate(shown.rows)
+    ]
+    return table(shown.head, rows, label=label, texts=TEXTS)
+
+
+def unit_state(unit: UnitStatus) -> Element:
+    """Return the state of a unit beside the colour of its phase."""
+    phase = phase_of(unit)
+    box = element("rect", width=10, height=10, rx=2, fill=LOOKS[phase].colour)
+    mark = element("svg", box, xmlns="http://www.w3.org/2000/svg", width=10, height=10, viewBox="0 0 10 10", aria_hidden="true")
+    return element("span", mark, unit.state.value, class_="state", title=phase.value)

@@ -1,0 +1,172 @@
+"""What the dashboard has seen so far: it follows jobs, Events and nodes with the rights of the person who runs the command.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from diloco_local.record.lines import FaultFired, Figures, Line, Merged
+from diloco_local.record.live import LiveHistory, before
+from diloco_local.record.recorder import Recorder
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES
+from diloco_operator.fleet import Inventory, NodeView, project_node
+from diloco_operator.kube.cache import CachedObject
+from diloco_operator.kube.client import Client, Obj
+from diloco_operator.kube.reflector import Reflector
+from diloco_operator.reconcile import OperatorConfig
+
+from diloco_cli.dashboard.facts import FleetFacts, JobFacts, Samples, sample_of, slices_of
+from diloco_cli.view_model import JobView
+
+type JobKey = tuple[str, str]
+"""(namespace, name)."""
+
+_BY_JOB = "job"
+_CHART_SECONDS = 5.0
+"""Charts move on so often, and not with every change: a page is the same until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A job as its API object has it."""
+
+    uid: str
+    view: JobView
+    spec: Mapping[str, Any]
+
+
+def _read(obj: Obj, _previous: _Read | None) -> _Read:
+    return _Read(obj["metadata"]["uid"], JobView.of(obj), obj["spec"])
+
+
+def _event(obj: Obj, _previous: Obj | None) -> Obj:
+    """Keep of an Event what explanations read."""
+    kept: Obj = {key: obj[key] for key in ("reason", "type", "message", "lastTimestamp", "eventTime", "firstTimestamp") if key in obj}
+    annotations = obj["metadata"].get("annotations") or {}
+    return {**kept, "metadata": {"annotations": annotations}, "about": (obj.get("involvedObject") or {}).get("uid", "")}
+
+
+def _about(held: CachedObject[Obj]) -> Iterator[Hashable]:
+    yield held.value["about"]
+
+
+def _node(obj: Obj, _previous: NodeView | None) -> NodeView:
+    return project_node(obj)
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What was seen of one job since the dashboard began."""
+
+    uid: str
+    live: LiveHistory
+    recorder: Recorder
+    samples: Samples = field(default_factory=Samples)
+
+
+class Source:
+    """Follows a cluster. `wall` and `monotonic` are clocks, in seconds."""
+
+    def __init__(self, client: Client, namespace: str, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
+        """Follow the jobs of a namespace, "": of all."""
+        self._wall, self._monotonic = wall, monotonic
+        self._changed: Callable[[], None] = lambda: None
+        self._watched: dict[JobKey, _Watched] = {}
+        self._inventory = Inventory(OperatorConfig().disruption_signals)
+        about = f"involvedObject.kind={KIND}"
+        self._jobs = Reflector(client, DILOCO_JOBS, _read, rng=random.random, namespace=namespace)
+        self._events = Reflector(
+            client, EVENTS, _event, rng=random.random, namespace=namespace, field_selector=about, indexers={_BY_JOB: _about},
+            without="the pages do not show how attempts ended",
+        )  # fmt: skip
+        self._nodes = Reflector(client, NODES, _node, rng=random.random, without="the pages do not show the hardware")
+        self._jobs.on_change(self._on_job)
+        self._nodes.on_change(self._on_node)
+        self._events.on_change(lambda _old, _new: self._changed())
+        for reflector in (self._jobs, self._events, self._nodes):
+            reflector.on_rights_change(lambda: self._changed())
+
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """Call `handler` at every change from now on."""
+        self._changed = handler
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        """Follow while the context lasts. It begins once all has been read that may be."""
+        reflectors = (self._jobs, self._events, self._nodes)
+        tasks = [asyncio.create_task(reflector.run()) for reflector in reflectors]
+        try:
+            await asyncio.gather(
+                *(reflector.wait_answered() if reflector is self._jobs else reflector.wait_synced() for reflector in reflectors)
+            )
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def add(self, *lines: Line) -> None:
+        """Take what the record of `diloco up` says of a job that its status does not."""
+        for line in lines:
+            if not isinstance(line, (Merged, Figures, FaultFired)):
+                continue
+            namespace, _, name = line.job.partition("/")
+            watched = self._watched.get((namespace, name))
+            if watched is not None:
+                watched.live.add(line)
+                self._changed()
+
+    # --- what pages ask for -------------------------------------------------------------------------------------------
+    def fleet(self) -> FleetFacts:
+        """Return what pages about more than one job show."""
+        now = self._wall()
+        views = [held.value.view for held in sorted(self._jobs.cache, key=lambda held: held.key)]
+        self._inventory.advance(now)
+        slices = None if self._nodes.missing else slices_of(self._inventory, views, now)
+        return FleetFacts(views, slices, self._notes())
+
+    def job(self, namespace: str, name: str) -> JobFacts | None:
+        """Return what is known of a job; None: there is none of this name."""
+        held, watched = self._jobs.cache.get(namespace, name), self._watched.get((namespace, name))
+        if held is None or watched is None:
+            return None
+        now = self._wall()
+        events = [event.value for event in self._events.cache.by_index(_BY_JOB, held.uid)]
+        history = watched.live.history(now - now % _CHART_SECONDS)
+        return JobFacts(held.value.view, held.value.spec, events, list(watched.samples.kept), history, now)
+
+    def _notes(self) -> list[str]:
+        said = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]
+        said.append((self._nodes.missing, "The hardware is not shown"))
+        return [f"{what}: {why}" for why, what in said if why]
+
+    # --- what the cluster says ----------------------------------------------------------------------------------------
+    def _on_job(self, old: CachedObject[_Read] | None, new: CachedObject[_Read] | None) -> None:
+        self._changed()
+        if new is None:
+            if old is not None:
+                self._watched.pop(old.key, None)
+            return
+        watched = self._watched.get(new.key)
+        view = new.value.view
+        if watched is None or watched.uid != new.uid:
+            name = "/".join(new.key)
+            live = LiveHistory(name)
+            watched = self._watched[new.key] = _Watched(new.uid, live, Recorder(live.add, self._wall, self._monotonic))
+            live.add(*before(name, view.status))
+        watched.recorder.status(new.key, view.state.value if view.state is not None else "", view.status)
+        watched.samples.add(sample_of(view, self._wall()))
+
+    def _on_node(self, old: CachedObject[NodeView] | None, new: CachedObject[NodeView] | None) -> None:
+        if new is not None:
+            self._inventory.update_node(new.value)
+        elif old is not None:
+            self._inventory.remove_node(old.name)
+        self._changed()

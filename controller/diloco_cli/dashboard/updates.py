@@ -1,0 +1,115 @@
+"""Updates of open pages. A browser that reads slowly loses updates, and costs no memory: of each section only the newest version waits.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+
+from diloco_cli.dashboard.page import version
+
+MOST_STREAMS = 64
+"""Pages that may be open at once."""
+_SILENCE = 15.0
+"""Seconds after which a stream without an update says that it is there."""
+_TICK = 5.0
+"""Seconds after which charts move on, though nothing changed."""
+
+
+class TooManyStreams(Exception):
+    """No further page may be kept up to date."""
+
+
+class _Stream:
+    """What one open page waits for."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, str] = {}
+        """By section its newest HTML."""
+        self.sent: dict[str, str] = {}
+        """By section the version that was sent or waits."""
+        self.ready = asyncio.Event()
+
+    def offer(self, sections: Mapping[str, str]) -> None:
+        """Have the sections that changed sent."""
+        for key, html in sections.items():
+            if self.sent.get(key) != (found := version(html)):
+                self.sent[key] = found
+                self.waiting[key] = html
+        if self.waiting:
+            self.ready.set()
+
+    def take(self) -> str:
+        """Return all that waits, as one event of the stream."""
+        sections = {key: {"version": self.sent[key], "html": html} for key, html in self.waiting.items()}
+        self.waiting = {}
+        self.ready.clear()
+        return f"event: sections\ndata: {json.dumps(sections, separators=(',', ':'))}\n\n"
+
+
+class Updates:
+    """Renders each open page at most once in `interval` seconds, however many browsers show it and however often something changes."""
+
+    def __init__(self, render: Callable[[str], Mapping[str, str] | None], interval: float = 1.0) -> None:
+        """Render by `render`: from the path of a page to its sections; None: there is no such page any more."""
+        self._render = render
+        self._interval = interval
+        self._streams: dict[str, set[_Stream]] = {}
+        self._dirty = asyncio.Event()
+        self._closed = False
+
+    def changed(self) -> None:
+        """Note that pages may show something else from now on."""
+        self._dirty.set()
+
+    async def run(self) -> None:
+        """Send updates until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK):
+                    await self._dirty.wait()
+            self._dirty.clear()
+            self.offer_now()
+            await asyncio.sleep(self._interval)
+
+    def close(self) -> None:
+        """End all streams: the server ends."""
+        self._closed = True
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.ready.set()
+
+    async def stream(self, path: str) -> AsyncIterator[str]:
+        """Yield the updates of the page at `path`, all its sections first. Raises TooManyStreams before the first one."""
+        if sum(map(len, self._streams.values())) >= MOST_STREAMS:
+            raise TooManyStreams
+        stream = _Stream()
+        self._streams.setdefault(path, set()).add(stream)
+        try:
+            stream.offer(self._render(path) or {})
+            yield "retry: 2000\n\n"
+            while not self._closed:
+                try:
+                    async with asyncio.timeout(_SILENCE):
+                        await stream.ready.wait()
+                except TimeoutError:
+                    yield ": nothing new\n\n"
+                    continue
+                if stream.waiting:
+                    yield stream.take()
+        finally:
+            self._streams[path].discard(stream)
+            if not self._streams[path]:
+                del self._streams[path]
+
+    def offer_now(self) -> None:
+        """Render every open page, and have the sections that changed sent."""
+        for path, streams in self._streams.items():
+            sections = self._render(path)
+            if sections is not None:
+                for stream in streams:
+                    stream.offer(sections)

@@ -1,0 +1,93 @@
+"""The tables of a job, as a terminal and a page show them alike. Pure.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diloco.wording import plural
+from diloco_operator.api.status import Condition, HostStatus, PoolStatus, UnitStatus
+from diloco_operator.reconcile.status.remedies import with_remedies
+
+from diloco_cli.view_text import count, figure_cells, figure_headings
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """A cell with the time that has gone since `at`, in seconds since the epoch."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Until:
+    """A cell with the time that is left until `at`, in seconds since the epoch; nothing once it has come."""
+
+    at: float
+
+
+type Value = str | Since | Until
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    head: Sequence[str]
+    """In capitals, as kubectl has them."""
+    rows: Sequence[Sequence[Value]]
+
+
+NOTHING = "-"
+"""A cell without a value."""
+
+
+def conditions_table(conditions: Sequence[Condition]) -> Table:
+    """Return what holds of the job, and why."""
+    rows = [(each.type, each.status.value, each.reason, Since(each.last_transition_time), each.message) for each in conditions]
+    return Table(("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"), rows)
+
+
+def units_table(units: Sequence[UnitStatus], *, wide: bool = False) -> Table:
+    """Return where each unit is, its figures, and why it does not train; `wide` adds its totals."""
+    more = (*figure_headings(wide=True), "RECOVERED IN") if wide else ()
+    header = ("UNIT", "STATE", "SINCE", "SLICE", "ATTEMPT", "RESTARTS", *figure_headings(), *more, "WHY")
+    return Table(header, [_unit(unit, wide=wide) for unit in units])
+
+
+def _unit(unit: UnitStatus, *, wide: bool) -> Sequence[Value]:
+    recovered = NOTHING if unit.recover_seconds is None else f"{unit.recover_seconds:.1f}s"
+    more = (*figure_cells(unit, wide=True), recovered) if wide else ()
+    since = NOTHING if unit.since is None else Since(unit.since)
+    row = (unit.name, unit.state.value, since, unit.slice or NOTHING, str(unit.attempt), str(unit.restarts))
+    return *row, *figure_cells(unit), *more, reason_and_message(unit.reason, unit.message)
+
+
+def pools_table(pools: Sequence[PoolStatus]) -> Table:
+    """Return what each pool has, and why it has no more."""
+    return Table(("POOL", "CONTRIBUTE", "PLACED", "TOKENS/S EACH", "VALUE", "WHY NOT MORE"), [_pool(pool) for pool in pools])
+
+
+def _pool(pool: PoolStatus) -> Sequence[Value]:
+    rate = NOTHING if pool.tokens_per_second is None else count(pool.tokens_per_second)
+    value = f"{1.0 if pool.value is None else pool.value:.2f}"
+    placed = f"{pool.placed} + {plural(pool.spares, 'spare')}" if pool.spares else str(pool.placed)
+    why = reason_and_message(pool.reason, with_remedies(pool.message, pool.remedies or ()))
+    return pool.name, str(pool.contributing), placed, rate, value, why
+
+
+def hosts_table(hosts: Sequence[HostStatus]) -> Table:
+    """Return the hosts on which attempts failed."""
+    return Table(("HOST", "FAILURES", "LAST", "AVOIDED FOR", "LAST FAILURE"), [_host(host) for host in hosts])
+
+
+def _host(host: HostStatus) -> Sequence[Value]:
+    last = max((failure.at for failure in host.failures), default=None)
+    avoided = NOTHING if host.avoided_until is None else Until(host.avoided_until)
+    return host.node, str(len(host.failures)), NOTHING if last is None else Since(last), avoided, host.message
+
+
+def reason_and_message(reason: str, message: str) -> str:
+    """Return `Reason: message`, or what there is of it."""
+    return ": ".join(part for part in (reason, message) if part)

@@ -1,0 +1,114 @@
+"""The dashboard in a browser: Debian's Chromium, driven by Playwright, over a job that trains on the embedded control plane."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from builders.local_jobs import a_quadratic_job
+from builders.up_runs import Up, all_train
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+PATIENCE = 180_000.0
+"""Milliseconds; bounds a failure only."""
+
+
+def chromium() -> str:
+    """Return the program. A machine without it fails the test: what people look at is not left untested."""
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    assert found is not None, "Chromium is not installed: apt-get install chromium"
+    return found
+
+
+@contextmanager
+def a_browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # As root, as in CI, Chromium has no sandbox; it opens nothing but the dashboard.
+        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def opened(browser: Browser, url: str, complaints: list[str]) -> Page:
+    """Open a page in a context of its own, and note what the browser complains of: refused resources, exceptions."""
+    page = browser.new_page(color_scheme="dark", viewport={"width": 390, "height": 800})
+    page.set_default_timeout(PATIENCE)
+    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(url)
+    expect(page.locator("#connection")).to_have_text("live", timeout=PATIENCE)
+    return page
+
+
+def row(page: Page, section: str, name: str) -> list[str]:
+    """Return the cells of the row of this name."""
+    found = page.locator(f"#{section} tbody tr").filter(has=page.locator("td:first-child", has_text=re.compile(f"^{name}$")))
+    return found.locator("td").all_inner_texts()
+
+
+def serious(page: Page) -> list[str]:
+    """Return what keeps people from using the page, by axe-core."""
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found if each["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.timeout(1800)
+def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path) -> None:
+    job = a_quadratic_job("quad", steps=1_000_000, units={"v5p": 1, "h100": 1}, environment={"QUADRATIC_STEP_MS": 100})
+    up = Up(tmp_path, [job], "--dashboard")
+    try:
+        note = up.until(lambda line: line["type"] == "note" and "Dashboard" in line["message"])
+        url = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]+/", note["message"])[0]
+        status = up.until(all_train(2))
+        complaints: list[str] = []
+        with a_browser() as browser:
+            page = opened(browser, url, complaints)
+            assert row(page, "jobs", "quad")[1] == "Training"
+            assert row(page, "hardware", "tpu-v5p 2x2x1")[1] == "1 of 2"
+            assert serious(page) == []
+            page.get_by_role("link", name="quad").focus()
+            page.keyboard.press("Enter")
+            expect(page.get_by_role("heading", level=1)).to_have_text("quad")
+            expect(page.locator("#connection")).to_have_text("live", timeout=PATIENCE)
+            for unit in status["units"]:
+                shown = row(page, "units", unit["name"])
+                assert (shown[1], shown[3], shown[4]) == ("Training", unit["slice"], str(unit["attempt"]))
+            expect(page.locator("#conditions tr", has_text="QuorumContributing")).to_have_count(1)
+            expect(page.locator("#timeline svg").first).to_be_visible()
+            step = page.locator("#head dd").first
+            before = step.inner_text()
+            expect(step).not_to_have_text(before, timeout=PATIENCE)  # without a reload
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, "a small screen scrolls down only"
+            for scheme in ("dark", "light"):
+                page.emulate_media(color_scheme=scheme)
+                assert serious(page) == []
+            stranger = opened_elsewhere(browser, url)
+            assert stranger == [403, 403]
+        assert not complaints, complaints
+        up.process.send_signal(signal.SIGINT)
+        status_code, _ = up.end()
+        assert status_code == 130
+    finally:
+        up.process.kill()
+        up.process.wait()
+
+
+def opened_elsewhere(browser: Browser, url: str) -> list[int]:
+    """Return what the browser gets with another token, and by a name that resolves to this machine."""
+    page = browser.new_page()
+    parts = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]+)/", url)
+    assert parts is not None
+    statuses = []
+    for other in (f"http://127.0.0.1:{parts[1]}/{'x' * len(parts[2])}/", f"http://attacker.localhost:{parts[1]}/{parts[2]}/"):
+        answer = page.goto(other)
+        assert answer is not None
+        statuses.append(answer.status)
+    return statuses

@@ -1,0 +1,143 @@
+"""The pages of the dashboard, from what is known of the jobs."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+from builders.cluster_scenes import NOW, unit
+from builders.dashboards import HOSTILE, a_view, condition, html_of, job_facts
+from builders.nodes import a_tpu_slice
+from diloco_cli.checks.nodes import inventory_of
+from diloco_cli.dashboard.facts import FleetFacts, Sample, Samples, SliceNumbers, SlicePlace, slices_of
+from diloco_cli.dashboard.fleet_page import fleet_page
+from diloco_cli.dashboard.job_page import job_page
+from diloco_cli.dashboard.page import frame
+from diloco_cli.phase_looks import LOOKS
+from diloco_operator.api.losses import format_losses
+from diloco_operator.api.names import ANNOTATION_SAID, LABEL_UNIT
+from diloco_operator.api.phases import Phase
+from diloco_operator.reconcile import OperatorConfig
+
+ALLOWED = {
+    "html", "head", "meta", "title", "link", "script", "body", "nav", "a", "span", "main", "section", "h1", "h2", "p", "strong", "ul", "li",
+    "dl", "div", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "time", "svg", "rect", "text", "line", "polyline", "circle",
+}  # fmt: skip
+
+
+class Read(HTMLParser):
+    """The elements, attributes and text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: set[str] = set()
+        self.said = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.said += f"{data} "
+
+
+def words(html: str) -> str:
+    return " ".join(Read(html).said.split())
+
+
+def an_end(name: str, reason: str, message: str, at: str) -> dict[str, Any]:
+    return {"reason": reason, "lastTimestamp": at, "metadata": {"annotations": {LABEL_UNIT: name, ANNOTATION_SAID: message}}}
+
+
+def test_hostile_texts_of_a_job_are_shown_as_text() -> None:
+    units = [
+        unit(HOSTILE, "BackingOff", reason="Crashed", message=HOSTILE, slice=HOSTILE, failedAttempt=1, notBefore="2026-11-20T21:05:00Z")
+    ]
+    view = a_view(
+        conditions=[condition("Degraded", message=HOSTILE, reason="LearnersMissing")],
+        units=[{**units[0], "name": HOSTILE[:63]}],
+        pools=[{"name": "v5p", "reason": "NoFreeSlice", "message": HOSTILE, "remedies": [HOSTILE]}],
+        hosts=[{"node": HOSTILE, "message": HOSTILE}],
+    )
+    facts = job_facts(view, events=[an_end(HOSTILE, "UnitCrashed", HOSTILE, "2026-11-20T21:00:30Z")])
+    for page in (job_page(facts), fleet_page(FleetFacts([view], None, [HOSTILE]), "/token")):
+        read = Read(frame(page, "/token", "/"))
+        assert set(read.tags) <= ALLOWED
+        assert read.tags.count("script") == 1  # our own
+        assert not [name for name in read.attributes if name.startswith("on")]
+        assert "<script>alert(1)</script>" in read.said
+
+
+def test_no_page_has_styles_or_scripts_inline() -> None:
+    """The policy would refuse them."""
+    losses = format_losses([(100, 3.5), (200, 2.5), (300, 2.25)])
+    view = a_view(units=[unit(), unit("v5p-1", "Joining")], progress={"step": 300, "steps": 400, "losses": losses})
+    samples = [Sample(NOW - 10, 10.0, 1, 2, 0), Sample(NOW, 12.0, 2, 2, 1)]
+    html = html_of(job_page(job_facts(view, samples=samples)))
+    assert "Loss over outer steps" in html
+    assert "<style" not in html
+    assert "style=" not in html
+
+
+def test_a_job_page_says_what_keeps_it_from_more_and_what_comes_by_itself() -> None:
+    crashed = unit(
+        "v5p-1", "BackingOff", attempt=2, restarts=2, reason="Crashed", message="container learner exited with status 1", failedAttempt=2,
+        notBefore="2026-11-20T21:05:00Z",
+    )  # fmt: skip
+    view = a_view(
+        reason="LearnersMissing", units=[unit(), crashed], learners={"desired": 2, "placed": 2, "contributing": 1, "min": 1, "max": 2}
+    )
+    html = html_of(job_page(job_facts(view)))
+    said = words(html)
+    assert "1 of 2 units contribute" in said
+    assert "Next step: kubectl diloco logs bytes-lm v5p-1 -n team" in said
+    assert "v5p-1 may start again in 2026-11-20 21:05:00 UTC" in said
+    assert 'datetime="2026-11-20T21:05:00+00:00" data-kind="until"' in html
+
+
+def test_each_attempt_that_ended_is_told_with_its_reason_the_newest_first() -> None:
+    events = [
+        an_end("v5p-0", "UnitCrashed", "exited with status 1", "2026-11-20T20:10:00Z"),
+        an_end("v5p-0", "UnitLost", "node tpu-0 was deleted", "2026-11-20T20:40:00Z"),
+        {"reason": "UnitTraining", "lastTimestamp": "2026-11-20T20:50:00Z", "metadata": {"annotations": {LABEL_UNIT: "v5p-0"}}},
+    ]
+    said = words(html_of(job_page(job_facts(a_view(units=[unit()]), events=events))))
+    assert re.search(r"20:40:00 UTC v5p-0 UnitLost node tpu-0 was deleted .*20:10:00 UTC v5p-0 UnitCrashed exited with status 1", said)
+    assert "UnitTraining" not in said
+
+
+def test_a_unit_has_the_colour_of_its_phase_in_the_timeline_and_in_the_table() -> None:
+    html = html_of(job_page(job_facts(a_view(units=[unit(slice="np-0"), unit("v5p-1", "BackingOff", reason="Crashed")]))))
+    assert html.count(LOOKS[Phase.TRAINING].colour) == 3  # the legend, the bar and the table
+    assert html.count(LOOKS[Phase.RECOVERY].colour) == 3
+
+
+def test_samples_of_the_same_few_seconds_are_one() -> None:
+    samples = Samples()
+    for at in (0.0, 1.0, 2.0, 6.0, 7.0):
+        samples.add(Sample(at, at, 1, 1, 0))
+    # 1 and 2 are less than 5 s after 0, so each gave way to the next one; 6 is not, and stays.
+    assert [sample.at for sample in samples.kept] == [0.0, 6.0, 7.0]
+
+
+def test_slices_are_counted_by_kind_and_failure_domain() -> None:
+    zone = "topology.kubernetes.io/zone"
+    nodes = [
+        *a_tpu_slice("np-0", kind="tpu-v6e-slice", topology="2x2", labels={zone: "a"}),
+        *a_tpu_slice("np-1", kind="tpu-v6e-slice", topology="2x2", labels={zone: "a"}),
+        *a_tpu_slice("np-2", kind="tpu-v6e-slice", topology="2x2", labels={zone: "b"}),
+    ]
+    nodes[1]["spec"] = {**nodes[1].get("spec", {}), "unschedulable": True}
+    inventory = inventory_of(nodes, OperatorConfig().disruption_signals, NOW)
+    name = next(each.name for each in inventory.every_slice() if each.locality[0] == "b")
+    view = a_view(units=[unit(slice=name)])
+    found = slices_of(inventory, [view], NOW)
+    assert found == {
+        SlicePlace("tpu-v6e 2x2", "a"): SliceNumbers(total=2, unusable=1),
+        SlicePlace("tpu-v6e 2x2", "b"): SliceNumbers(total=1, used=1),
+    }
+    said = words(html_of(fleet_page(FleetFacts([view], found, ()), "/token")))
+    assert "KIND a b tpu-v6e 2x2 0 of 2, 1 not usable 1 of 1" in said
