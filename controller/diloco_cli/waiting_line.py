@@ -42,29 +42,37 @@ type Hardware = tuple[str, str | None]
 """Accelerator and topology."""
 
 
-def places(job: Obj, jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, Place]:
-    """Find by pool the place in line of the job that waits for hardware. `jobs`: all that can be read, the job among them. `priorities`:
-    PriorityClasses."""
-    values = {each["metadata"]["name"]: int(each.get("value") or 0) for each in priorities}
-    default = next((int(each.get("value") or 0) for each in priorities if each.get("globalDefault")), 0)
+def places(job: Obj, jobs: Iterable[Obj], priorities: Iterable[Obj]) -> Mapping[str, Place]:
+    """Find by pool the place in line of the job that waits for hardware, as `all_places` does."""
+    return all_places(jobs, priorities).get(job["metadata"]["uid"], {})
+
+
+def all_places(jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, dict[str, Place]]:
+    """Find by uid of the job and by pool the place in line of each job that waits for hardware. `jobs`: all that can be read.
+    `priorities`: PriorityClasses."""
+    listed = list(priorities)
+    values = {each["metadata"]["name"]: int(each.get("value") or 0) for each in listed}
+    default = next((int(each.get("value") or 0) for each in listed if each.get("globalDefault")), 0)
     waiting: dict[Hardware, list[_Rank]] = {}
-    mine: dict[str, tuple[Hardware, _Rank]] = {}
+    pools: dict[str, dict[str, tuple[Hardware, _Rank]]] = {}
     for each in jobs:
+        short = _short(each)
+        if not short:
+            continue
         try:
             spec = load(each).spec
         except InvalidJob:
             continue
         rank = _rank(each, spec, values.get(spec.priority_class_name, 0) if spec.priority_class_name else default)
-        short = [pool for pool in spec.pools if pool.name in _short(each)]
-        for hardware in {_hardware(pool) for pool in short}:
+        mine = {pool.name: (_hardware(pool), rank) for pool in spec.pools if pool.name in short}
+        for hardware in {hardware for hardware, _ in mine.values()}:
             waiting.setdefault(hardware, []).append(rank)
-        if each["metadata"]["uid"] == job["metadata"]["uid"]:
-            mine = {pool.name: (_hardware(pool), rank) for pool in short}
-    found = {}
-    for pool, (hardware, rank) in mine.items():
-        line = sorted(waiting[hardware])
-        found[pool] = Place(line.index(rank) + 1, len(line))
-    return found
+        pools[each["metadata"]["uid"]] = mine
+    lines = {hardware: sorted(ranks) for hardware, ranks in waiting.items()}
+    return {
+        uid: {pool: Place(lines[hardware].index(rank) + 1, len(lines[hardware])) for pool, (hardware, rank) in mine.items()}
+        for uid, mine in pools.items()
+    }
 
 
 def _rank(job: Obj, spec: Spec, priority: int) -> _Rank:

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,10 +65,12 @@ def serious(page: Page) -> list[str]:
 def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path) -> None:
     job = a_quadratic_job("quad", steps=1_000_000, units={"v5p": 1, "h100": 1}, environment={"QUADRATIC_STEP_MS": 100})
     up = Up(tmp_path, [job], "--dashboard")
+    reader = ThreadPoolExecutor(1)
     try:
         note = up.until(lambda line: line["type"] == "note" and "Dashboard" in line["message"])
         url = re.findall(r"http://127\.0\.0\.1:\d+/[\w-]+/", note["message"])[0]
         status = up.until(all_train(2))
+        ended = reader.submit(up.end)  # reads on: a full pipe would hold the command, and its server with it
         complaints: list[str] = []
         with a_browser() as browser:
             page = opened(browser, url, complaints)
@@ -90,15 +93,23 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
             for scheme in ("dark", "light"):
                 page.emulate_media(color_scheme=scheme)
                 assert serious(page) == []
+            page.get_by_role("link", name="v5p-0").click()
+            expect(page.locator("#head")).to_contain_text("unit of default/quad")
+            assert serious(page) == []
+            page.get_by_role("link", name="Goodput").click()
+            expect(page.locator("#jobs tbody tr")).to_have_count(1)
+            assert serious(page) == []
+            page.get_by_role("link", name="Waiting").click()
+            expect(page.locator("#jobs")).to_have_text("No job waits.")
             stranger = opened_elsewhere(browser, url)
             assert stranger == [403, 403]
         assert not complaints, complaints
         up.process.send_signal(signal.SIGINT)
-        status_code, _ = up.end()
-        assert status_code == 130
+        assert ended.result()[0] == 130
     finally:
         up.process.kill()
         up.process.wait()
+        reader.shutdown()
 
 
 def opened_elsewhere(browser: Browser, url: str) -> list[int]:

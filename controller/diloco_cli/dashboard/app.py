@@ -5,7 +5,7 @@ See docs/decisions/0274-dashboard.md.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Protocol
 from urllib.parse import unquote
@@ -18,10 +18,13 @@ from starlette.types import ASGIApp
 
 from diloco_cli.dashboard.facts import FleetFacts, JobFacts
 from diloco_cli.dashboard.fleet_page import fleet_page
+from diloco_cli.dashboard.goodput_page import goodput_page
 from diloco_cli.dashboard.guard import Guard
 from diloco_cli.dashboard.job_page import job_page
 from diloco_cli.dashboard.page import STYLE, Page, Rendered, frame
+from diloco_cli.dashboard.unit_page import unit_page
 from diloco_cli.dashboard.updates import TooManyStreams, Updates
+from diloco_cli.dashboard.waiting_page import waiting_page
 
 _EVENTS = "text/event-stream"
 
@@ -35,6 +38,10 @@ class Facts(Protocol):
 
     def job(self, namespace: str, name: str) -> JobFacts | None:
         """Return what is known of a job; None: there is none."""
+        ...
+
+    def jobs(self) -> Sequence[JobFacts]:
+        """Return what is known of all jobs, by namespace and name."""
         ...
 
 
@@ -51,9 +58,16 @@ class Pages:
         match [unquote(part) for part in path.split("/")]:
             case ["", ""]:
                 return fleet_page(self._facts.fleet(), self.base)
+            case ["", "waiting"]:
+                return waiting_page(self._facts.fleet(), self.base)
+            case ["", "goodput"]:
+                return goodput_page(self._facts.jobs(), self._facts.fleet().notes, self.base)
             case ["", "jobs", namespace, name]:
                 job = self._facts.job(namespace, name)
-                return job_page(job) if job is not None else None
+                return job_page(job, self.base) if job is not None else None
+            case ["", "jobs", namespace, name, "units", unit]:
+                job = self._facts.job(namespace, name)
+                return unit_page(job, unit, self.base) if job is not None else None
             case _:
                 return None
 

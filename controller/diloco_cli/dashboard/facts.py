@@ -17,6 +17,10 @@ from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.client import Obj
 
 from diloco_cli.view_model import JobView
+from diloco_cli.waiting_line import Place
+
+type JobKey = tuple[str, str]
+"""(namespace, name)."""
 
 _MOST_SAMPLES = 720
 _SAMPLES_APART = 5.0
@@ -84,6 +88,8 @@ class FleetFacts:
     """None: nodes cannot be read."""
     notes: Sequence[str]
     """What could not be read."""
+    places: Mapping[JobKey, Mapping[str, Place]] = field(default_factory=dict)
+    """By job and pool, among all jobs of the cluster that wait for hardware; {}: not all of them can be read."""
 
 
 class SlicePlace(NamedTuple):

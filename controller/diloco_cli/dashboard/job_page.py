@@ -12,7 +12,7 @@ from diloco.wording import loss_text, plural
 
 from diloco_cli.chart_style import UNIT_COLOURS
 from diloco_cli.dashboard.facts import JobFacts, Sample
-from diloco_cli.dashboard.page import TEXTS, Page, moment, table_of, unit_state
+from diloco_cli.dashboard.page import TEXTS, Page, moment, table_of, unit_path, unit_state
 from diloco_cli.explanation import ends, explanation
 from diloco_cli.history_charts import history_charts
 from diloco_cli.html import Cell, figures, table
@@ -27,8 +27,8 @@ _POINTS = 200
 _MOST_ENDS = 100
 
 
-def job_page(facts: JobFacts) -> Page:
-    """Return the page."""
+def job_page(facts: JobFacts, base: str) -> Page:
+    """Return the page; `base`: what every path begins with."""
     view = facts.view
     status = view.status
     return Page(
@@ -43,8 +43,8 @@ def job_page(facts: JobFacts) -> Page:
             "loss": list(_loss(facts)),
             "observed": list(_observed(facts)),
             "timeline": list(_timeline(facts)),
-            "units": [element("h2", "Units"), _units(facts)],
-            "ends": list(_ends(facts)),
+            "units": [element("h2", "Units"), _units(facts, base)],
+            "ends": list(ends_of(facts)),
             "pools": [element("h2", "Pools"), table_of(pools_table(status.pools), "Pools")],
             "hosts": [element("h2", "Hosts on which attempts failed"), table_of(hosts_table(status.hosts), "Hosts")]
             if status.hosts
@@ -168,20 +168,22 @@ def _timeline(facts: JobFacts) -> Iterator[Element]:
         yield element("p", f"{goodput_text(facts.view.status.goodput)}.", class_="soft")
 
 
-def _units(facts: JobFacts) -> Element:
-    units = facts.view.status.units
-    return table_of(units_table(units), "Units", {"STATE": [unit_state(unit) for unit in units]})
+def _units(facts: JobFacts, base: str) -> Element:
+    view = facts.view
+    units = view.status.units
+    links = [element("a", unit.name, href=unit_path(base, view.namespace, view.name, unit.name)) for unit in units]
+    return table_of(units_table(units), "Units", {"UNIT": links, "STATE": [unit_state(unit) for unit in units]})
 
 
-def _ends(facts: JobFacts) -> Iterator[Element]:
-    """Yield how attempts ended: each restart with its reason."""
-    found = ends(facts.view.status.units, facts.events)
+def ends_of(facts: JobFacts, unit: str = "") -> Iterator[Element]:
+    """Yield how attempts ended, of one unit or of all: each restart with its reason."""
+    found = [(name, end) for name, end in ends(facts.view.status.units, facts.events) if unit in ("", name)]
     if not found:
         return
     yield element("h2", "Attempts that ended")
     rows: list[list[Cell]] = [
-        [moment(end.at, "since") if end.at is not None else NOTHING, unit, end.reason or NOTHING, end.message]
-        for unit, end in found[:_MOST_ENDS]
+        [moment(end.at, "since") if end.at is not None else NOTHING, name, end.reason or NOTHING, end.message]
+        for name, end in found[:_MOST_ENDS]
     ]
     yield table(("AGO", "UNIT", "REASON", "MESSAGE"), rows, label="Attempts that ended", texts=TEXTS)
     if len(found) > _MOST_ENDS:

@@ -76,7 +76,7 @@ class Link:
     name: str
 
 
-LINKS: Sequence[Link] = (Link("/", "Fleet"),)
+LINKS: Sequence[Link] = (Link("/", "Fleet"), Link("/waiting", "Waiting"), Link("/goodput", "Goodput"))
 
 
 def frame(page: Page, base: str, path: str) -> str:
@@ -100,6 +100,11 @@ def job_path(base: str, namespace: str, name: str) -> str:
     return f"{base}/jobs/{quote(namespace, safe='')}/{quote(name, safe='')}"
 
 
+def unit_path(base: str, namespace: str, job: str, unit: str) -> str:
+    """Return the path of the page of a unit."""
+    return f"{job_path(base, namespace, job)}/units/{quote(unit, safe='')}"
+
+
 # --- parts of pages -----------------------------------------------------------------------------------------------------
 def moment(at: float, kind: str) -> Element:
     """Return a time that the browser shows as how long ago it is (`since`), or as what is left until it (`until`)."""
@@ -120,8 +125,8 @@ def cell(value: Value) -> Cell:
 
 _TEXT, _WORDS = "text", "words"
 TEXTS: Mapping[str, str] = {
-    **dict.fromkeys(("STATE", "SLICE", "STATUS", "REASON", "UNIT"), _TEXT),
-    **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE"), _WORDS),
+    **dict.fromkeys(("STATE", "SLICE", "STATUS", "REASON", "UNIT", "CAUSE", "PLACE"), _TEXT),
+    **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE", "SUBJECT", "WHAT HELPS"), _WORDS),
 }
 """The class of each column that has no numbers: short texts, and sentences, which are broken into lines."""
 

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from diloco_local.record.lines import FaultFired, Figures, Line, Merged
 from diloco_local.record.live import LiveHistory, before
 from diloco_local.record.recorder import Recorder
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES
+from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
 from diloco_operator.fleet import Inventory, NodeView, project_node
-from diloco_operator.kube.cache import CachedObject
+from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.reconcile import OperatorConfig
 
-from diloco_cli.dashboard.facts import FleetFacts, JobFacts, Samples, sample_of, slices_of
+from diloco_cli.dashboard.facts import FleetFacts, JobFacts, JobKey, Samples, sample_of, slices_of
 from diloco_cli.view_model import JobView
-
-type JobKey = tuple[str, str]
-"""(namespace, name)."""
+from diloco_cli.waiting_line import Place, all_places
 
 _BY_JOB = "job"
 _CHART_SECONDS = 5.0
@@ -37,13 +34,12 @@ _CHART_SECONDS = 5.0
 class _Read:
     """A job as its API object has it."""
 
-    uid: str
+    obj: Obj
     view: JobView
-    spec: Mapping[str, Any]
 
 
 def _read(obj: Obj, _previous: _Read | None) -> _Read:
-    return _Read(obj["metadata"]["uid"], JobView.of(obj), obj["spec"])
+    return _Read(obj, JobView.of(obj))
 
 
 def _event(obj: Obj, _previous: Obj | None) -> Obj:
@@ -87,10 +83,12 @@ class Source:
             without="the pages do not show how attempts ended",
         )  # fmt: skip
         self._nodes = Reflector(client, NODES, _node, rng=random.random, without="the pages do not show the hardware")
+        self._priorities = Reflector(client, PRIORITY_CLASSES, as_it_is, rng=random.random, without="no place in line is known")
         self._jobs.on_change(self._on_job)
         self._nodes.on_change(self._on_node)
         self._events.on_change(lambda _old, _new: self._changed())
-        for reflector in (self._jobs, self._events, self._nodes):
+        self._all = (self._jobs, self._events, self._nodes, self._priorities)
+        for reflector in self._all:
             reflector.on_rights_change(lambda: self._changed())
 
     def on_change(self, handler: Callable[[], None]) -> None:
@@ -100,11 +98,10 @@ class Source:
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         """Follow while the context lasts. It begins once all has been read that may be."""
-        reflectors = (self._jobs, self._events, self._nodes)
-        tasks = [asyncio.create_task(reflector.run()) for reflector in reflectors]
+        tasks = [asyncio.create_task(reflector.run()) for reflector in self._all]
         try:
             await asyncio.gather(
-                *(reflector.wait_answered() if reflector is self._jobs else reflector.wait_synced() for reflector in reflectors)
+                *(reflector.wait_answered() if reflector is self._jobs else reflector.wait_synced() for reflector in self._all)
             )
             yield
         finally:
@@ -127,10 +124,20 @@ class Source:
     def fleet(self) -> FleetFacts:
         """Return what pages about more than one job show."""
         now = self._wall()
-        views = [held.value.view for held in sorted(self._jobs.cache, key=lambda held: held.key)]
+        held = sorted(self._jobs.cache, key=lambda each: each.key)
+        views = [each.value.view for each in held]
         self._inventory.advance(now)
         slices = None if self._nodes.missing else slices_of(self._inventory, views, now)
-        return FleetFacts(views, slices, self._notes())
+        places: dict[JobKey, Mapping[str, Place]] = {}
+        if not self._jobs.namespace and not self._priorities.missing:
+            found = all_places((each.value.obj for each in held), (each.value for each in self._priorities.cache))
+            places = {each.key: found[each.uid] for each in held if each.uid in found}
+        return FleetFacts(views, slices, self._notes(), places)
+
+    def jobs(self) -> Sequence[JobFacts]:
+        """Return what is known of all jobs, by namespace and name."""
+        keys = sorted(held.key for held in self._jobs.cache)
+        return [found for key in keys if (found := self.job(*key)) is not None]
 
     def job(self, namespace: str, name: str) -> JobFacts | None:
         """Return what is known of a job; None: there is none of this name."""
@@ -140,7 +147,7 @@ class Source:
         now = self._wall()
         events = [event.value for event in self._events.cache.by_index(_BY_JOB, held.uid)]
         history = watched.live.history(now - now % _CHART_SECONDS)
-        return JobFacts(held.value.view, held.value.spec, events, list(watched.samples.kept), history, now)
+        return JobFacts(held.value.view, held.value.obj["spec"], events, list(watched.samples.kept), history, now)
 
     def _notes(self) -> list[str]:
         said = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]

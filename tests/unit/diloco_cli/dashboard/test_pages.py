@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
 from builders.cluster_scenes import NOW, unit
 from builders.dashboards import HOSTILE, a_view, condition, html_of, job_facts
 from builders.nodes import a_tpu_slice
+from diloco.goodput import Use
 from diloco_cli.checks.nodes import inventory_of
 from diloco_cli.dashboard.facts import FleetFacts, Sample, Samples, SliceNumbers, SlicePlace, slices_of
 from diloco_cli.dashboard.fleet_page import fleet_page
+from diloco_cli.dashboard.goodput_page import by_kind, goodput_page
 from diloco_cli.dashboard.job_page import job_page
 from diloco_cli.dashboard.page import frame
+from diloco_cli.dashboard.unit_page import unit_page
+from diloco_cli.dashboard.waiting_page import waiting_page
 from diloco_cli.phase_looks import LOOKS
+from diloco_cli.waiting_line import Place
 from diloco_operator.api.losses import format_losses
 from diloco_operator.api.names import ANNOTATION_SAID, LABEL_UNIT
 from diloco_operator.api.phases import Phase
@@ -63,7 +69,17 @@ def test_hostile_texts_of_a_job_are_shown_as_text() -> None:
         hosts=[{"node": HOSTILE, "message": HOSTILE}],
     )
     facts = job_facts(view, events=[an_end(HOSTILE, "UnitCrashed", HOSTILE, "2026-11-20T21:00:30Z")])
-    for page in (job_page(facts), fleet_page(FleetFacts([view], None, [HOSTILE]), "/token")):
+    fleet = FleetFacts([view], None, [HOSTILE], {("team", "bytes-lm"): {"v5p": Place(2, 3)}})
+    unit_of = unit_page(facts, HOSTILE[:63], "/token")
+    assert unit_of is not None
+    pages = (
+        job_page(facts, "/token"),
+        unit_of,
+        fleet_page(fleet, "/token"),
+        waiting_page(fleet, "/token"),
+        goodput_page([facts], [HOSTILE], "/token"),
+    )
+    for page in pages:
         read = Read(frame(page, "/token", "/"))
         assert set(read.tags) <= ALLOWED
         assert read.tags.count("script") == 1  # our own
@@ -76,7 +92,7 @@ def test_no_page_has_styles_or_scripts_inline() -> None:
     losses = format_losses([(100, 3.5), (200, 2.5), (300, 2.25)])
     view = a_view(units=[unit(), unit("v5p-1", "Joining")], progress={"step": 300, "steps": 400, "losses": losses})
     samples = [Sample(NOW - 10, 10.0, 1, 2, 0), Sample(NOW, 12.0, 2, 2, 1)]
-    html = html_of(job_page(job_facts(view, samples=samples)))
+    html = html_of(job_page(job_facts(view, samples=samples), "/token"))
     assert "Loss over outer steps" in html
     assert "<style" not in html
     assert "style=" not in html
@@ -90,7 +106,7 @@ def test_a_job_page_says_what_keeps_it_from_more_and_what_comes_by_itself() -> N
     view = a_view(
         reason="LearnersMissing", units=[unit(), crashed], learners={"desired": 2, "placed": 2, "contributing": 1, "min": 1, "max": 2}
     )
-    html = html_of(job_page(job_facts(view)))
+    html = html_of(job_page(job_facts(view), "/token"))
     said = words(html)
     assert "1 of 2 units contribute" in said
     assert "Next step: kubectl diloco logs bytes-lm v5p-1 -n team" in said
@@ -104,13 +120,13 @@ def test_each_attempt_that_ended_is_told_with_its_reason_the_newest_first() -> N
         an_end("v5p-0", "UnitLost", "node tpu-0 was deleted", "2026-11-20T20:40:00Z"),
         {"reason": "UnitTraining", "lastTimestamp": "2026-11-20T20:50:00Z", "metadata": {"annotations": {LABEL_UNIT: "v5p-0"}}},
     ]
-    said = words(html_of(job_page(job_facts(a_view(units=[unit()]), events=events))))
+    said = words(html_of(job_page(job_facts(a_view(units=[unit()]), events=events), "/token")))
     assert re.search(r"20:40:00 UTC v5p-0 UnitLost node tpu-0 was deleted .*20:10:00 UTC v5p-0 UnitCrashed exited with status 1", said)
     assert "UnitTraining" not in said
 
 
 def test_a_unit_has_the_colour_of_its_phase_in_the_timeline_and_in_the_table() -> None:
-    html = html_of(job_page(job_facts(a_view(units=[unit(slice="np-0"), unit("v5p-1", "BackingOff", reason="Crashed")]))))
+    html = html_of(job_page(job_facts(a_view(units=[unit(slice="np-0"), unit("v5p-1", "BackingOff", reason="Crashed")])), "/token"))
     assert html.count(LOOKS[Phase.TRAINING].colour) == 3  # the legend, the bar and the table
     assert html.count(LOOKS[Phase.RECOVERY].colour) == 3
 
@@ -141,3 +157,53 @@ def test_slices_are_counted_by_kind_and_failure_domain() -> None:
     }
     said = words(html_of(fleet_page(FleetFacts([view], found, ()), "/token")))
     assert "KIND a b tpu-v6e 2x2 0 of 2, 1 not usable 1 of 1" in said
+
+
+def test_a_unit_page_compares_its_speed_with_its_pool_and_says_what_it_began_with() -> None:
+    units = [
+        unit(slice="np-0", tokensPerSecond=50.0, recoverSeconds=4.5, beganWith="the state of v5p-1, 2.1 s"),
+        unit("v5p-1", slice="np-1", tokensPerSecond=100.0),
+        unit("v5p-2", slice="np-2", tokensPerSecond=120.0),
+        unit("h100-0", slice="gpu-0", tokensPerSecond=400.0),
+    ]
+    view = a_view(units=units, pools=[{"name": "v5p", "tokensPerSecond": 200.0}])
+    events = [
+        an_end("v5p-0", "UnitCrashed", "exited with status 1", "2026-11-20T20:10:00Z"),
+        an_end("v5p-1", "UnitLost", "node tpu-0 was deleted", "2026-11-20T20:40:00Z"),
+    ]
+    page = unit_page(job_facts(view, events=events), "v5p-0", "/token")
+    assert page is not None
+    said = words(html_of(page))
+    assert "of the pool's other units 45%" in said  # 50 of the median of 100 and 120
+    assert "of the pool's mean 25%" in said  # 50 of 200
+    assert "Its last start: the state of v5p-1, 2.1 s" in said
+    assert "exited with status 1" in said
+    assert "node tpu-0 was deleted" not in said  # of another unit
+    assert unit_page(job_facts(view), "v5p-9", "/token") is None
+
+
+def test_a_waiting_job_has_one_cause_what_helps_and_its_place_in_line() -> None:
+    short = {
+        "name": "v5p", "placed": 0, "reason": "NoFreeSlice", "message": "pool v5p needs 1 more slice", "remedies": ["more nodes"],
+        "waitingSince": "2026-11-20T20:00:00Z",
+    }  # fmt: skip
+    waits = a_view(state="Queued", pools=[short], learners={"desired": 1, "placed": 0, "contributing": 0, "min": 1, "max": 1})
+    trains = replace(a_view(units=[unit()]), name="other")
+    facts = FleetFacts([waits, trains], None, (), {("team", "bytes-lm"): {"v5p": Place(2, 3)}})
+    html = html_of(waiting_page(facts, "/token"))
+    assert html.count("<tr>") == 2  # the head, and one job: the other one has all that it asks for
+    said = words(html)
+    assert "NoHardware pool v5p NoFreeSlice pool v5p needs 1 more slice more nodes 2026-11-20 20:00:00 UTC v5p: 2nd of 3" in said
+
+
+def test_goodput_is_shown_by_job_and_by_kind() -> None:
+    seconds = {"training": 750.0, "start": 150.0, "recovery": 100.0}
+    view = a_view(
+        units=[unit(slice="np-0"), unit("v5p-1", "BackingOff", reason="Crashed")],
+        goodput={"productiveShare": 0.75, "interruptions": 3, "unitSeconds": seconds, "measuredAt": "2026-11-20T21:00:00Z"},
+    )
+    facts = job_facts(view, spec={"pools": [{"name": "v5p", "accelerator": "tpu-v5p", "topology": "2x2x1"}]})
+    assert by_kind([facts]) == {"tpu-v5p 2x2x1": {Use.TRAINING: 60.0, Use.RECOVERY: 60.0}}  # a minute of each unit
+    said = words(html_of(goodput_page([facts], (), "/token")))
+    assert "UNIT TIME TRAINING START RECOVERY INTERRUPTIONS team/bytes-lm 16m40s 75.0% 15.0% 10.0% 3" in said
+    assert "tpu-v5p 2x2x1 2m00s 50.0% 50.0%" in said

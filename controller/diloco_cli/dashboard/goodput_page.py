@@ -1,0 +1,97 @@
+"""The page of goodput: what the time of the units went into, of each job and of each kind of hardware. Pure.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from xml.etree.ElementTree import Element
+
+from diloco.goodput import Use
+from diloco_operator.api.phases import Phase
+
+from diloco_cli.dashboard.facts import JobFacts
+from diloco_cli.dashboard.page import Page, job_path
+from diloco_cli.html import Cell, notes, table
+from diloco_cli.job_tables import NOTHING
+from diloco_cli.phase_looks import LOOKS
+from diloco_cli.svg import element
+from diloco_cli.view_text import duration
+
+_WIDTH = 220.0
+type Shares = Mapping[Use, float]
+"""Seconds by what they went into."""
+
+
+def goodput_page(jobs: Sequence[JobFacts], said: Sequence[str], base: str) -> Page:
+    """Return the page. `said`: what could not be read; `base`: what every path begins with."""
+    return Page(
+        "Goodput",
+        {
+            "head": [element("h1", "Goodput"), *notes(said)],
+            "jobs": [
+                element("h2", "Jobs, from their beginning"),
+                *_table("JOB", [(_link(job, base), _whole(job)) for job in jobs], "Goodput of jobs", interruptions=_interruptions(jobs)),
+            ],
+            "kinds": [
+                element("h2", "Kinds of hardware, in the last hour as it was seen"),
+                *_table("KIND", [(kind, shares) for kind, shares in sorted(by_kind(jobs).items())], "Goodput of kinds"),
+            ],
+        },
+    )
+
+
+def _link(job: JobFacts, base: str) -> Element:
+    view = job.view
+    name = view.name if view.namespace == "default" else f"{view.namespace}/{view.name}"
+    return element("a", name, href=job_path(base, view.namespace, view.name))
+
+
+def _whole(job: JobFacts) -> Shares:
+    goodput = job.view.status.goodput
+    return {use: goodput.unit_seconds.of(use) for use in Use} if goodput is not None else {}
+
+
+def _interruptions(jobs: Iterable[JobFacts]) -> Sequence[str]:
+    return [str(goodput.interruptions) if (goodput := job.view.status.goodput) is not None else NOTHING for job in jobs]
+
+
+def by_kind(jobs: Iterable[JobFacts]) -> dict[str, dict[Use, float]]:
+    """Return seconds of the last hour by kind of hardware and use, from the timelines of the units."""
+    found: dict[str, dict[Use, float]] = {}
+    for job in jobs:
+        kinds = {pool["name"]: f"{pool.get('accelerator', '')} {pool.get('topology', '')}".strip() for pool in job.spec.get("pools") or ()}
+        pools = {unit.name: unit.pool for unit in job.view.status.units}
+        for unit in job.history.units.values():
+            seconds = found.setdefault(kinds.get(pools.get(unit.name, ""), "units that left"), {})
+            for span in unit.spans:
+                if span.phase.use is not None:
+                    seconds[span.phase.use] = seconds.get(span.phase.use, 0.0) + span.seconds
+    return found
+
+
+def _table(first: str, rows: Sequence[tuple[Cell, Shares]], label: str, *, interruptions: Sequence[str] = ()) -> Iterator[Element]:
+    known = [use for use in Use if any(shares.get(use) for _, shares in rows)]
+    if not known:
+        yield element("p", "Nothing is measured yet.", class_="soft")
+        return
+    head = [first, "", "UNIT TIME", *(use.value.upper() for use in known), *(["INTERRUPTIONS"] if interruptions else [])]
+    made: list[list[Cell]] = []
+    for number, (name, shares) in enumerate(rows):
+        total = sum(shares.values())
+        cells = [f"{shares.get(use, 0.0) / total:.1%}" if total and shares.get(use) else NOTHING for use in known]
+        made.append([name, _bar(shares, total), duration(total), *cells, *interruptions[number : number + 1]])
+    yield table(head, made, label=label)
+
+
+def _bar(shares: Shares, total: float) -> Element:
+    """Draw the shares in the colours of their phases; the table beside it has them in numbers."""
+    bar = element("svg", xmlns="http://www.w3.org/2000/svg", width=_WIDTH, height=12, viewBox=f"0 0 {_WIDTH:.0f} 12", aria_hidden="true")
+    x = 0.0
+    for use in Use:
+        width = _WIDTH * shares.get(use, 0.0) / total if total else 0.0
+        if width:
+            bar.append(element("rect", x=x, y=0, width=width, height=12, fill=LOOKS[Phase(use.value)].colour))
+        x += width
+    return bar

@@ -1,0 +1,102 @@
+"""The page of a unit: where it is, its speed beside the others of its pool, what it did, and how its attempts ended. Pure.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from statistics import median
+from xml.etree.ElementTree import Element
+
+from diloco_operator.api.status import UnitState, UnitStatus
+from diloco_operator.fleet.slices import GROUP_SEPARATOR
+
+from diloco_cli.dashboard.facts import JobFacts
+from diloco_cli.dashboard.job_page import ends_of
+from diloco_cli.dashboard.page import Page, job_path, moment, table_of, unit_state
+from diloco_cli.history_charts import history_charts
+from diloco_cli.html import Cell, figures
+from diloco_cli.job_tables import NOTHING, hosts_table, units_table
+from diloco_cli.svg import element
+from diloco_cli.view_text import count
+
+
+def unit_page(facts: JobFacts, name: str, base: str) -> Page | None:
+    """Return the page; None: the job has no such unit."""
+    view = facts.view
+    unit = next((each for each in view.status.units if each.name == name), None)
+    if unit is None:
+        return None
+    job = element("a", f"{view.namespace}/{view.name}", href=job_path(base, view.namespace, view.name))
+    places = unit.slice.split(GROUP_SEPARATOR) if unit.slice else []
+    hosts = [host for host in view.status.hosts if host.node in places or any(failure.unit == name for failure in host.failures)]
+    return Page(
+        f"{view.namespace}/{view.name} {name}",
+        {
+            "head": [
+                element("h1", name),
+                element("p", "unit of ", job, f" in namespace {view.namespace}", class_="soft"),
+                _figures(facts, unit),
+            ],
+            "now": list(_now(unit)),
+            "timeline": list(_timeline(facts, unit)),
+            "ends": list(ends_of(facts, name)),
+            "totals": [element("h2", "Totals"), table_of(units_table([unit], wide=True), "Totals", {"STATE": [unit_state(unit)]})],
+            "hosts": [element("h2", "Hosts on which attempts failed"), table_of(hosts_table(hosts), "Hosts")] if hosts else [],
+        },
+    )
+
+
+def _figures(facts: JobFacts, unit: UnitStatus) -> Element:
+    named: list[tuple[str, Cell]] = [("state", unit_state(unit))]
+    if unit.since is not None:
+        named.append(("since", moment(unit.since, "since")))
+    named += [("slice", unit.slice or NOTHING), ("attempt", str(unit.attempt)), ("restarts", str(unit.restarts))]
+    if unit.state is UnitState.TRAINING:
+        named += [("tokens/s", count(unit.tokens_per_second)), *_norm(facts, unit)]
+    return figures(named)
+
+
+def _norm(facts: JobFacts, unit: UnitStatus) -> Iterator[tuple[str, Cell]]:
+    """Yield the speed beside what units of its kind have: now, and as the pool was measured."""
+    others = [
+        each.tokens_per_second
+        for each in facts.view.status.units
+        if each.pool == unit.pool and each.name != unit.name and each.state is UnitState.TRAINING and each.tokens_per_second
+    ]
+    if others and (middle := median(others)):
+        yield "of the pool's other units", f"{unit.tokens_per_second / middle:.0%}"
+    measured = next((pool.tokens_per_second for pool in facts.view.status.pools if pool.name == unit.pool), None)
+    if measured:
+        yield "of the pool's mean", f"{unit.tokens_per_second / measured:.0%}"
+
+
+def _now(unit: UnitStatus) -> Iterator[Element]:
+    if unit.reason or unit.message:
+        yield element("h2", "Why it is in this state")
+        yield element("p", element("strong", unit.reason), f": {unit.message}" if unit.message else "")
+    if unit.slow_since is not None:
+        yield element(
+            "p", "Its steps take much longer than those of the other units of its pool, since ", moment(unit.slow_since, "since"), "."
+        )
+    if unit.not_before is not None and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF):
+        yield element("p", element("strong", "By itself: "), "it may start again in ", moment(unit.not_before, "until"))
+    if unit.began_with:
+        yield element("p", element("strong", "Its last start: "), unit.began_with, class_="soft")
+    if unit.recover_seconds is not None:
+        yield element("p", f"It came back within {unit.recover_seconds:.1f} s after its last loss.", class_="soft")
+
+
+def _timeline(facts: JobFacts, unit: UnitStatus) -> Iterator[Element]:
+    history = facts.history
+    mine = history.units.get(unit.name)
+    if mine is None or not mine.spans:
+        return
+    faults = [fault for fault in history.faults if fault.unit == unit.name]
+    yield element("h2", "Timeline")
+    yield element("p", "0:00 was ", moment(facts.now - history.end, "since"), " ago.", class_="soft")
+    yield from history_charts(replace(history, units={unit.name: mine}, merges=[], traffic=[], faults=faults))
+    view = facts.view
+    yield element("p", element("strong", "Its log: "), f"kubectl diloco logs {view.name} {unit.name} -n {view.namespace}")
