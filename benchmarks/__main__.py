@@ -51,6 +51,7 @@ OPERATOR_AND_EXCHANGE: Mapping[str, Benchmark] = {
     "idle-drift": Benchmark("benchmarks.idle_drift", ("idle-drift",)),
     "int4-feedback": Benchmark("benchmarks.int4_feedback", ("int4-feedback",)),
     "pods-512-hosts": Benchmark("benchmarks.pods_of_a_unit", ("pods-512-hosts",)),
+    "dashboard": Benchmark("benchmarks.dashboard", ("dashboard-first-paint", "dashboard-update")),
     "failure-to-replacement": Benchmark("benchmarks.failure_to_replacement", ("failure-to-replacement",)),
     "exchange-overhead": Benchmark("benchmarks.exchange_overhead", ("exchange-overhead",)),
     "bytes-per-step": Benchmark("benchmarks.bytes_per_step", ("bytes-per-step-None", "bytes-per-step-BFloat16", "bytes-per-step-Int4")),
