@@ -27,7 +27,7 @@ _HEADLINE = 160
 """Characters of a message that a headline says in full."""
 _WIDE = 120
 """Columns from which the table of units has one for messages: the figures take some 70 of them."""
-_STATE_STYLES = {
+STATE_STYLES = {
     JobState.NOT_ACCEPTED: "red",
     JobState.QUEUED: "dim",
     JobState.STARTING: "yellow",
@@ -83,7 +83,7 @@ def title(view: JobView, why: str) -> Text:
     if view.state is None:
         return Text.assemble((view.name, "bold"))
     reason = f" ({view.status.reason})" if view.status.reason not in ("", view.state) else ""
-    return Text.assemble((view.name, "bold"), "  ", (view.state.value, _STATE_STYLES[view.state]), f"{reason}: {why}")
+    return Text.assemble((view.name, "bold"), "  ", (view.state.value, STATE_STYLES[view.state]), f"{reason}: {why}")
 
 
 def header(view: JobView, now: float) -> RenderableType:

@@ -40,6 +40,7 @@ _IMPORTED_WHEN_NEEDED = {
     "export": "diloco_cli.kubectl.export",
     "join-bundle": "diloco_cli.kubectl.join_bundle",
     "snapshots": "diloco_cli.kubectl.snapshots",
+    "top": "diloco_cli.kubectl.top",
     "validate": "diloco_cli.validate",
     "crd": "diloco_cli.crd",
 }

@@ -1,0 +1,109 @@
+"""`kubectl diloco top`: jobs and their speed on the terminal, as they change."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+
+import click
+from diloco.wording import loss_text
+from diloco_operator.api.names import DILOCO_JOBS
+from diloco_operator.kube.client import Client, Obj
+from diloco_operator.kube.reflector import Reflector
+from diloco_operator.kube.rest import RestClient
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from diloco_cli.cluster import Target, on_cluster, target_options
+from diloco_cli.job_tables import NOTHING
+from diloco_cli.kubectl.jobs import find_job, list_jobs
+from diloco_cli.view_model import JobView, seconds_left
+from diloco_cli.view_text import STATE_STYLES, count, duration, header, shortly, units_table
+
+_REFRESH_PER_SECOND = 1
+
+
+@click.command(short_help="Show jobs and their speed, live.")
+@click.argument("job", default="")
+@click.option("-A", "--all-namespaces", is_flag=True, help="Show the jobs of every namespace.")
+@target_options
+def top(target: Target, job: str, all_namespaces: bool) -> None:
+    """Show the jobs of the namespace as they change, the fastest first; with JOB its units. Ctrl-C ends it.
+
+    Where standard output is no terminal, it shows them once.
+    """
+    if job and all_namespaces:
+        raise click.UsageError("give a JOB or --all-namespaces, not both")
+
+    async def work(client: RestClient, namespace: str) -> None:
+        await show(client, "" if all_namespaces else namespace, job, Console(highlight=False))
+
+    on_cluster(target, work)
+
+
+async def show(client: Client, namespace: str, job: str, console: Console) -> None:
+    """Show the jobs of a namespace, "": of all, or one job with its units, until cancelled; once where `console` is no terminal."""
+    if job:
+        await find_job(client, namespace, job)
+    first = [JobView.of(obj) for obj in await list_jobs(client, namespace)]
+    if not console.is_terminal:
+        console.print(screen(_chosen(first, job), job, time.time(), console.width))
+        return
+    jobs = Reflector(client, DILOCO_JOBS, _view, rng=random.random, namespace=namespace)
+
+    def now() -> RenderableType:
+        views = [held.value for held in jobs.cache] if jobs.synced else first
+        return screen(_chosen(views, job), job, time.time(), console.width)
+
+    with Live(console=console, get_renderable=now, refresh_per_second=_REFRESH_PER_SECOND, screen=True):
+        following = asyncio.create_task(jobs.run())
+        try:
+            await following
+        finally:
+            following.cancel()
+
+
+def _view(obj: Obj, _previous: JobView | None) -> JobView:
+    return JobView.of(obj)
+
+
+def _chosen(views: Sequence[JobView], job: str) -> list[JobView]:
+    return [view for view in views if job in ("", view.name)]
+
+
+def screen(views: Sequence[JobView], job: str, now: float, width: int) -> RenderableType:
+    """Render the jobs, the fastest first, or one job with its units. Pure."""
+    if not views:
+        return Text(f'job "{job}" was deleted' if job else "there are no jobs")
+    if job:
+        return Group(header(views[0], now), units_table(views[0].status.units, width))
+    return _jobs(sorted(views, key=lambda view: (view.over, -view.status.progress.tokens_per_second, view.namespace, view.name)), now)
+
+
+def _jobs(views: Sequence[JobView], now: float) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
+    for name in ("NAMESPACE", "JOB", "STATE"):
+        table.add_column(name, no_wrap=True)
+    for name in ("TOKENS/S", "UNITS", "STEP", "LOSS", "GOODPUT", "LEFT"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
+    for view in views:
+        progress, learners, goodput = view.status.progress, view.status.learners, view.status.goodput
+        left = seconds_left(view, now)
+        table.add_row(
+            view.namespace,
+            view.name,
+            Text(view.state.value, style=STATE_STYLES[view.state]) if view.state is not None else NOTHING,
+            NOTHING if view.over else count(progress.tokens_per_second),
+            f"{learners.contributing}/{learners.desired}",
+            f"{progress.step}/{progress.steps}" if progress.steps else NOTHING,
+            loss_text(progress.loss) if progress.loss is not None else NOTHING,
+            f"{goodput.productive_share:.1%}" if goodput is not None and goodput.unit_seconds.total else NOTHING,
+            duration(left) if left is not None else NOTHING,
+            Text(shortly(view.why())),
+        )
+    return table
