@@ -96,7 +96,7 @@ async def trains_on_after_a_crash(job: JobAtWork) -> None:
         fleet, page = await (await browser.get()).text(), await (await browser.get("jobs/default/quad")).text()
         assert '/jobs/default/quad">quad</a>' in fleet
         assert "nvidia-h100-80gb (8 on a host)" in fleet
-        assert all(f">{unit}</td>" in page for unit in ("v5p-0", "v5p-1", "h100-0"))
+        assert all(f">{unit}</a></td>" in page for unit in ("v5p-0", "v5p-1", "h100-0"))
         # Of the Event, which may come after the status, or of the record of the unit.
         assert re.search(r'<section id="ends".*v5p-1</td><td class="text">(Unit)?Crashed</td>', page)
         assert (await browser.get(Origin="http://attacker.example")).status == 403
