@@ -1,4 +1,4 @@
-"""`diloco snapshots`: which snapshots of a job there are, on this machine or behind a URI.
+"""`diloco snapshots`: which snapshots and stored states of a job there are, on this machine or behind a URI.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
-from diloco.export.listing import SnapshotEntry, State, list_snapshots
+from diloco.export.listing import SnapshotEntry, State, StateEntry, list_snapshots, list_states
 from diloco.export.places import ExportError
 
 from diloco_cli.cluster import CommandError
@@ -20,6 +20,7 @@ from diloco_cli.status_text import table
 from diloco_cli.view_text import duration
 
 HEADER = ("SNAPSHOT", "JOB", "STEP", "TOKENS", "SIZE", "AGE", "STATE")
+STATES_HEADER = ("UNIT", "JOB", "STEP", "LOCAL STEP", "STATE OF", "SIZE", "AGE", "STATE")
 EXIT_DAMAGED = 1
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -41,8 +42,9 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
 
     SOURCE is what `diloco export` takes: the state directory of `diloco up` (.diloco), a folder with snapshots, one snapshot, or a URI.
     diloco export SOURCE --snapshot NAME writes the model of one; spec.startFrom begins a job with it. A snapshot is complete if both of
-    its files are there and have their sizes, and whole if with --check they have their checksums. For a job in a cluster: kubectl diloco
-    snapshots JOB.
+    its files are there and have their sizes, and whole if with --check they have their checksums. Then what each unit has stored of its
+    optimizer (spec.training.checkpoint.learners), with the outer step of the snapshot after which it did. For a job in a cluster: kubectl
+    diloco snapshots JOB.
 
     \b
     Exit status:
@@ -50,19 +52,25 @@ def snapshots(source: str, job: str, output: str, *, check: bool) -> None:
       1  there are none, or one is damaged or unfinished
     """
     try:
-        show(list(list_snapshots(source, job=job, check=check)), output)
+        show(list(list_snapshots(source, job=job, check=check)), list(list_states(source, job=job, check=check)), output)
     except ExportError as error:
         raise CommandError(str(error)) from error
 
 
-def show(found: Sequence[SnapshotEntry], output: str) -> None:
-    """Print the list, and end the command with EXIT_DAMAGED if one of them cannot be used."""
+def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry], output: str) -> None:
+    """Print the lists, and end the command with EXIT_DAMAGED if one of them cannot be used."""
     if output == "json":
-        click.echo(json.dumps({"snapshots": [asdict(one) for one in found]}, indent=2))
+        lists = {"snapshots": [asdict(one) for one in found], "states": [asdict(one) for one in states]}
+        click.echo(json.dumps(lists, indent=2))
     else:
-        for text in _text(found, time.time()):
+        now = time.time()
+        for text in _text(found, now):
             click.echo(text)
-    if any(one.state in (State.DAMAGED, State.UNFINISHED) for one in found):
+        if states:
+            click.echo("\nstored by units:")
+            for text in table(STATES_HEADER, [_state_row(one, now) for one in states]):
+                click.echo(text)
+    if ({one.state for one in found} | {one.state for one in states}) & {State.DAMAGED, State.UNFINISHED}:
         raise SystemExit(EXIT_DAMAGED)
 
 
@@ -76,9 +84,17 @@ def _text(found: Sequence[SnapshotEntry], now: float) -> Iterable[str]:
 
 
 def _row(one: SnapshotEntry, now: float) -> Sequence[str]:
-    state = f"{one.state}: {one.why}" if one.why else str(one.state)
+    tokens = "" if one.tokens is None else f"{one.tokens:,}"
+    return one.snapshot, one.job, str(one.step), tokens, *_size_age_state(one, now)
+
+
+def _state_row(one: StateEntry, now: float) -> Sequence[str]:
+    return one.unit, one.job, str(one.step), str(one.local_step), one.kind, *_size_age_state(one, now)
+
+
+def _size_age_state(one: SnapshotEntry | StateEntry, now: float) -> tuple[str, str, str]:
     age = "" if one.saved is None else duration(max(0.0, now - one.saved))
-    return one.snapshot, one.job, str(one.step), "" if one.tokens is None else f"{one.tokens:,}", _size(one.bytes), age, state
+    return _size(one.bytes), age, f"{one.state}: {one.why}" if one.why else str(one.state)
 
 
 def _size(count: int) -> str:

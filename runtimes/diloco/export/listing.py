@@ -1,4 +1,4 @@
-"""Which snapshots there are below a folder or a URI, and whether each is whole.
+"""Which snapshots there are below a folder or a URI, which states units have stored beside them, and whether each is whole.
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -6,17 +6,23 @@ See docs/decisions/0139-model-in-and-out.md.
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown
+from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown, subfolders
 from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, step_of
 from diloco.syncer.snapshots.tensor_file import checksum
+from diloco.syncer.snapshots.unit_state_file import REST_FILE
+from diloco.syncer.snapshots.unit_states import FOLDER, unit_of
+
+_SNAPSHOTS = "snapshots"
+"""The folder of a volume beside which the states are. Copies below a URI have none."""
 
 
 class State(enum.StrEnum):
-    """What is known of a snapshot."""
+    """What is known of a snapshot, or of a stored state."""
 
     COMPLETE = "complete"
     """Both files are there; the manifest has its checksum, and the tensors have its size."""
@@ -48,6 +54,74 @@ class SnapshotEntry:
     state: State
     why: str
     """What is wrong with it; "": nothing is known to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """What one unit has stored of its optimizer, see `checkpoint.learners`."""
+
+    unit: str
+    folder: str
+    """The path or URI of what the unit has stored."""
+    job: str
+    """Name of the job whose snapshots are beside it; "": it is not known."""
+    step: int
+    """Outer step of the snapshot after which it was stored."""
+    local_step: int
+    """Local step of the unit's process."""
+    kind: str
+    """Classes of optimizers and of what the program hands over, as the unit says."""
+    bytes: int
+    """Bytes of its tensors."""
+    saved: float | None
+    """Seconds since the epoch; None: not known."""
+    state: State
+    why: str
+    """What is wrong with it; "": nothing is known to be."""
+
+
+def list_states(where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None) -> Iterator[StateEntry]:
+    """Yield what units have stored beside the snapshots in `where`, or beside those of a job; arguments and errors as of `list_snapshots`.
+    Nothing for one snapshot alone, and for copies: a state is no part of either."""
+    fs, path = opened(where)
+    with errors_of_drivers(where):
+        for folder in folders_of(fs, where, path):
+            volume, _, last = folder.path.rpartition("/")
+            named = job_of(fs, folder)
+            states = f"{volume}/{FOLDER}"
+            if last != _SNAPSHOTS or path.startswith(f"{folder.path}/") or (job and named != job) or not fs.isdir(states):
+                continue
+            for name in subfolders(fs, states):
+                if (unit := unit_of(name)) is not None:
+                    yield _state_listed(fs, f"{states}/{name}", unit, named, reading if check else None)
+
+
+def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[], None] | None) -> StateEntry:
+    of_manifest, of_tensors = (_info(fs, f"{path}/{file}") for file in (MANIFEST_FILE, TENSORS_FILE))
+    size = int(of_tensors["size"]) if of_tensors is not None else 0
+    manifest: Mapping[str, Any] = {}
+    try:
+        manifest = manifest_of(fs, path)
+        state, why = _state(fs, f"{path}/{TENSORS_FILE}", manifest, None if of_tensors is None else size, reading), ""
+        if reading is not None and hashlib.sha256(fs.cat_file(f"{path}/{REST_FILE}")).hexdigest() != manifest["meta"].get("rest"):
+            raise Unusable(f"{REST_FILE} does not have the checksum of its manifest: its bytes have changed")
+    except FileNotFoundError:
+        state, why = State.DAMAGED, f"{REST_FILE} is missing"
+    except Unusable as reason:
+        state, why = State.DAMAGED, str(reason)
+    meta = manifest.get("meta") or {}
+    return StateEntry(
+        unit=unit,
+        folder=shown(fs, path),
+        job=job,
+        step=int(manifest.get("t", 0)),
+        local_step=int(meta.get("localStep", 0)),
+        kind=str(meta.get("innerState", "")),
+        bytes=size,
+        saved=fs.modified(f"{path}/{MANIFEST_FILE}").timestamp() if of_manifest is not None else None,
+        state=state,
+        why=why,
+    )
 
 
 def list_snapshots(

@@ -1,5 +1,5 @@
-"""A list of snapshots over a pipe that may break: one JSON object a line, and then a line with their number. Empty lines say that the
-sender still reads. The reader answers with a line once it has everything, as it does for a model (`stream`).
+"""A list of snapshots and stored states over a pipe that may break: one JSON object a line, and then a line with their number. Empty lines
+say that the sender still reads. The reader answers with a line once it has everything, as it does for a model (`stream`).
 
 See docs/decisions/0139-model-in-and-out.md.
 """
@@ -7,11 +7,14 @@ See docs/decisions/0139-model-in-and-out.md.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import chain
 from typing import BinaryIO
 
-from diloco.export.listing import SnapshotEntry, State, list_snapshots
+from diloco.export.listing import SnapshotEntry, State, StateEntry, list_snapshots, list_states
 from diloco.export.places import ExportError
+from diloco.wording import plural
 
 _LONGEST_LINE = 1 << 16
 _SILENT_READS = 128
@@ -29,10 +32,13 @@ def send_listing(where: str, output: BinaryIO, answers: BinaryIO, *, job: str = 
             output.write(b"\n")
             output.flush()
 
-    for listed in list_snapshots(where, job=job, check=check, reading=reading):
+    snapshots = list_snapshots(where, job=job, check=check, reading=reading)
+    states = list_states(where, job=job, check=check, reading=reading)
+    entries: Iterator[SnapshotEntry | StateEntry] = chain(snapshots, states)
+    for listed in entries:
         output.write(json.dumps(asdict(listed)).encode() + b"\n")
         sent += 1
-    output.write(json.dumps({"snapshots": sent}).encode() + b"\n")
+    output.write(json.dumps({"listed": sent}).encode() + b"\n")
     output.flush()
     answers.readline()
 
@@ -42,6 +48,7 @@ class ListingReader:
 
     def __init__(self) -> None:
         self.found: list[SnapshotEntry] = []
+        self.states: list[StateEntry] = []
         self.complete = False
         """Everything came."""
         self._line = b""
@@ -58,13 +65,15 @@ class ListingReader:
     def end(self) -> None:
         """End the stream: no more will come. Raises ExportError if something is missing."""
         if not self.complete:
-            raise ExportError(f"the list ended after {len(self.found)} snapshots, and was not complete")
+            raise ExportError(f"the list ended after {plural(len(self.found), 'snapshot')}, and was not complete")
 
     def _on_line(self, line: bytes) -> None:
         try:
             said = json.loads(line)
-            if said.keys() == {"snapshots"}:
-                self.complete = int(said["snapshots"]) == len(self.found)
+            if said.keys() == {"listed"}:
+                self.complete = int(said["listed"]) == len(self.found) + len(self.states)
+            elif "unit" in said:
+                self.states.append(StateEntry(**said | {"state": State(said["state"])}))
             else:
                 self.found.append(SnapshotEntry(**said | {"state": State(said["state"])}))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -144,7 +144,7 @@ def _folders(fs: Any, path: str) -> Iterator[Folder]:
         looked_into += 1
         if looked_into > _FOLDERS:
             raise ExportError(f"{shown(fs, path)} has more than {_FOLDERS} folders: give the folder of one job")
-        inside = _subfolders(fs, at)
+        inside = subfolders(fs, at)
         if any(generation_of(name) is not None for name in inside):
             yield _one_folder(fs, at, inside)
         elif depth < _DEPTH:
@@ -153,12 +153,13 @@ def _folders(fs: Any, path: str) -> Iterator[Folder]:
             waiting += [(f"{at}/{name}", depth + 1) for name in named[:1] or inside]
 
 
-def _subfolders(fs: Any, path: str) -> list[str]:
+def subfolders(fs: Any, path: str) -> list[str]:
+    """Return the names of the folders in `path`, sorted."""
     return sorted(_last(str(entry["name"])) for entry in fs.ls(path, detail=True) if entry["type"] == "directory")
 
 
 def _one_folder(fs: Any, path: str, inside: Sequence[str] | None = None) -> Folder:
-    names = [name for name in (inside if inside is not None else _subfolders(fs, path)) if generation_of(name) is not None]
+    names = [name for name in (inside if inside is not None else subfolders(fs, path)) if generation_of(name) is not None]
     newest_first = sorted(names, key=lambda name: generation_of(name) or 0, reverse=True)
     finished = [name for name in newest_first if fs.exists(f"{path}/{name}/{MANIFEST_FILE}")]
     return Folder(path, finished, [name for name in newest_first if name not in finished])

@@ -26,7 +26,7 @@ from diloco.syncer.job.state_streams import StateStreams
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.reports import result_json
 from diloco.syncer.snapshots.fences import FencesError
-from diloco.syncer.snapshots.unit_states import UnitStates
+from diloco.syncer.snapshots.unit_states import FOLDER, UnitStates
 from diloco.syncer.snapshots.writer import SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.service import Service
@@ -57,7 +57,7 @@ class SyncerServer:
             _log.warning("%s", state.message)
         start_from = config.job.start_from if state.core is None else None
         source = await asyncio.to_thread(open_source, start_from.uri) if start_from is not None else None
-        states = UnitStates(config.state_dir / "learners", config.job.uid)
+        states = UnitStates(config.state_dir / FOLDER, config.job.uid)
         await asyncio.to_thread(states.load if state.core is not None else states.clear)
         changes = Changes()
         self._snapshots = SnapshotWriter(store, remote, changes.notify, state.snapshot)

@@ -24,10 +24,18 @@ from diloco.syncer.snapshots.store import TEMPORARY_PREFIX, Unusable, fsync_dire
 from diloco.syncer.snapshots.unit_state_file import StateWriter, StoredState, read_state
 from diloco.wording import plural
 
+FOLDER = "learners"
+"""Where the states are on the syncer's volume, beside the snapshots."""
 _log = logging.getLogger(__name__)
 
 _UNIT = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
 _NAME = re.compile(r"(?P<unit>[a-z0-9][a-z0-9.-]*)\.(?P<number>\d{8,})")
+
+
+def unit_of(name: str) -> str | None:
+    """Return the unit whose state is in a folder of this name; None: it is no such folder."""
+    match = _NAME.fullmatch(name)
+    return match["unit"] if match else None
 
 
 class UnitStates:

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from builders.snapshots import a_model, save_snapshot
-from diloco.export.listing import SnapshotEntry, State, list_snapshots
+from builders.snapshots import a_model, a_stored_state, save_snapshot
+from diloco.export.listing import SnapshotEntry, State, list_snapshots, list_states
 from diloco.export.listing_stream import ListingReader, send_listing
 from diloco.export.places import ExportError
 from diloco.syncer.snapshots.remote import RemoteSnapshots
 from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE
+from diloco.syncer.snapshots.unit_state_file import REST_FILE
+from diloco.syncer.snapshots.unit_states import FOLDER, UnitStates
 
 
 def listed(where: Path | str, *, job: str = "", check: bool = False) -> list[SnapshotEntry]:
@@ -87,6 +89,32 @@ def test_what_is_wrong_with_a_snapshot_is_said_and_the_others_are_listed_as_they
     assert checked[good.name].state is State.WHOLE
 
 
+def test_what_units_have_stored_is_listed_beside_the_snapshots_of_their_volume(tmp_path: Path) -> None:
+    save_snapshot(tmp_path / "snapshots", 30, a_model(), job="quad")
+    states = UnitStates(tmp_path / FOLDER, "uid")
+    stored = [a_stored_state(states, unit, t=20, local_step=25) for unit in ("v5p-1", "v5p-0")]
+    (tmp_path / FOLDER / ".tmp-v5p-0.00000009").mkdir()
+    found = list(list_states(str(tmp_path)))
+    assert [(one.unit, one.job, one.step, one.local_step, one.kind) for one in found] == [
+        ("v5p-0", "quad", 20, 25, "torch AdamW"),
+        ("v5p-1", "quad", 20, 25, "torch AdamW"),
+    ]
+    assert (found[1].folder, found[1].bytes) == (str(stored[0].folder), (stored[0].folder / TENSORS_FILE).stat().st_size)
+    assert [one.state for one in found] == [State.COMPLETE] * 2
+    flip_the_last_byte(stored[0].folder / REST_FILE)
+    (stored[1].folder / REST_FILE).unlink()
+    assert [(one.state, one.why) for one in list_states(str(tmp_path), check=True)] == [
+        (State.DAMAGED, "rest.bin is missing"),
+        (State.DAMAGED, "rest.bin does not have the checksum of its manifest: its bytes have changed"),
+    ]
+    assert not list(list_states(str(tmp_path), job="another"))
+    assert not list(list_states(str(next((tmp_path / "snapshots").iterdir())))), "a snapshot alone has no states"
+    reader = ListingReader()
+    reader.feed(sent(tmp_path))
+    reader.end()
+    assert (reader.found, reader.states) == (listed(tmp_path), list(list_states(str(tmp_path))))
+
+
 def test_a_place_without_snapshots_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="there are no snapshots in"):
         listed(tmp_path)
@@ -116,7 +144,7 @@ def test_a_list_that_is_cut_or_none_is_refused(tmp_path: Path) -> None:
     save_snapshot(tmp_path, 10, a_model())
     cut = ListingReader()
     cut.feed(sent(tmp_path).splitlines(keepends=True)[0])
-    with pytest.raises(ExportError, match="ended after 1 snapshots, and was not complete"):
+    with pytest.raises(ExportError, match="ended after 1 snapshot, and was not complete"):
         cut.end()
     for text in (b"usage: nothing\n", json.dumps({"snapshot": 1}).encode() + b"\n", b"[]\n"):
         with pytest.raises(ExportError, match="this is no list"):

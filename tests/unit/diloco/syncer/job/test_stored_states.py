@@ -4,31 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from builders.engine_simulation import World, a_training
+from builders.snapshots import a_stored_state
 from builders.virtual_time import run_virtual
-from diloco.algorithm.pieces import whole
-from diloco.protocol.diloco_pb2 import StateBegin
-from diloco.protocol.state_parts import PieceArray, to_message
 from diloco.syncer.snapshots.store import SnapshotStore, step_of
 from diloco.syncer.snapshots.unit_states import UnitStates
 
 pytestmark = pytest.mark.slow
-
-
-def put_state(world: World, root: Path, unit: str, t: int) -> None:
-    """What a unit has stored after outer step `t`."""
-    states = UnitStates(root, "uid")
-    states.load()
-    arrays = [PieceArray(whole(spec), "momentum", "float32") for spec in world.layout.tensors]
-    writer = states.begin(
-        StateBegin(unit=unit, attempt=1, t=t, fingerprint=world.layout.fingerprint, arrays=to_message(world.layout, arrays)), world.layout
-    )
-    for one in arrays:
-        writer.put([one], np.zeros(one.piece.elements, np.float32))
-    writer.rest(memoryview(b"rest"))
-    states.commit(writer)
 
 
 def test_a_state_stays_until_all_snapshots_are_of_training_without_its_unit(tmp_path: Path) -> None:
@@ -44,8 +27,9 @@ def test_a_state_stays_until_all_snapshots_are_of_training_without_its_unit(tmp_
 
     async def run() -> None:
         await world.run_until(13, world.units)
+        states = UnitStates(root, "uid")
         for unit in world.units:
-            put_state(world, root, unit, 3)
+            a_stored_state(states, unit, t=3, layout=world.layout)
         await world.run_until(40, ["u-0"], look)
 
     run_virtual(run())
