@@ -75,4 +75,4 @@ def test_float32_parameters_have_no_masters() -> None:
     job = Watched(torch.float32, lambda model: torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9))
     job.step()
     job.adopt(2.0)
-    assert job.adoptions._keys == {}
+    assert job.adoptions._masters._keys == {}
