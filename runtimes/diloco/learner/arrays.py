@@ -34,7 +34,9 @@ class ArrayStore:
         self._buffers: HostBuffers[Float32Array] = HostBuffers(_touched)
 
     def specs(self) -> Sequence[TensorSpec]:
-        return [self._spec(name) for name in sorted(self.arrays)]
+        return [
+            TensorSpec(name, self.arrays[name].shape, name in self._embeddings, self._stacks.get(name, 0)) for name in sorted(self.arrays)
+        ]
 
     def dtypes(self) -> Mapping[str, str]:
         return {spec.name: "float32" for spec in self.specs()}
@@ -78,9 +80,6 @@ class ArrayStore:
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         check_size(names, self._size(names), values)
         return values
-
-    def _spec(self, name: str) -> TensorSpec:
-        return TensorSpec(name, self.arrays[name].shape, name in self._embeddings, self._stacks.get(name, 0))
 
     def _size(self, names: Sequence[str]) -> int:
         return sum(self.arrays[name].size for name in names)

@@ -183,7 +183,8 @@ def plan_boundary(
                 work = replace(work, leases=(*work.leases, (event.start, event.end)))
             case Welcomed():
                 resumed = event.generation == state.generation
-                work = _welcomed_work(work, event, resumed=resumed)
+                # What was asked for on the stream before may be lost; what was leased in this generation is sent again.
+                work = replace(work, asked=0) if resumed else WorkChange(restart=True, asked=event.asked)
                 state = _welcomed(state, event)
                 heard = max(heard, event.t) if resumed else event.t
             case RestWanted():
@@ -236,11 +237,6 @@ def _welcomed(state: UnitState, event: Welcomed) -> UnitState:
         waiting=tuple(x for x in state.waiting if isinstance(x, Adoption)),
         pace=state.pace.restart(state.step, event.t),
     )
-
-
-def _welcomed_work(work: WorkChange, event: Welcomed, *, resumed: bool) -> WorkChange:
-    # What was asked for on the stream before may be lost; what was leased in this generation is sent again.
-    return replace(work, asked=0) if resumed else WorkChange(restart=True, asked=event.asked)
 
 
 def _moves(

@@ -82,10 +82,11 @@ class Answers:
         """Handle the event of a joined learner. Not None: the learner must be refused."""
         match event:
             case PushOffered():
-                offer = self._offered(session, event.header, now)
-                if isinstance(offer, Rejected):
-                    return offer
-                _settle(event.admitted, offer)
+                offer = self._offer(session, event.header)
+                admitted = offer if isinstance(offer, Rejected) else self._admit(session, offer, now)
+                if isinstance(admitted, Rejected):
+                    return admitted
+                _settle(event.admitted, admitted)
             case PortionReceived():
                 outcome = self._portion_received(event.peer, session, event.transfer, now)
                 if isinstance(outcome, WholeAnswer):
@@ -118,13 +119,6 @@ class Answers:
             _settle(event.admitted, None)
         elif isinstance(event, PortionReceived) and event.peer.session is None:  # not joined, or refused for it
             _settle(event.taken, None)
-
-    def _offered(self, session: UnitSession, header: Chunk, now: float) -> Offer | Rejected | None:
-        """Judge a complete answer to a pull before it is decoded. None: it is not to be decoded, and was counted."""
-        offer = self._offer(session, header)
-        if isinstance(offer, Rejected):
-            return offer
-        return self._admit(session, offer, now)
 
     def _portion_received(self, peer: Peer, session: UnitSession, transfer: Transfer, now: float) -> WholeAnswer | Rejected | None:
         """Put one rank's portion of an answer aside. The answer if it is whole now: it is admitted, and is to be decoded. None: it is not

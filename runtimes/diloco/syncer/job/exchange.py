@@ -167,7 +167,8 @@ class Exchanges:
             if held.get(p) == core.version(p):
                 peer.outgoing.holds(p, core.version(p))
             else:
-                peer.outgoing.broadcast(self._whole(core, p), self._work.merged_at(session, p))
+                whole = Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p])
+                peer.outgoing.broadcast(whole, self._work.merged_at(session, p))
         if peer.leader is peer:
             core.take(Joined(self.at(now), session.unit))
 
@@ -338,10 +339,6 @@ class Exchanges:
         before = f"; since outer step {self._skips_said_at} so did {self._skips_unsaid} others" if self._skips_unsaid else ""
         _log.info("outer step %d leaves fragment %d unchanged: %s%s", skipped.t, skipped.fragment, skipped.message, before)
         self._skips_said_at, self._skips_unsaid = skipped.t, 0
-
-    def _whole(self, core: Core, p: int) -> Version:
-        """Return the current version of fragment p in FLOAT32."""
-        return Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p])
 
     def opened(self) -> Core:
         """Return the core of a job that knows its layout."""

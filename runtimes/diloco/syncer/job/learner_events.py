@@ -119,7 +119,9 @@ class LearnerEvents:
                     return Rejected(Refused.PROTOCOL, why)
                 self._send_leases(peer, session, list(self._work.lease(session, event.samples)))
             case EvaluationReceived():
-                self._evaluation_received(session, event)
+                core = self._exchanges.core
+                if core is not None and self._history.evaluated(core, session.unit, event.evaluation):
+                    self._changes.notify()
             case AliveReceived():
                 self._alive(session, event.alive, now)
                 if self._recoveries.heard(peer, session, event.alive, now):
@@ -182,12 +184,6 @@ class LearnerEvents:
             self._on_seeded()
             self._changes.notify()
         return None
-
-    def _evaluation_received(self, session: UnitSession, event: EvaluationReceived) -> None:
-        core = self._exchanges.core
-        evaluation = event.evaluation
-        if core is not None and self._history.evaluated(core, session.unit, evaluation):
-            self._changes.notify()
 
 
 def _name(event: StreamEvent) -> str:

@@ -10,13 +10,15 @@ from diloco.protocol.diloco_pb2 import Evaluation
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.reports import held_out_loss
-from diloco.syncer.reporting.scalars import HELD_OUT_LOSS, step_scalars
-from diloco.syncer.reporting.unit_stats import UnitStatsTable, usable_loss
+from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable, usable_loss
 
 _log = logging.getLogger(__name__)
 
 MOST_TOKENS = 1 << 50
 """Upper bound of the tokens of one evaluation. More is not a fact, and would make the mean that of one unit."""
+MOST_UNITS = 32
+"""Units with scalars of their own; a file of more of them would be mostly theirs."""
+HELD_OUT_LOSS = "held_out_loss"
 
 
 class History:
@@ -75,3 +77,21 @@ class History:
             last = self.losses.training.points[-1:]
             scalars |= step_scalars(core, self._ledger, self._unit_stats, last[0].loss if last else None, now)
         self._writer.offer(core.t, scalars)
+
+
+def step_scalars(core: Core, ledger: Ledger, unit_stats: UnitStatsTable, loss: float | None, now: float) -> dict[str, float]:
+    """Return the scalars of an outer step for TensorBoard, by tag. `loss`: the training loss now, if there is one. `now`: seconds on the
+    clock of the statistics."""
+    contributing = [one for one in unit_stats.all() if one.phase is Phase.CONTRIBUTING]
+    rates = {one.unit: one.rate.value(now) for one in contributing}
+    found: dict[str, float] = {
+        "tokens": ledger.tokens,
+        "tokens_per_second": sum(rates.values()),
+        "contributing_learners": len(contributing),
+    }
+    if loss is not None:
+        found["loss"] = loss
+    for one in contributing[:MOST_UNITS]:
+        found[f"unit_weight/{one.unit}"] = core.contributions_of(one.unit).share
+        found[f"unit_tokens_per_second/{one.unit}"] = rates[one.unit]
+    return found

@@ -18,7 +18,7 @@ from diloco.syncer.job.engine import RunOutcome
 from diloco.syncer.reporting import event_file
 from diloco.syncer.reporting.event_file import EventFile, event_files
 from diloco.syncer.reporting.event_writer import MOST_POINTS, EventWriter
-from diloco.syncer.reporting.scalars import MOST_UNITS, step_scalars
+from diloco.syncer.reporting.history import MOST_UNITS, step_scalars
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco.syncer.snapshots import store as snapshots
 from diloco.syncer.snapshots.store import SnapshotStore
