@@ -171,7 +171,9 @@ def test_streams_that_end_with_their_leaders_leave_no_traceback(tmp_path: Path, 
     with a_job(tmp_path, [grid]) as (_, [unit]):
         unit.streams[0].cut()
         assert [stream.status() for stream in unit.streams[1:]] == [grpc.StatusCode.UNAVAILABLE] * 3
-    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
+    errors = [record.message for record in caplog.records if record.levelname == "ERROR"]
+    # gRPC has one poller for the whole process, which may wake the closed event loop of an earlier test.
+    assert [message for message in errors if "PollerCompletionQueue" not in message] == []
 
 
 @pytest.mark.slow
