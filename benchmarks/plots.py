@@ -1,6 +1,6 @@
 """Plots of benchmarks, in docs/results/plots: what the commands of `diloco simulate` draw, and what only a benchmark measures.
 
-See docs/decisions/0216-plots.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

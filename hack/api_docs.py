@@ -1,6 +1,6 @@
 """Writes docs/api.md, the API reference, from the types: `python hack/api_docs.py > docs/api.md`.
 
-See docs/decisions/0010-crd-generation.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Say which tests take most processor time, in the test process and in processes that ended in it. Made for `make quick`, whose tests
 take at most `LIMIT`: `PYTHONPATH=hack .venv/bin/pytest -p cpu_times tests/unit -m "not slow" -q -n 2`.
 
-See docs/decisions/0190-fast-tests.md.
+See docs/decisions/0127-runs-of-tests.md.
 """
 
 from __future__ import annotations

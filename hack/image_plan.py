@@ -2,7 +2,7 @@
 
     hack/image_plan.py --registry registry.example.com/diloco [--push] | docker buildx bake -f -
 
-See docs/decisions/0253-wheels-and-images.md.
+See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 `make mutants [SEED=1] [SAMPLE=60] [JOBS=2]` draws a sample by seed, so that a run can be repeated. Cosmic Ray makes the mutants. All work
 happens in copies of the checkout; the checkout itself never changes.
 
-See docs/decisions/0127-mutation-testing.md.
+See docs/decisions/0127-runs-of-tests.md.
 """
 
 from __future__ import annotations

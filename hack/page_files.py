@@ -1,6 +1,6 @@
 """The files that a page tells its reader to write: each a fenced block behind a mark with its path, `<!-- file: FOLDER/NAME -->`.
 
-See docs/decisions/0194-your-program.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fast checks and the unit tests that are not marked slow: no cluster, no training, no framework. A new unit test belongs to it without being
 # told; one that takes more than 100 ms of a core is marked slow, and hack/cpu_times.py says which do. What imports torch or JAX is below
-# tests/frameworks. See docs/decisions/0190-fast-tests.md.
+# tests/frameworks. See docs/decisions/0127-runs-of-tests.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin

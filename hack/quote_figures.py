@@ -8,7 +8,7 @@ Two places of README.md and docs/results/*.md quote a figure:
 
 Exit status 1, and nothing written, when a line cannot be quoted: a smoke run, changes that are not committed, a figure without a place.
 
-See docs/decisions/0218-quoted-figures.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes docs/runbook, a page for each reason that asks something of a person: `python hack/runbook_docs.py`.
 
-See docs/decisions/0262-runbook.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

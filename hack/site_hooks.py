@@ -1,6 +1,6 @@
 """What `mkdocs build` does beside its own: links to files of the repository that are no documents lead to the repository.
 
-See docs/decisions/0263-site.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

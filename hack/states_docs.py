@@ -1,6 +1,6 @@
 """Writes docs/states.md, the life of a unit, from its table: `python hack/states_docs.py > docs/states.md`.
 
-See docs/decisions/0231-states-of-a-unit.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

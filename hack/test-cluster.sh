@@ -2,8 +2,8 @@
 # Every test that needs a real API server, Helm, nodes, Karpenter or Kueue. Their programs are built once (15 minutes on 2 cores) and kept in
 # ~/.cache/diloco-operator. Arguments go to pytest: `hack/test-cluster.sh tests/cluster/growth -k kueue`.
 # Real nodes want root on Debian; elsewhere this says what is missing, and runs all the rest.
-# See docs/decisions/0172-autoscaler-in-tests.md.
-# See docs/decisions/0179-runs-of-tests.md.
+# See docs/decisions/0082-real-programs-in-tests.md.
+# See docs/decisions/0127-runs-of-tests.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 nodes=(env PYTHONPATH=hack .venv/bin/python -m nodes)

@@ -1,6 +1,6 @@
 # Runs of tests side by side: sourced by hack/test.sh and hack/test-cluster.sh, from the top of the checkout.
 # Each run is a process group of its own, which ends with this shell. What it prints is kept and shown when the runs before it have ended.
-# See docs/decisions/0179-runs-of-tests.md.
+# See docs/decisions/0127-runs-of-tests.md.
 # shellcheck shell=bash
 cores=$(env -u OMP_NUM_THREADS nproc)  # nproc heeds that variable
 # Bytecode is kept, whatever the shell says: without it each process compiles the tests, this program and half of its libraries anew.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every test that needs no cluster, several processes side by side, coverage at the end. Arguments go to pytest: `hack/test.sh -k reconcile`.
-# See docs/decisions/0179-runs-of-tests.md.
+# See docs/decisions/0127-runs-of-tests.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ $# -gt 0 ]; then exec .venv/bin/pytest "$@"; fi

@@ -1,6 +1,6 @@
 """The version of everything: that of pyproject.toml. `hack/versions.py 0.2.0` writes another one wherever it stands.
 
-See docs/decisions/0253-wheels-and-images.md.
+See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations

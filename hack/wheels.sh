@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the wheels of both packages: hack/wheels.sh [FOLDER]. That of the runtime is built for each processor, here and without another
 # compiler; that of the operator is for all of them.
-# See docs/decisions/0253-wheels-and-images.md.
+# See docs/decisions/0107-packages-and-images.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:-dist}

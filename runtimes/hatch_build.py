@@ -4,7 +4,7 @@ The compiler is the C compiler of Zig, which comes from PyPI in one pinned versi
 machine builds the same code. The library uses nothing of Python, so one wheel fits every Python. `DILOCO_WHEEL_MACHINE` names another
 processor for which a wheel is built, on Linux with glibc: x86_64 or aarch64.
 
-See docs/decisions/0062-merge-numerics.md. See docs/decisions/0253-wheels-and-images.md.
+See docs/decisions/0062-merge-numerics.md. See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations

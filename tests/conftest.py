@@ -1,6 +1,6 @@
 """Settings and fixtures of every test.
 
-See docs/decisions/0179-runs-of-tests.md. See docs/decisions/0190-fast-tests.md.
+See docs/decisions/0127-runs-of-tests.md.
 """
 
 from __future__ import annotations

@@ -2,5 +2,5 @@
 
 `inputs` draws fleet, outages and jobs from a seed, `rules` and `by_flow` decide, `world` lets it happen, `outcome` sums it up.
 
-See docs/decisions/0212-trace-of-a-week.md.
+See docs/decisions/0209-simulator.md.
 """

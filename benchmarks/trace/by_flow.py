@@ -2,7 +2,7 @@
 
 Values are the operator's, too: measured throughput on kinds where a unit of the job has trained, a prior on others.
 
-See docs/decisions/0212-trace-of-a-week.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

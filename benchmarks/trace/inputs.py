@@ -3,7 +3,7 @@
 Sources: kinds and their shares, alibaba/clusterdata 2026; run times, Helios and Philly; sizes and speeds, Gavel; failures of nodes,
 RSC-1 (arXiv 2410.21680).
 
-See docs/decisions/0212-trace-of-a-week.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ First fit serves what the flow serves, in the same order: what the minima of run
 oldest first, then one unit at a time for the job that has the fewest beyond its minimum. What differs is where a unit goes: to the first
 kind in the order of the job that has a free slice. No unit leaves a slice for a better one, and nothing is withheld.
 
-See docs/decisions/0212-trace-of-a-week.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

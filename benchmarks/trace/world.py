@@ -3,7 +3,7 @@
 A unit trains once it has started. A job merges what its units train while its quorum trains. A unit that loses its slice takes with it what
 it has trained since its last exchange. After the week no more jobs come, and those that are there run until they are complete.
 
-See docs/decisions/0212-trace-of-a-week.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

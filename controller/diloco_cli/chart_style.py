@@ -1,6 +1,6 @@
 """How every chart looks, of a run and of figures, on light and dark pages.
 
-See docs/decisions/0216-plots.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The loss curve of a job as lines of text, for a terminal. Pure.
 
-See docs/decisions/0142-loss-history-and-event-files.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl diloco doctor`, and `diloco doctor`: what stands between jobs and a cluster, one line each, with what to do.
 
-See docs/decisions/0256-doctor.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads what the doctor looks at: objects, versions, rights, and whether a learner's pod reaches the syncer. What may not be read is said.
 
-See docs/decisions/0256-doctor.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Several things may be wrong at once. Causes have a fixed precedence, that of `Cause`: what stops the whole job comes before what stops a
 unit, what a person must do before what time solves, a minimum before growth. The first that holds is told.
 
-See docs/decisions/0176-explain.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

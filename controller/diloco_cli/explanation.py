@@ -152,6 +152,7 @@ def _answer(view: JobView, pools: Sequence[PoolExplained], units: Sequence[Units
     short = [pool.name for pool in pools if lack_of(pool.reason).of_slices]
     if short:
         parts.append(f"{'pool' if len(short) == 1 else 'pools'} {_several(short)} {'waits' if len(short) == 1 else 'wait'} for slices")
+    # Units whose pool says why are not counted a second time in one sentence.
     unsaid = (
         group for group in units if not follows(group.reason, Follows.POOL_SAYS_WHY) and not follows(group.reason, Follows.NOT_WANTED)
     )
@@ -222,6 +223,7 @@ def _units(units: Iterable[UnitStatus], failures: Mapping[str, Failure]) -> list
         rests = unit.state is UnitState.TRAINING and not unit.reason
         if rests or unit.state is UnitState.COMPLETED:
             continue
+        # Its slice or its failure is shown, so it cannot stand for others.
         alone = unit.name if unit.slice or unit.name in failures else ""
         groups.setdefault((unit.pool, unit.state, unit.reason, unit.message, unit.not_before, alone), []).append(unit)
     return [_group(found, failures) for found in groups.values()]

@@ -1,6 +1,6 @@
 """The charts of a job's history: SVG elements over one axis of time. Pure.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """HTML pages as trees of elements, so that no text of a job can become markup, and how every page looks. Pure.
 
-See docs/decisions/0217-record-of-a-run.md. See docs/decisions/0274-dashboard.md.
+See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

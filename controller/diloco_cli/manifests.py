@@ -21,6 +21,7 @@ from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.observe.template import template_problems
 
 STDIN = "-"
+# What `kubectl get -o yaml` prints must be taken again.
 _METADATA = [
     *("name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "generateName", "uid", "resourceVersion"),
     *("generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"),
@@ -95,6 +96,7 @@ def load_manifests(paths: Iterable[str | Path], kinds: Collection[str] = (KIND,)
     good = [manifest for manifest in manifests if not _reject(manifest, kinds, problems)]
     seen: dict[tuple[str, str, str], Manifest] = {}
     for manifest in good:
+        # As it will be created: of two objects of one name the second would overwrite the first.
         namespace = str(manifest.obj["metadata"].get("namespace") or "default")
         first = seen.setdefault((manifest.obj["kind"], namespace, manifest.name), manifest)
         if first is not manifest:
@@ -117,6 +119,7 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
         found = [_problem(manifest, path, message) for path, message in _unknown_fields(schema, manifest.obj)]
         obj = kube_schema.apply_defaults(schema, manifest.obj)
         found += [_problem(manifest, cause.field, cause.message) for cause in kube_schema.validate(schema, obj)]
+        # Until the schema holds a field may have any type, and what follows reads fields.
         if not found:
             try:
                 spec = load(obj).spec
@@ -147,6 +150,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
+            # It stands for other keys, and gives way to those of the mapping that repeat them.
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
             if not isinstance(key, yaml.ScalarNode) or key.tag != "tag:yaml.org,2002:str":
@@ -159,6 +163,7 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+# Else `2026-01-01` in an annotation would become a date, which JSON does not have.
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

@@ -1,6 +1,6 @@
 """How each phase of a unit looks: its colour in charts, and its style in a terminal. Pure.
 
-See docs/decisions/0245-what-follows-from-a-reason.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`diloco plan`, and `kubectl diloco plan`: what would run where, and why, before anything is applied; or what would yield most.
 
-See docs/decisions/0214-preview.md. See docs/decisions/0261-search-for-goodput.md.
+See docs/decisions/0214-plan.md.
 """
 
 from __future__ import annotations

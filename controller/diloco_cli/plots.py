@@ -1,6 +1,6 @@
 """Plots of figures: lines, marks and bars over axes, side by side in one SVG. The same figures give the same bytes. Pure.
 
-See docs/decisions/0216-plots.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a person checks and does for each reason of a job, a unit or a pool: the table behind docs/runbook and `kubectl diloco explain`.
 
-What a reason means is `api.reasons`. See docs/decisions/0262-runbook.md.
+What a reason means is `api.reasons`. See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """SVG as a tree of elements, which escapes every text when it is written, and the scales of a chart. Pure.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

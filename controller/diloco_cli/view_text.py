@@ -1,6 +1,6 @@
 """The screen of `diloco up`: rich renderables from views. Pure.
 
-See docs/decisions/0189-words-of-ends-and-returns.md.
+See docs/decisions/0138-job-state.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The place of a job among those that wait for the same hardware, in the order in which the operator serves them. Pure.
 
-See docs/decisions/0176-explain.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 
 The types of a job are those of the API: `DiLoCoJob`, its `Spec` and its `Status`.
 
-See docs/decisions/0267-python-client.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from diloco.contract import Training

@@ -1,6 +1,6 @@
 """The client of a cluster's jobs.
 
-See docs/decisions/0267-python-client.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A control plane reserves one /16 of 127/8 by a lock on a file in the temporary directory, so that two control planes of one machine
 do not collide. 127.0.0.0/16 is never used, because other programs listen there.
 
-See docs/decisions/0050-local-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

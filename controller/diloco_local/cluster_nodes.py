@@ -3,7 +3,7 @@
 Registers nodes, renews their Leases, posts their status, and lets them fail when their annotation asks for it. It writes only to nodes
 that carry the label of its own state directory: nodes of the cluster and of other commands stay as they are.
 
-See docs/decisions/0112-simulated-nodes.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

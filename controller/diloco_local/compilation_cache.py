@@ -1,6 +1,6 @@
 """Where JAX, torch.compile (Inductor) and Triton keep what they compiled in any pod, so that a unit that comes back need not compile it.
 
-See docs/decisions/0050-local-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs one container of a pod: configure, start, wait for its end, restart as the policy says.
 
-See docs/decisions/0050-local-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

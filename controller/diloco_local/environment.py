@@ -3,7 +3,7 @@
 A process here has no mount namespace and no cluster DNS. Therefore paths below a mount are replaced by the folder of its volume, and names
 of pods by loopback addresses, in the command, the arguments and the environment.
 
-See docs/decisions/0050-local-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

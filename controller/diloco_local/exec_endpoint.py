@@ -3,7 +3,7 @@
 The server answers every process that reaches this machine's loopback addresses, so it runs two programs only: the export on the volume of a
 pod that was made for it, with options that write nothing, and the doctor's, word for word, which connects a learner's pod to its syncer.
 
-See docs/decisions/0139-model-in-and-out.md. See docs/decisions/0256-doctor.md.
+See docs/decisions/0139-model-in-and-out.md. See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

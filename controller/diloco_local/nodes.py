@@ -144,6 +144,7 @@ class NodeLifecycle:
     async def fail(self, name: str, failure: NodeFailure = NodeFailure.STOPPED) -> None:
         """Stop the node's answers. Its Ready becomes Unknown, it gets the unreachable taints, and its pods become not ready but stay
         otherwise. After the eviction time its pods are marked for deletion; they stay Terminating until the node comes back."""
+        # First: a heartbeat in between would make the node Ready again.
         self._failed.add(name)
         await self._kubelet.fail_node(name, failure)
         await self._change(name, lambda node: self._set_ready(node, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status."))

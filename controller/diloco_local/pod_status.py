@@ -85,6 +85,7 @@ def phase(init: Sequence[ContainerState], main: Sequence[ContainerState]) -> str
         return "Pending"
     if main and all(state.final and isinstance(state.now, Terminated) for state in main):
         return "Succeeded" if all(_succeeded(state) for state in main) else "Failed"
+    # One that has run waits for its restart; its pod is Running.
     if all(isinstance(state.now, Waiting) and state.last is None for state in main):
         return "Pending"
     return "Running"
@@ -112,6 +113,7 @@ def pod_status(
     """Return the whole status to write. It keeps foreign conditions of `current`, and the times of what has not changed. `pod_ip`: None:
     none is written. `shut_down`: the pod ended because its node shut down."""
     what = phase(init, main)
+    # A kubelet changes no end: what has succeeded before the shutdown stays so.
     shut_down = shut_down and what != "Succeeded"
     if shut_down:
         what = "Failed"

@@ -1,6 +1,6 @@
 """Runs one pod on its node: address, containers, status and end.
 
-See docs/decisions/0146-addresses-of-simulated-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command's side of `supervisor`: starts, signals and awaits processes that cannot outlive the command.
 
-See docs/decisions/0050-local-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

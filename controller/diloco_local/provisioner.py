@@ -3,7 +3,7 @@
 The cluster does the rest of the binding: its scheduler chooses a node (WaitForFirstConsumer), and its volume controller binds. A volume
 fits all simulated nodes of this command, since they are all this machine, and no other node.
 
-See docs/decisions/0112-simulated-nodes.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The path of a Unix socket has at most 107 bytes (unix(7)). Programs make sockets below TMPDIR: multiprocessing and torch's data loaders use
 names such as `pymp-abcdefgh/listener-abcdefgh`. A pod's folder below the state directory may be longer than what that leaves.
 
-See docs/decisions/0050-local-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

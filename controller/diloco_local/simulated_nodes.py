@@ -1,6 +1,6 @@
 """Simulated nodes joined to a real cluster: the process kubelet, its nodes and their volumes, over a client of that cluster.
 
-See docs/decisions/0112-simulated-nodes.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

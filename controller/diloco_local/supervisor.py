@@ -14,7 +14,7 @@ Reports:   {"started": id, "pid"}   {"failed": id, "errno", "message"}   {"exite
 `exited` is sent when the main process has ended. As in a container, all other processes end with it; `gone` is sent when none of them is
 alive. `end` kills a whole container.
 
-See docs/decisions/0050-local-pods.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

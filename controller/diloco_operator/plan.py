@@ -13,7 +13,7 @@ The stages run in this order, and every action may be repeated:
 4. `events`, best effort, in the background.
 5. `pod_checks`, concurrently, each a dry run that stores nothing. What the API server answers is observed by the next reconcile.
 
-See docs/decisions/0130-what-occupies-a-node.md. See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0130-what-occupies-a-node.md. See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

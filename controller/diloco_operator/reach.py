@@ -1,6 +1,6 @@
 """How it is tried whether a pod of a learner reaches the syncer: by a program that `kubectl diloco doctor` runs in it.
 
-See docs/decisions/0256-doctor.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The report of a job's syncer as plain data. `telemetry` makes it from the wire; reconcile reads it. Pure.
 
-See docs/decisions/0041-syncer-observation.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A time-out that waits for another must be the longer one, or the inner error is never seen. Each class checks its own order when it is
 made, and the errors name the two that are in the wrong order. `check_together` holds what must be true between the classes.
 
-See docs/decisions/0128-layers-and-single-declarations.md. See docs/decisions/0200-silence-of-a-syncer.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

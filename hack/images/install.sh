@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What goes into an image, as steps that need no image builder: hack/images/install.sh COMPONENT PREFIX [option...]. See README.md beside this file.
-# See docs/decisions/0107-images.md.
+# See docs/decisions/0107-packages-and-images.md.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -3,7 +3,7 @@
 # .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those of a control plane, kubectl and Helm). Looked for in KUBEBUILDER_ASSETS (envtest's
 # convention), then in the cache; what is in neither is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores
 # for the default set, 7 more for Karpenter and Kueue, seconds from Go's build cache).
-# See docs/decisions/0082-test-control-plane.md.
+# See docs/decisions/0082-real-programs-in-tests.md.
 set -euo pipefail
 assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
 cd "$(dirname "$0")/../.."

@@ -3,7 +3,7 @@
 A RUN runs in the files of the steps before it, in a mount namespace of its own, with this machine's network. An overlay keeps what it
 writes apart. Root.
 
-See docs/decisions/0194-your-program.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Each is what its Dockerfile makes: an environment by hack/images/install.sh in /
 the running distribution's smallest with the interpreter that runs this. An environment is cut into two layers, so that a change of the
 project is a few megabytes. Those of docs/your-program.md are built from the page's own Dockerfiles.
 
-See docs/decisions/0107-images.md. See docs/decisions/0194-your-program.md.
+See docs/decisions/0107-packages-and-images.md. See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

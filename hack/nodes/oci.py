@@ -1,6 +1,6 @@
 """Images as containerd takes them, without an image builder: layers of tar, kept in the cache, and an archive of the OCI layout.
 
-See docs/decisions/0107-images.md.
+See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ addresses. What the kernel keeps are cgroups and folders: a reaper, which lives 
 
 /run, /var/lib, /var/log and the kernel settings that a kubelet changes are the sandbox's own. There is no way out to a network.
 
-See docs/decisions/0109-real-nodes-in-tests.md.
+See docs/decisions/0082-real-programs-in-tests.md.
 """
 
 from __future__ import annotations

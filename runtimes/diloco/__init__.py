@@ -2,7 +2,7 @@
 
 Import `diloco.torch` or `diloco.jax`; this package itself exports nothing.
 
-See docs/decisions/0253-wheels-and-images.md.
+See docs/decisions/0107-packages-and-images.md.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The `diloco` command. The runtime alone can start the ranks of a host; the package diloco-operator replaces it by all commands.
 
-See docs/decisions/0253-wheels-and-images.md.
+See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The list follows what others measure (ML Goodput Measurement of Google), in the terms of this project.
 
-See docs/decisions/0227-goodput-in-the-status.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

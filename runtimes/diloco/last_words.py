@@ -4,7 +4,7 @@ A launcher such as torchrun is the pod's main process. It ends with status 1 wha
 hides the rank's error. So the rank writes both to the file that the kubelet reads. The first rank that ends by itself is the cause, and
 stays; that another rank was lost is only a consequence.
 
-See docs/decisions/0162-launch.md.
+See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

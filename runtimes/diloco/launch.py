@@ -3,7 +3,7 @@
 It reads the pod's environment, gives every rank what `torchrun` and JAX users expect, passes signals to all of them together, and ends as
 the first rank that failed by itself did. A rank is never started again here: the operator restarts the unit as a whole.
 
-See docs/decisions/0162-launch.md.
+See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

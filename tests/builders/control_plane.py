@@ -3,7 +3,7 @@
 Needs nothing else of this repository but ports.py beside it and hack/kube/assets.sh, which finds or builds the programs. Everything that
 is started dies with the process that started it.
 
-See docs/decisions/0082-test-control-plane.md.
+See docs/decisions/0082-real-programs-in-tests.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A reader of the documents in front of a checkout of their own, who types the blocks of a scenario as they stand.
 
-See docs/decisions/0144-commands-of-documents.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the documents tell people to type: shell blocks, their commands, and commands within sentences and tables.
 
-See docs/decisions/0144-commands-of-documents.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

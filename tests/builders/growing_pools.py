@@ -3,7 +3,7 @@
 It follows what is documented: a node pool of a multi-host TPU slice is made as a whole for pods that select its type and topology, and goes
 as a whole; a request gets the condition Accepted, then Provisioned or Failed, and later BookingExpired or CapacityRevoked; its nodes come
 all or not at all. A real cluster autoscaler simulates the scheduler; this one counts the pods that want to be together. It sees one
-request after the other, knows no quota and no zones, and its machines start at once. See docs/decisions/0172-autoscaler-in-tests.md.
+request after the other, knows no quota and no zones, and its machines start at once. See docs/decisions/0082-real-programs-in-tests.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Karpenter on a real control plane: a real autoscaler, whose machines are Node objects (its kwok provider).
 
 It chooses, launches, registers, drains and deletes nodes as on any cloud. Nothing runs behind them: `builders.grown_nodes` does what their
-kubelets would. See docs/decisions/0172-autoscaler-in-tests.md.
+kubelets would. See docs/decisions/0082-real-programs-in-tests.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Kueue on a real control plane, with its webhooks. It holds pod groups until their queue has quota for them.
 
-See docs/decisions/0172-autoscaler-in-tests.md.
+See docs/decisions/0082-real-programs-in-tests.md.
 """
 
 from __future__ import annotations

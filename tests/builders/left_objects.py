@@ -1,6 +1,6 @@
 """The objects that an operator leaves in a cluster, made by a scenario. The operator that follows restores them and goes on from there.
 
-See docs/decisions/0136-outdated-pods.md.
+See docs/decisions/0136-upgrades-restart-nothing.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Simulated nodes run only pods of jobs: they have no images and mount no API tokens. Here the image's entry point is the installed program,
 the mounted ConfigMap is a file, the token is one of the pod's ServiceAccount, and a Service's name leads to the operator that runs.
 
-See docs/decisions/0144-commands-of-documents.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ The modules are changed as they are imported. What has a space and a letter is p
 goes through `_say`, which returns it, or in the second reconcile its digest: words that nothing can read, the same for the same text. So
 what a reconcile reads back from a status that the second one wrote changes exactly when the words do.
 
-See docs/decisions/0232-words-decide-nothing.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

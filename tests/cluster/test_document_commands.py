@@ -1,6 +1,6 @@
 """Commands of kubectl and Helm within sentences and tables of the documents: the programs know their subcommands, options and resources.
 
-Placeholders stand in them, so they are read and not run. See docs/decisions/0144-commands-of-documents.md.
+Placeholders stand in them, so they are read and not run. See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

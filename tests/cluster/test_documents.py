@@ -1,6 +1,6 @@
 """The documents' commands for a cluster, typed as they stand: with the chart on a real control plane, and on simulated nodes there.
 
-See docs/decisions/0144-commands-of-documents.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

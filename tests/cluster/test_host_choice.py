@@ -1,6 +1,6 @@
 """Which hosts units with parts of them get, on a real control plane with its scheduler.
 
-See docs/decisions/0223-hosts-chosen-by-the-operator.md.
+See docs/decisions/0130-what-occupies-a-node.md.
 """
 
 from __future__ import annotations

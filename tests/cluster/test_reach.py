@@ -1,6 +1,6 @@
 """`kubectl diloco doctor JOB` connects from a learner's pod to the syncer: its program runs as a process of the pod, for real.
 
-See docs/decisions/0256-doctor.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

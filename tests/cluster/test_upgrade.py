@@ -2,7 +2,7 @@
 
 `tests/cluster/last-landed` names the commit. Its sources come from git, and its objects are made here each time.
 
-See docs/decisions/0180-nothing-compatible-before-the-first-tag.md.
+See docs/decisions/0136-upgrades-restart-nothing.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The documents' commands for this machine, typed as they stand.
 
-See docs/decisions/0144-commands-of-documents.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

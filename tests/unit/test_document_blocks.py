@@ -1,6 +1,6 @@
 """No shell block of a document is lost: a scenario types it, or each of its commands is listed with a reason and checked here.
 
-See docs/decisions/0144-commands-of-documents.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Own commands within sentences and tables of the documents: the programs know their subcommands and options.
 
 Placeholders stand in them, so they are read and not run; tests/cluster reads those of kubectl and Helm.
-See docs/decisions/0144-commands-of-documents.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations

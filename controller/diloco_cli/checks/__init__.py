@@ -1,6 +1,6 @@
 """PURE: what stands between jobs and a cluster. `examine(facts)` makes findings of what was read; `diloco_cli.doctor_reading` reads it.
 
-See docs/decisions/0256-doctor.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from diloco_cli.checks.examination import examine

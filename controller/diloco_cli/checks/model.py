@@ -1,6 +1,6 @@
 """What the doctor reads and what it finds. Plain data.
 
-See docs/decisions/0256-doctor.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ def _default(facts: Facts, kind: str, name: str) -> bool:
 def _set(template: Mapping[str, Any], container: str, kind: str, name: str) -> bool:
     found = next((each for each in template.get("containers") or () if each.get("name") == container), None)
     resources: Mapping[str, Any] = (found or {}).get("resources") or {}
+    # A limit without a request is the request, too.
     kinds = ("requests", "limits") if kind == "requests" else ("limits",)
     return any(name in (resources.get(each) or {}) for each in kinds)
 
@@ -165,6 +166,7 @@ def _template_marks(spec: Spec) -> Sequence[Mapping[str, str]]:
     templates = [pool.template for pool in spec.pools]
     own = [each.metadata for each in (*templates, *([spec.syncer.template] if spec.syncer.template else ()))]
     found = [{**each.annotations, **each.labels} for each in own]
+    # Without a template the syncer's pod has no mark, and the mesh takes it.
     return found if spec.syncer.template is not None else [*found, {}]
 
 

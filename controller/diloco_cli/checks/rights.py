@@ -1,6 +1,6 @@
 """Who may do what: the operator, and the user of the command. Pure.
 
-See docs/decisions/0105-network-policies-and-rbac.md.
+See docs/decisions/0105-rights-and-networks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`diloco init`: writes a commented starter job for the hardware that a cluster has.
 
-See docs/decisions/0258-submit.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from __future__ import annotations

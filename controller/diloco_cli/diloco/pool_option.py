@@ -1,6 +1,6 @@
 """The pools of a job in few words, `--pool v5p=1x2x2x2`, and from the nodes that there are. Pure.
 
-See docs/decisions/0258-submit.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from __future__ import annotations

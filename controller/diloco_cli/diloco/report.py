@@ -1,6 +1,6 @@
 """`diloco report`: what a run of `diloco up` did, as one page or as a picture, from its record.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

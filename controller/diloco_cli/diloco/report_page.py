@@ -2,7 +2,7 @@
 
 Its policy forbids every request and script.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a record says at the end of a run, and the files that are made from it.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The commented job that `diloco init` writes, for the hardware that a cluster has. Pure.
 
-See docs/decisions/0258-submit.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from __future__ import annotations

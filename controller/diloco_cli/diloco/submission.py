@@ -1,6 +1,6 @@
 """The job that `diloco submit` makes of a training script and a few words, and the ConfigMap that carries the script. Pure.
 
-See docs/decisions/0258-submit.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from __future__ import annotations

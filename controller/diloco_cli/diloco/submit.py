@@ -1,6 +1,6 @@
 """`diloco submit`: a job for a training script, without YAML.
 
-See docs/decisions/0258-submit.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The ConfigMap comes before the job, so that no pod waits for it, and belongs to the job once that is there: it is deleted with it.
 
-See docs/decisions/0258-submit.md.
+See docs/decisions/0258-submit-and-client.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One run of `diloco up`: creates the jobs, follows their status, drains on request, and reports the result.
 
-See docs/decisions/0052-drain-commands.md.
-See docs/decisions/0189-words-of-ends-and-returns.md.
+See docs/decisions/0052-drain-and-retry.md.
+See docs/decisions/0138-job-state.md.
 """
 
 from __future__ import annotations

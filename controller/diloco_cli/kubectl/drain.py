@@ -1,6 +1,6 @@
 """`kubectl diloco drain`: evict a unit's pods, which does not use its restart budget, and wait until it contributes again.
 
-See docs/decisions/0052-drain-commands.md.
+See docs/decisions/0052-drain-and-retry.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl diloco explain`: why a job does not have more, and what would help, on one page.
 
-See docs/decisions/0176-explain.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl diloco logs`: the logs of the pods of a unit, or of the syncer.
 
-See docs/decisions/0141-ended-pods.md.
+See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl diloco retry`: raise spec.retry of a failed job, or of one that gave units up, and wait for the effect.
 
-See docs/decisions/0143-retry-and-more-steps.md.
+See docs/decisions/0052-drain-and-retry.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Three groups of settings are varied one after the other, each with the others as they are best so far, until nothing changes: the hardware
 (pools and number of units), the exchange (H and coding), and the quorum. A simulation is made once.
 
-See docs/decisions/0261-search-for-goodput.md.
+See docs/decisions/0214-plan.md.
 """
 
 from __future__ import annotations

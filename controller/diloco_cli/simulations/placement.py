@@ -1,6 +1,6 @@
 """Where the units of a job are on a fleet that is all its own, as the operator places them: allotment and reconcile on virtual time.
 
-See docs/decisions/0228-reclaims-in-the-simulator.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations
@@ -160,6 +160,7 @@ class SimulatedOperator:
 
     def advance(self, now: float) -> None:
         """See `Placer.advance`."""
+        # Before time moves: afterwards `due` names a later moment.
         looks = now >= self.due()
         for pool, speeds in self._training().items():
             self._measured[pool] += now - self._now

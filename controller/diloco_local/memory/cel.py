@@ -3,7 +3,7 @@
 This module adds Kubernetes' functions that the library lacks. The library cannot check types ahead of time, so an unknown field shows as an
 evaluation error, which rejects the object as in Kubernetes.
 
-See docs/decisions/0020-cel-evaluation.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations

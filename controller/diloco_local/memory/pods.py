@@ -67,6 +67,7 @@ def _containers(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def _default_container(container: dict[str, Any]) -> None:
     image = container.get("image", "")
+    # Only in the last part: a registry's port has a colon too.
     tag = image.rpartition("/")[2].partition(":")[2] if isinstance(image, str) and "@" not in image else "digest"
     container.setdefault("imagePullPolicy", "Always" if tag in ("", "latest") else "IfNotPresent")
     container.setdefault("terminationMessagePath", "/dev/termination-log")
@@ -127,6 +128,7 @@ def pod_causes(obj: Obj, old: Obj | None) -> list[Cause]:
     if not isinstance(spec, dict):
         return [Cause("spec", "Required value")]
     if old is not None:
+        # Most updates are of the status and share the spec: they must not pay for its checks.
         if spec is old["spec"] or spec == old["spec"]:
             return []
         return pod_spec_causes(spec) + _update_causes(spec, old["spec"])
@@ -147,6 +149,7 @@ def pod_spec_causes(spec: dict[str, Any], path: str = "spec") -> list[Cause]:
         options = ", ".join(show(each) for each in _RESTART_POLICIES)
         causes.append(Cause(f"{path}.restartPolicy", f"Unsupported value: {show(spec.get('restartPolicy'))}: supported values: {options}"))
     grace = spec.get("terminationGracePeriodSeconds", 0)
+    # Not isinstance: to Python True is an int, to an API server it is none.
     if type(grace) is not int or grace < 0:
         causes.append(
             Cause(f"{path}.terminationGracePeriodSeconds", f"Invalid value: {show(grace)}: must be an integer greater than or equal to 0")

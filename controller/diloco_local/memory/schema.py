@@ -3,7 +3,7 @@
 `Structural` is the compiled form. The module's functions compile a schema on first use and remember the last few. A schema must not change
 after its first use.
 
-See docs/decisions/0020-cel-evaluation.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations
@@ -165,6 +165,7 @@ def _fill(node: Node, value: Any) -> None:
     if isinstance(value, dict):
         for name, child in node.properties.items():
             present = value.get(name, MISSING)
+            # As in Kubernetes: a null where none is allowed counts as absent, so that the default applies.
             if present is None and not child.nullable and child.types:
                 del value[name]
                 present = MISSING

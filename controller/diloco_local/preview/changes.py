@@ -73,6 +73,7 @@ def changes_of(asked: Asked, nodes: Sequence[Obj], jobs: Sequence[Obj]) -> Chang
             raise BadChange(f"--drain {name}: the node goes with --without already; leave out one of the two")
     added: list[Obj] = []
     for text in asked.add:
+        # Those of earlier --add too: two of one kind would make the same names.
         taken = {node["metadata"]["name"] for node in (*nodes, *added)}
         added += new_nodes(_addition(text, nodes, pools), nodes, taken)
     return Changes(tuple(removed), tuple(dict.fromkeys(asked.drain)), tuple(added))
@@ -97,6 +98,7 @@ def _nodes_of(name: str, nodes: Sequence[Obj], pools: Mapping[str, Sequence[Pool
     by_label = [node for node in nodes if name in _node_pools(node)]
     if by_label:
         return [node["metadata"]["name"] for node in by_label]
+    # A pool of a job may have the name of a kind, and is what its user means.
     kind = _kind_named(f"--without {name}", name, nodes) if name not in pools else None
     if kind is not None:
         found = [node["metadata"]["name"] for node in nodes if _accelerator(node) == kind.name]

@@ -1,6 +1,6 @@
 """An event loop whose clock jumps to the next timer: hours of back-off and time-outs pass in no time, and always the same way.
 
-See docs/decisions/0030-controller-loop.md. See docs/decisions/0214-preview.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0214-plan.md.
 """
 
 from __future__ import annotations

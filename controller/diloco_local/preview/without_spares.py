@@ -1,6 +1,6 @@
 """What spares cost: the units that would run if no job kept slices free. Pure.
 
-See docs/decisions/0214-preview.md.
+See docs/decisions/0214-plan.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a fault did to a job: each figure follows from the record, and a claim that does not hold is not made. Pure.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 A command that is killed leaves a line that is cut short. The next one begins a line of its own behind it.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

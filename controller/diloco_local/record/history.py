@@ -1,6 +1,6 @@
 """A record by job, on one clock: the seconds in which a command ran, without the pauses between two commands. Pure.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 One JSON object a line, each with `at`, `type` and, where it is about a job, `job` as namespace/name. People can read them, and `jq` can.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

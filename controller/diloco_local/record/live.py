@@ -2,7 +2,7 @@
 
 It keeps phases, merges and sums. Steps are left out: there are many, and what they did to the job is in its figures.
 
-See docs/decisions/0217-record-of-a-run.md. See docs/decisions/0274-dashboard.md.
+See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

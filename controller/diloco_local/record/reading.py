@@ -1,6 +1,6 @@
 """From the lines of a record to its history. Pure.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

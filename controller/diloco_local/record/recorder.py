@@ -3,7 +3,7 @@
 What the syncers say is on the monotonic clock, which they share with this process: they run on the same machine. So times are exact,
 however late a report comes.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -83,6 +83,7 @@ class Allotment:
             self._large = 0
         self._take_changes()
         while now := self._stale & ~self._large:
+            # From one bit on: what is not connected with it is decided apart, and stays as it is.
             component = self._component(now & -now)
             if most is not None and (component & self._large or len(self._competing(component)) > most):
                 self._large |= component
@@ -107,6 +108,7 @@ class Allotment:
             while self._stale:
                 component = self._component(self._stale & -self._stale)
                 concerned |= yield from self._allot(component)
+                # Not before the answer is whole: a caller that gives up in between leaves it to be decided again.
                 self._stale &= ~component
         finally:
             self._end_deferring(self._deferred)
@@ -120,6 +122,7 @@ class Allotment:
             if request is None:
                 self._remove(job)
             else:
+                # Again: the result that came meanwhile may revoke a unit from the place that it has left by now.
                 self._forget_revocations(request)
                 self._update(request)
 
@@ -158,6 +161,7 @@ class Allotment:
 
     def _update(self, request: AllotmentRequest) -> None:
         old = self._requests.get(request.job)
+        # Each status write makes a request. What changes no decision must not cost an allotment of all that compete.
         if old == request or (old is not None and not self.of(request.job).revoked and what_decides(old) == what_decides(request)):
             self._requests[request.job] = request
             return

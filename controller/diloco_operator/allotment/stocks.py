@@ -87,6 +87,7 @@ class Stock:
         """Return points that are left of a host in parts. Where one more unit fits although points are few, as many as it takes."""
         if self.host is None:
             return 0
+        # Units that need different resources may come to more points than there are: all GPUs for one, most CPUs for another.
         rest = max(0, ROOM - sum(points(needs, self.host.whole.room) for needs in self.host.units.values()))
         for number, needs in self._fitting.items():
             rest = max(rest, how_many(needs, self.host.rest) * self.sizes[number])
@@ -188,6 +189,7 @@ class Stocks:
         for number in _bits(self._wanted & ~stock.mask):
             requirements = self._requirements(number)
             places = Counter(class_.domains.get(number) for class_, location in slices if self._put(class_, location).meets(number))
+            # It needs them within one domain: enough of them in two are no place for a unit.
             if max(places.values(), default=0) >= requirements.shape.slots:
                 stock.mask |= 1 << number
                 stock.sizes[number] = len(slices) * stock.each
@@ -200,6 +202,7 @@ class Stocks:
         for part in parts:
             mask &= part.mask
         for number in _bits(mask):
+            # A unit's hosts exchange every gradient: slices of two domains are none for who asks for one.
             if len({class_.domains.get(number) for class_, _ in slices}) > 1:
                 mask &= ~(1 << number)
         locations = [location for _, location in slices]
@@ -252,6 +255,7 @@ class Stocks:
         for number in self._barred.get(location, ()):
             mask &= ~(1 << number)
         for number in _bits(mask):
+            # A unit of several hosts takes whole ones, and the flow must not count a rest of this one for it.
             if self._requirements(number).shape.slots > 1:
                 mask &= ~(1 << number)
         return Stock(kind, mask, ROOM, host)

@@ -28,6 +28,7 @@ from diloco_operator.api.names import CONFIG_API_VERSION
 
 KIND = "AcceleratorCatalogue"
 MOST_ROWS = 100
+# Powers of two: shares of hosts are sums of such fractions, and exact for no others.
 _HOST_SIZES = (1, 2, 4, 8, 16)
 _MOST_CHIPS_PER_HOST = 8
 """As spec.pools[].chipsPerHost."""
@@ -119,10 +120,12 @@ def read_catalogue(content: object, built_in: Mapping[str, Accelerator]) -> Cata
         raise BadCatalogue(_sentence(content, each["loc"], _text(each)) for each in error.errors()) from error
     problems: list[str] = []
     rows: list[Accelerator] = []
+    # With one label for two kinds, the order of rows would decide what a node is.
     taken = {_claim(labels, value): kind.name for kind in built_in.values() for labels in kind.labels for value in labels.values}
     names = dict.fromkeys(built_in, "is built in; rows that are built in cannot be changed, choose another name")
     for index, row in enumerate(file.accelerators):
         found = [*_wrong(row, names.get(row.name, ""))]
+        # A wrong row is not made: its topologies may not even be numbers.
         made = None if found else _made(row)
         for at, labels in enumerate(made.labels if made is not None else ()):
             for value in labels.values:
@@ -133,6 +136,7 @@ def read_catalogue(content: object, built_in: Mapping[str, Accelerator]) -> Cata
         names.setdefault(row.name, "stands twice in this file; names are unique")
         rows += [made] if made is not None else []
     for index, pattern in enumerate(file.incidental_resources):
+        # Incidental resources do not tell nodes apart: the kind's nodes would be free CPU hosts.
         hidden = next((kind for kind in (*built_in.values(), *rows) if kind.resource and covers({pattern: None}, kind.resource)), None)
         if hidden is not None:
             problems.append(f"incidentalResources[{index}]: pods request {hidden.name} as {hidden.resource}, which {pattern} would hide")
@@ -223,6 +227,7 @@ def _made(row: Row) -> Accelerator:
         Family.TPU if tpu else Family.HOST,
         resource=row.resource,
         labels=tuple(_node_labels(labels) for labels in row.labels),
+        # The resource first, as the admission plugin ExtendedResourceToleration expects it.
         taints=tuple(dict.fromkeys([row.resource, *row.taints])),
         host_sizes=tuple(sorted(sizes)),
         peak_tflops=row.peak_tflops,

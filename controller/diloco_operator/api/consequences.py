@@ -3,7 +3,7 @@
 A reason is a word of the API, for people and scripts. Code reads what follows from it, never which one it is, so that a new reason is one
 line of a table. A test keeps it so.
 
-See docs/decisions/0245-what-follows-from-a-reason.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The CustomResourceDefinition of DiLoCoJob, made from the types of `api.job` and the rules in `api.rules`. Pure.
 
-See docs/decisions/0010-crd-generation.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations

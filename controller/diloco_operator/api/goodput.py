@@ -2,7 +2,7 @@
 
 The classes are those of `diloco.goodput.Use`; tests/unit/diloco_operator/api/test_goodput.py compares the two lists.
 
-See docs/decisions/0227-goodput-in-the-status.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `api.spec` and `api.status` have its two parts.
 
-See docs/decisions/0011-api-limits.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations

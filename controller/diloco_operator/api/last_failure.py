@@ -1,6 +1,6 @@
 """How the last attempt of a unit failed, as `status.units[].lastFailure` has it: written and read here only. Pure.
 
-See docs/decisions/0245-what-follows-from-a-reason.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

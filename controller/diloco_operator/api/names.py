@@ -3,7 +3,7 @@
 Names that a pod must know as well (environment, mount paths, ports) are in `diloco.contract`. No other module writes such a name
 out; tests/unit/diloco_operator/api/test_names.py finds the ones that do.
 
-See docs/decisions/0011-api-limits.md. See docs/decisions/0198-names-of-one-job.md.
+See docs/decisions/0010-crd-and-limits.md. See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
 
 
 def is_learner_pod_name(name: str, job: str, unit: str, attempt: int, host: int) -> bool:
-    """Return whether the pod has this name, or had it from an operator before decision 0198: pods that run keep their names."""
+    """Return whether the pod has this name, or had it from an operator that marked no pools with a dash: pods that run keep their names."""
     return name in (learner_pod_name(job, unit, attempt, host), _with_ending(job, f"-{unit}-a{attempt}-{host}", MAX_DNS_LABEL))
 
 

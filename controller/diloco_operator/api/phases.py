@@ -2,7 +2,7 @@
 
 It is the list of goodput (`diloco.goodput.Use`), and two things more in which a unit has no time that could be used.
 
-See docs/decisions/0227-goodput-in-the-status.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

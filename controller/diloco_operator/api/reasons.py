@@ -3,7 +3,7 @@
 A reason is stable: dashboards and scripts match on it. The message beside it is human-readable and may change. What code decides by a
 reason is a column (`api.consequences`).
 
-See docs/decisions/0128-layers-and-single-declarations.md.
+See docs/decisions/0030-controller-loop.md.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ They are part of the CRD, so that `kubectl apply`, `diloco validate` and the in-
 Every message names the field and the rule, and says what to do. Rules call only functions that a real API server has. Each list that
 a rule iterates over is bounded in the schema, so that the rule's estimated cost stays within the API server's limit.
 
-See docs/decisions/0010-crd-generation.md.
-See docs/decisions/0143-retry-and-more-steps.md.
+See docs/decisions/0010-crd-and-limits.md.
+See docs/decisions/0052-drain-and-retry.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 camelCase in the API, snake_case here. Durations are seconds and timestamps seconds since the epoch in the program. What CEL rules
 require beyond the types is in `api.rules`.
 
-See docs/decisions/0011-api-limits.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations

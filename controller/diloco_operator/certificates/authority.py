@@ -1,6 +1,6 @@
 """A job's certificate authority as plain data, so that a plan can carry it to the code that signs.
 
-See docs/decisions/0095-mutual-tls.md.
+See docs/decisions/0095-certificates.md.
 """
 
 from __future__ import annotations

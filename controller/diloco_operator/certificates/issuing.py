@@ -1,6 +1,6 @@
 """Makes keys and certificates. This is the only part of a reconcile that draws randomness.
 
-See docs/decisions/0095-mutual-tls.md.
+See docs/decisions/0095-certificates.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Views of the fleet for a job that avoids some nodes, or to which some are too new. Pure.
 
-See docs/decisions/0131-four-time-outs.md. See docs/decisions/0177-slices-while-waiting.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md. See docs/decisions/0171-delegated-units.md.
 """
 
 from __future__ import annotations

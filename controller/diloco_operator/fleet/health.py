@@ -1,7 +1,6 @@
 """Whether a node can take a new unit, and whether the units on it must leave. Pure.
 
-See docs/decisions/0102-node-disruption.md.
-See docs/decisions/0125-unreachable-nodes.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """When a node ends, where that is known: flex-start capacity, limited run times. Pure.
 
-See docs/decisions/0102-node-disruption.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the fleet has instead of the hardware that a pool needs: near misses, for explanations. Pure.
 
-See docs/decisions/0176-explain.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

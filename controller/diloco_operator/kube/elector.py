@@ -1,6 +1,6 @@
 """Takes part in the leader election: reads and writes the Lease as `kube.lease` decides, and opens the fence while this replica leads.
 
-See docs/decisions/0090-leader-fencing.md. See docs/decisions/0196-renewal-beside-the-loop.md.
+See docs/decisions/0090-lease-and-clocks.md.
 """
 
 from __future__ import annotations

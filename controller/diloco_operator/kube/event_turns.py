@@ -3,7 +3,7 @@
 A watch has one stream for all namespaces. So what one of them changes would come before each event of another that came later, and what
 came at once would be one turn of the loop.
 
-See docs/decisions/0222-turns-for-watch-events.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

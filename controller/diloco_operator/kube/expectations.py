@@ -4,7 +4,7 @@ A reconcile from a stale cache would create objects twice and count events twice
 cache has shown their effect. A watch may compress a creation and a deletion into nothing, so expectations expire: who reads them then asks
 the server whether the cache is behind, and forgets or renews them.
 
-See docs/decisions/0031-expectations.md.
+See docs/decisions/0031-writes.md.
 """
 
 from __future__ import annotations

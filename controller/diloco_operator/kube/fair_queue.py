@@ -1,6 +1,6 @@
 """Keys that wait, in lanes that take turns.
 
-See docs/decisions/0203-fair-queue.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

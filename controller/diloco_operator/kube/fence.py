@@ -12,7 +12,7 @@ Two cases remain. A write that was sent in time may reach the API server late: i
 deadline (see kube.lease) to arrive. And the process may be stopped in the microsecond between the socket's check and the kernel: only a
 condition that the API server checks could close that gap.
 
-See docs/decisions/0090-leader-fencing.md. See docs/decisions/0196-renewal-beside-the-loop.md.
+See docs/decisions/0090-lease-and-clocks.md.
 """
 
 from __future__ import annotations

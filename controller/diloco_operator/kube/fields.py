@@ -4,7 +4,7 @@ Whatever writes to an API server may send any JSON: a list where an object belon
 these functions return has the type that their signature says, is bounded, and can be shown in a terminal. Everything else raises
 `MalformedField`, which names the field and never quotes its value: it may be secret. null counts as absent, as on a real API server.
 
-See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which of the flows that share something are heavy, and when they harm a light one. Pure.
 
-See docs/decisions/0091-fairness-between-jobs.md. See docs/decisions/0221-crowds-make-room.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Waits of those who let others go first, for a short while at most.
 
-See docs/decisions/0221-crowds-make-room.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ The leader counts from before its last successful renewal was *sent*. The API se
 it later still. So the leader stops writing, `renew_deadline` after sending, well before another replica can take the lease,
 `lease_duration` after seeing. A write that is on its way has the difference of the two to arrive.
 
-See docs/decisions/0090-leader-fencing.md.
+See docs/decisions/0090-lease-and-clocks.md.
 """
 
 from __future__ import annotations

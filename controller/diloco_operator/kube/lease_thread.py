@@ -4,7 +4,7 @@ A decision, a list of many objects or a scrape may hold the operator's event loo
 interpreter within a switch interval. Whether the operator's loop still runs is the fence's to know (`Fence.look`), and the elector asks it
 before each renewal. So a loop that stands still for longer than the lease loses it all the same.
 
-See docs/decisions/0196-renewal-beside-the-loop.md.
+See docs/decisions/0090-lease-and-clocks.md.
 """
 
 from __future__ import annotations

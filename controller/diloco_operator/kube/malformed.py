@@ -1,6 +1,6 @@
 """Objects that cannot be used: which there are, one log line for each, and who else wants to know.
 
-See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

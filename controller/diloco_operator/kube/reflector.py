@@ -9,8 +9,8 @@ Handlers see (old, new) and only enqueue keys. Decisions are made from the cache
 One object can harm only itself: one that its projection or a handler cannot take is left out of the cache, as if it were not there, and
 named by `MalformedObjects`. A later good version is taken as a new object.
 
-See docs/decisions/0030-controller-loop.md. See docs/decisions/0133-hostile-objects.md. See docs/decisions/0173-provisioning-requests.md.
-See docs/decisions/0204-start-with-many-jobs.md. See docs/decisions/0222-turns-for-watch-events.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0086-reading-the-api.md. See docs/decisions/0173-requests-and-quota.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations
@@ -146,6 +146,7 @@ class Reflector[T]:
     def list_again(self) -> None:
         """Have every object listed and projected again soon: something that projections depend on has changed."""
         self._again = True
+        # A watch of an idle kind would end only after its read time-out, and the list begin then.
         if self._silence is not None:
             self._silence.reschedule(asyncio.get_running_loop().time())
 
@@ -227,6 +228,7 @@ class Reflector[T]:
         self.missing = f"the API server has no {self.resource.plural} in {self.resource.api_version}" if unknown else error.message
         self._hear()
         for held in self.cache:
+            # Other reflectors fill the same cache from other namespaces: theirs stays.
             if self._namespace in ("", held.namespace):
                 self._end(held.key, held)
         for key in list(self._named):
@@ -301,6 +303,7 @@ class Reflector[T]:
         if was_missing:
             log.info("%s: it can be read now", self.what)
             self._rights_changed()
+        # Where the watch was refused, a list that is allowed proves nothing: it would come and go with each list.
         if self.forbidden and self._refused_list:
             self._allow()
 
@@ -339,6 +342,7 @@ class Reflector[T]:
             async with asyncio.timeout(self._timeouts.read) as silence:
                 self._silence = silence
                 async for event in stream:
+                    # Else each event would put off the list that `list_again` has asked for.
                     if not self._again:
                         silence.reschedule(self._hear() + self._timeouts.read)
                     # Without a version the watch goes on from the last one that is known.
@@ -353,6 +357,7 @@ class Reflector[T]:
             self._silence = None
         if self.forbidden:
             self._allow()
+        # A watch that ends at once without a word is a failure: without a pause the server would be asked as fast as it answers.
         return heard or self._again or loop.time() - started >= self._timeouts.short
 
     def _apply(self, event: WatchEvent) -> None:
@@ -407,6 +412,7 @@ class Reflector[T]:
         except Exception as error:  # noqa: BLE001 - a defect of an indexer, reported; the cache is as it was
             self._leave_out(self._of_held(held, f"it cannot be indexed: {type(error).__name__}", error))
             return
+        # A list repeats what is known, and handlers would wake every job. A value may differ at one version: projections read other caches.
         if old is not None and old.version == held.version and old.value == held.value:
             return
         failed = self._notify(old, held)

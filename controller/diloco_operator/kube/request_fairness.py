@@ -1,6 +1,6 @@
 """Slots for requests, shared fairly between keys: a key with a thousand waiting requests does not delay a key with one.
 
-See docs/decisions/0091-fairness-between-jobs.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

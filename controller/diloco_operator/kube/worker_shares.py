@@ -1,6 +1,6 @@
 """How many workers the keys of one lane may hold. Pure.
 
-See docs/decisions/0203-fair-queue.md. See docs/decisions/0221-crowds-make-room.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

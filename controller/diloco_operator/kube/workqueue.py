@@ -4,7 +4,7 @@
 Kubernetes' controllers: a key that is added while it is processed is processed once more afterwards, a delayed key keeps its earliest
 time, and each key has its own back-off. Unlike those, it is fair: keys of different lanes take turns.
 
-See docs/decisions/0030-controller-loop.md. See docs/decisions/0203-fair-queue.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the operator knows of the cluster: one reflector for each resource that a reconcile reads.
 
-See docs/decisions/0134-rights-on-secrets.md. See docs/decisions/0173-provisioning-requests.md.
+See docs/decisions/0105-rights-and-networks.md. See docs/decisions/0173-requests-and-quota.md.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Caches:
             without: str = "",
         ) -> _Followed[T]:
             cache: Cache[T] = Cache(indexers)
+            # Once each: a namespace that is configured twice would be listed and watched twice.
             where = tuple(dict.fromkeys(namespaces)) if resource.namespaced and namespaces else ("",)
             reflectors = [
                 Reflector(
@@ -131,6 +132,7 @@ class Caches:
         self._granted: Mapping[Resource, _Followed[JobObject[Any]]] = {each.resource: reflect_granted(each) for each in WATCHES}
         """What grantors need, followed only where it can be read."""
         self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
+        # A Secret that came before its job was taken for a stranger's. Nothing else would read its certificates then.
         self._jobs.on_change(self._read_secrets_of_new_job)
         self._other_pods = tuple(
             Reflector(
@@ -186,6 +188,7 @@ class Caches:
     async def wait_synced(self) -> None:
         """Return when every resource was listed once, or may not be listed in a namespace. Nothing may be decided before."""
         for reflector in self.reflectors:
+            # A namespace without rights must not keep the others from starting. Without nodes nothing can be placed anywhere.
             if reflector.resource.namespaced:
                 await reflector.wait_answered()
             else:
@@ -307,6 +310,7 @@ class Caches:
     def is_ours(self, pod: PodView) -> bool:
         """Return whether a job that this operator runs owns the pod."""
         job = self.jobs.get(pod.namespace, pod.job)
+        # By uid: a job that was made again under its name does not own the pods of the one before.
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by == names.MANAGER
 
     def is_of_other_operator(self, pod: PodView) -> bool:
@@ -315,7 +319,7 @@ class Caches:
         return job is not None and job.uid == pod.owner and job.value.bare.managed_by != names.MANAGER
 
     def pod_count(self, key: JobKey) -> int:
-        """Return number of pods with the job's label."""
+        """Return the number of pods with the job's label."""
         return self._pods.cache.count(_BY_JOB, key)
 
     def pod(self, namespace: str, name: str) -> PodView | None:
@@ -370,6 +374,7 @@ class Caches:
     def authority(self, key: JobKey, owner: str) -> Authority | None:
         """Return the certificate authority of the job with uid `owner`; None: it has none yet."""
         held = self._secrets.cache.get(key[0], names.authority_secret_name(key[1]))
+        # Not that of a deleted job of this name: it is about to be collected, and what it signs with it.
         return held.value.certificates.authority if held is not None and held.value.certificates.owner == owner else None
 
     def roots(self, key: JobKey) -> str:

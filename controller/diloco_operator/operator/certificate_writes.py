@@ -1,6 +1,6 @@
 """Turns the certificates that a plan asks for (`plan.IssueCertificates`) into writes of Secrets.
 
-See docs/decisions/0096-certificate-secrets.md.
+See docs/decisions/0095-certificates.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """TLS of /metrics: a key and a certificate of this process, signed by itself. It keeps bearer tokens from those who listen.
 
-See docs/decisions/0201-metrics-access.md.
+See docs/decisions/0105-rights-and-networks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the process serves over HTTP: /healthz and /readyz for the kubelet, /metrics for Prometheus.
 
-See docs/decisions/0201-metrics-access.md.
+See docs/decisions/0105-rights-and-networks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Decides when similar events are so many that they become one. Pure.
 
-See docs/decisions/0092-event-aggregation.md.
+See docs/decisions/0031-writes.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Events about a job, as `kubectl describe` shows them: one object for each thing that happens, with a count of repetitions, and one object
 for many similar things. Needs only the rights to create and to patch events.
 
-See docs/decisions/0092-event-aggregation.md.
+See docs/decisions/0031-writes.md.
 """
 
 from __future__ import annotations

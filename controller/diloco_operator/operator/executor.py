@@ -1,7 +1,7 @@
 """Carries out a `Plan`, stage by stage, as `plan.py` describes. Decides nothing.
 
-See docs/decisions/0121-write-cost.md. See docs/decisions/0206-dry-runs-before-revocations.md.
-See docs/decisions/0221-crowds-make-room.md.
+See docs/decisions/0031-writes.md. See docs/decisions/0206-before-units-leave.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

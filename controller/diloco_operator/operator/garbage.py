@@ -4,7 +4,7 @@ A full collection of Python looks at all objects, and everything else stands sti
 jobs. It frees hardly anything, since nearly all objects go with their last reference. So a full collection here is a collection of what is
 new: what survives it is left out of all later ones. A collection of everything comes when memory has grown and nothing waits.
 
-See docs/decisions/0238-short-garbage-collections.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

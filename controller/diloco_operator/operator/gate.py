@@ -1,6 +1,6 @@
 """Bounds the connections of an endpoint: how many there are, how long each may take to send its request, and how long it may stay.
 
-See docs/decisions/0201-metrics-access.md.
+See docs/decisions/0105-rights-and-networks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Pods that say they belong to a job, and that its reconcile does not believe: they are named like malformed objects.
 
-See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ All of it is only in memory. A new operator begins without it and comes to the s
 under the job's key, since others need it there too (expectations, the report stream, what autoscalers say, series of metrics), is dropped
 with the context.
 
-See docs/decisions/0234-one-context-for-each-job.md.
+See docs/decisions/0030-controller-loop.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What /metrics reports of the event loop: how long it stands still, and what it spends that time in.
 
-See docs/decisions/0197-loop-watch.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

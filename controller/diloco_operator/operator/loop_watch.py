@@ -4,7 +4,7 @@ An event loop waits in its selector and then runs everything that is due: that i
 the selector itself is what measures: exactly, with two readings of a clock for each turn, and with nothing while the loop waits. A thread
 looks now and then whether a turn lasts long, and if so, at what the loop's thread does at that moment, as a sampling profiler would.
 
-See docs/decisions/0197-loop-watch.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Events about malformed objects, where a user can see them: on the job that they say they belong to.
 
-See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

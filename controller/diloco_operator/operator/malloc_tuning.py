@@ -1,6 +1,6 @@
 """Process-wide settings of malloc: memory that a decision for a big job used goes back to the system, where glibc allows it.
 
-See docs/decisions/0091-fairness-between-jobs.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

@@ -92,6 +92,7 @@ class Metrics:
         self.jobs = JobMetrics(registry)
         self.fleet = FleetMetrics(registry)
         self.loop = LoopMetrics(registry)
+        # From the start: a series that begins with its first error has no rate, and no alert sees it.
         for result in ("success", "error", "requeue_after"):
             self._reconciles.labels(CONTROLLER, result)
         self._errors.labels(CONTROLLER)
@@ -343,6 +344,7 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
     for field in ("loss", "cosine"):
         if field in progress:
             families[field].add_metric(key, progress[field])
+    # Zeros too: a series that ends would leave its last value on a dashboard for minutes.
     for state in UnitState:
         families["units"].add_metric((*key, state.value), sum(1 for unit in units if unit["state"] == state))
     if (there := state_on_record(status)) is not None:

@@ -1,6 +1,6 @@
 """Who may read /metrics: the API server says whose token it is (TokenReview) and what they may do (SubjectAccessReview).
 
-See docs/decisions/0201-metrics-access.md.
+See docs/decisions/0105-rights-and-networks.md.
 """
 
 from __future__ import annotations

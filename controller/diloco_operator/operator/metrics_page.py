@@ -1,6 +1,6 @@
 """The text of /metrics: made in a thread, once a second at most, for all who ask meanwhile.
 
-See docs/decisions/0201-metrics-access.md.
+See docs/decisions/0105-rights-and-networks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the API server said of the pods of each pool, remembered between the reconciles of a job. Only in memory: a new operator asks again.
 
-See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

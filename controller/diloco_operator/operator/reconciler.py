@@ -7,8 +7,8 @@ A plan must reserve its nodes before another job's plan is decided. For most job
 decision for a big job takes a tenth of a second and more and would block everything else. So it is offloaded to a thread, on a copy of the
 fleet, and counts only if no other job reserved one of its nodes meanwhile.
 
-See docs/decisions/0091-fairness-between-jobs.md. See docs/decisions/0204-start-with-many-jobs.md.
-See docs/decisions/0234-one-context-for-each-job.md.
+See docs/decisions/0091-fairness-on-one-loop.md.
+See docs/decisions/0030-controller-loop.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Writes that the API server rejected, remembered between the reconciles of a job. Only in memory: a new operator tries each once more.
 
-See docs/decisions/0100-rejected-writes.md.
+See docs/decisions/0031-writes.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The running operator: reflectors fill caches and enqueue keys, workers take keys and reconcile jobs.
 
-See docs/decisions/0030-controller-loop.md. See docs/decisions/0204-start-with-many-jobs.md.
-See docs/decisions/0203-fair-queue.md.
+See docs/decisions/0030-controller-loop.md. See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Not by the age of pods: a tenant who deletes the pods of a unit again and again would keep its slice from others.
 
-See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

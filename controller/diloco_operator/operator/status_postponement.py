@@ -1,6 +1,6 @@
 """How long the write of a job's status may be postponed. Pure.
 
-See docs/decisions/0121-write-cost.md.
+See docs/decisions/0031-writes.md.
 """
 
 from __future__ import annotations

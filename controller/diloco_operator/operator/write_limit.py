@@ -3,7 +3,7 @@
 Each write of the operator wakes the job again. If something else changes each time what was written (an admission webhook, another
 controller, a server that shows another object), reconcile and write would repeat without end and without a pause.
 
-See docs/decisions/0121-write-cost.md.
+See docs/decisions/0031-writes.md.
 """
 
 from __future__ import annotations

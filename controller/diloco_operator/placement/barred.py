@@ -1,6 +1,6 @@
 """Why free slices are of no use to a pool, and what would help: taints, labels, hosts that are avoided, too little room. Pure.
 
-See docs/decisions/0176-explain.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
     def many(slices: Iterable[Slice]) -> int:
         return sum(slice_.kind.chips_per_host if in_accelerators else 1 for slice_ in slices)
 
+    # What only avoided hosts bar comes back by itself, so it must not count as lacking a label or room.
     possible = requirements._replace(avoided=frozenset())
     avoided: list[Slice] = []
     unwanted: list[Slice] = []
@@ -61,6 +62,7 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
             example = example or fleet.shortage(slice_, requirements.needs)
     raise_it = "raise learners.min or the priority of this job"
     found = [Part(f"{kept.total()} free, but kept for {_jobs(kept)}", raise_it)] if kept.total() else []
+    # Of units of several hosts `too_few_together` tells it, by domain.
     if 0 < idle < least and pool.shape.slots == 1:
         found.append(Part(f"{idle} free, but too few for its minimum, which it gets as a whole"))
     found += [_avoided(pool, avoided, many(avoided))] if avoided else []
@@ -147,6 +149,7 @@ def _unwanted(pool: PoolRequest, requirements: SliceRequirements, slices: Sequen
     helps: list[str] = []
 
     def check(asked: str, part: SliceRequirements, has: Callable[[Slice], str], help: str = "") -> None:
+        # Each wish by itself: of a slice that lacks two, a person who mends one would wait on.
         lacking = next((slice_ for slice_ in slices if not part.attracts(slice_)), None)
         if lacking is not None:
             what = has(lacking)

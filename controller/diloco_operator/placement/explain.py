@@ -1,6 +1,6 @@
 """Why a pool does not have more units, in human-readable words: every slice that was passed over gets its reason. Pure.
 
-See docs/decisions/0176-explain.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One job at one moment, in the form in which the steps of reconcile ask for it. Everything is derived once; nothing is decided here.
 
-See docs/decisions/0128-layers-and-single-declarations.md.
-See docs/decisions/0200-silence-of-a-syncer.md.
+See docs/decisions/0030-controller-loop.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 See docs/decisions/0130-what-occupies-a-node.md.
 """
 

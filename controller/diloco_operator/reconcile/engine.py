@@ -1,7 +1,7 @@
 """The reconcile of one job, top to bottom: whose it is, whether it is over, what happened to its pods, what should run, what to report.
 
-See docs/decisions/0234-one-context-for-each-job.md.
-See docs/decisions/0264-syncers-with-the-first-slice.md.
+See docs/decisions/0030-controller-loop.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

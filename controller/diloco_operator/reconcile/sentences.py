@@ -2,7 +2,7 @@
 
 A decision returns a value with the fields of its sentence; a module whose name ends with `_words` has the class, and so the text.
 
-See docs/decisions/0246-findings.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

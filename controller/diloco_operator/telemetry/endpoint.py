@@ -1,6 +1,6 @@
 """Where the syncer of a job listens, and a channel to it.
 
-See docs/decisions/0041-syncer-observation.md. See docs/decisions/0199-size-of-reports.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

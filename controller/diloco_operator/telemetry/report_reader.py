@@ -1,6 +1,6 @@
 """Reading of reports beside the event loop, so that no job's syncer takes the operator's time from the others.
 
-See docs/decisions/0199-size-of-reports.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The operator says where each job's syncer is (`Telemetry.follow`), and is notified when a report contains something that it should handle.
 Nothing is decided here. Reconcile decides what a missing or an old report means.
 
-See docs/decisions/0041-syncer-observation.md. See docs/decisions/0199-size-of-reports.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a report on the wire to plain data, bounded: the image of a syncer may be any program's.
 
-See docs/decisions/0199-size-of-reports.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

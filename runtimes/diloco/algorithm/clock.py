@@ -2,7 +2,7 @@
 
 `PullClock` is the one of jobs. `ReportClock` is the paper's, with which its ablation of quorum and grace can be repeated.
 
-See docs/decisions/0215-clocks-and-links-of-the-simulator.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

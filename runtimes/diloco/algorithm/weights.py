@@ -1,6 +1,6 @@
 """The weight of a contribution in a merge (the paper).
 
-See docs/decisions/0188-true-words-in-a-status.md.
+See docs/decisions/0138-job-state.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Exponential back-off: the one formula of both planes. Pure: randomness comes in as an argument.
 
-See docs/decisions/0128-layers-and-single-declarations.md.
+See docs/decisions/0030-controller-loop.md.
 """
 
 from __future__ import annotations

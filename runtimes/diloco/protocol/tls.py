@@ -4,7 +4,7 @@ Each pod of a job has a directory with its own certificate and the job's authori
 files by renewed ones. Both ends read them again for every connection, so a new certificate needs no restart. An open connection stays
 open when its certificate expires: identity is checked when it begins.
 
-See docs/decisions/0095-mutual-tls.md.
+See docs/decisions/0095-certificates.md.
 """
 
 from __future__ import annotations

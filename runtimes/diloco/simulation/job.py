@@ -1,6 +1,6 @@
 """A job on virtual time: the driver that runs in syncers, without arrays, and simulated units.
 
-See docs/decisions/0209-simulator.md. See docs/decisions/0215-clocks-and-links-of-the-simulator.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

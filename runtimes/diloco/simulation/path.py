@@ -11,7 +11,7 @@ A connection is TCP's, and sends segments of 1,460 bytes. What a round trip R an
 
 Segments are lost independently of each other. Nothing passes what was sent before it: a stream is read in order.
 
-See docs/decisions/0243-latency-and-loss-in-the-simulator.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

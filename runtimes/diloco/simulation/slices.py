@@ -2,7 +2,7 @@
 
 Which unit runs where is not decided here: `Placer` is asked whenever something has changed.
 
-See docs/decisions/0228-reclaims-in-the-simulator.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The chart's allow-list on a real API server: which jobs it refuses, what it says then, and what it leaves alone.
 
-See docs/decisions/0187-allow-list.md.
+See docs/decisions/0099-pod-security-and-templates.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the chart's roles allow on a real API server: this, and nothing more.
 
-See docs/decisions/0105-network-policies-and-rbac.md.
+See docs/decisions/0105-rights-and-networks.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One job on real nodes, a JAX unit and a torch unit, and everything that happens to nodes and containers.
 
-See docs/decisions/0109-real-nodes-in-tests.md.
+See docs/decisions/0082-real-programs-in-tests.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A reader of docs/your-program.md: the images that the page's Dockerfiles make train the page's programs on a real node.
 
-See docs/decisions/0194-your-program.md.
+See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_an_image_from_the_learner_image_trains_its_program_as_the_page_says(
     cluster.provide_volume("my-training-state")
     job = written_job(checkout)
     assert container_of(job)["image"] == project_images.of_page["my-training"].name
-    # torch itself comes on a volume, see docs/decisions/0107-images.md.
+    # torch itself comes on a volume, see docs/decisions/0107-packages-and-images.md.
     container_of(job)["env"].append({"name": "PYTHONPATH", "value": "/opt/torch"})
     container_of(job)["volumeMounts"] = [{"name": "packages", "mountPath": "/opt/torch", "readOnly": True}]
     volume = {"name": "packages", "persistentVolumeClaim": {"claimName": "torch-packages", "readOnly": True}}

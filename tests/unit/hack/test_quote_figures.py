@@ -1,6 +1,6 @@
 """hack/quote_figures.py writes what benchmarks printed into the pages that quote it, and the pages agree.
 
-See docs/decisions/0218-quoted-figures.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Which pools should ask whether their pods would be admitted, because units of other jobs would then leave for them. Pure.
 
-See docs/decisions/0206-dry-runs-before-revocations.md.
-See docs/decisions/0264-syncers-with-the-first-slice.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

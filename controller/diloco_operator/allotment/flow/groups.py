@@ -61,6 +61,7 @@ def mixed_classes(model: Model) -> list[MixedClass]:
 def best_division(model: Model, mixed: list[MixedClass]) -> None:
     """Leave the best flow that was found in the model."""
     network = model.network
+    # First without the common limit: if nothing exceeds it, this is the optimum, and the search is spared.
     network.unshare()
     cheapest_flow(network)
     wished = {class_.name: {size: network.flow[arc] for size, arc in class_.sinks.items()} for class_ in mixed}
@@ -75,6 +76,7 @@ def best_division(model: Model, mixed: list[MixedClass]) -> None:
     for cut in (_as_held, _by_density, _in_proportion, _groups_first):
         _begin(network, mixed, [cut(class_, wished[class_.name], worth[class_.name]) for class_ in mixed], wished)
         division = tuple(network.upper[arc] for class_ in mixed for arc in class_.sinks.values())
+        # Two beginnings often are one division; the steps would be spent twice on it.
         if division not in tried:
             left = _improve(network, mixed, left)
             if best is None or network.cost() < best[0]:
@@ -244,6 +246,7 @@ def _take(network: Network, step: _Step) -> bool:
             if network.flow[giving] > network.upper[giving]:
                 network.add(giving, -1)
                 found = network.cheapest(network.tails[giving], SINK)
+                # The caller restores the flow: a unit of a minimum has no other place.
                 if found is None:
                     return False
                 network.push(found[1])

@@ -73,6 +73,7 @@ class _Admission:
     def _keep(self, arcs: JobArcs) -> None:
         """Keep the units that the minimum needs, and those that are settling, beyond the minimum as surplus."""
         job, network = arcs.job, self._network
+        # Room for new units is opened job by job, in the order of who comes first.
         network.upper[arcs.minimum] = job.protected
         mine = _of_minimum(job)
         for pool in job.pools:
@@ -85,6 +86,7 @@ class _Admission:
                 self._stay(arcs, [[arcs.minimum, arcs.held]], last, units)
                 self._stay(arcs, surplus, last, max(0, each.settling - units))
         if arcs.held is not None:
+            # So many may leave for successors; without a bound for the others the flow could trade them for values.
             network.lower[arcs.held] = job.protected - job.replaceable
 
     def _stay(self, arcs: JobArcs, ways: Sequence[Sequence[int | None]], last: list[int], units: int) -> None:
@@ -106,6 +108,7 @@ class _Admission:
             found = self._fill(arcs, order)
             if sum(units for _, units in found) == arcs.job.missing:
                 return found
+            # The last first: a path may lead back over an arc that an earlier one has filled.
             for path, units in reversed(found):
                 self._network.push(path, -units)
             if not count or sum(units for _, units in found) > sum(units for _, units in best):
@@ -131,6 +134,7 @@ class _Admission:
         closed = self._dead | {network.tails[arcs.minimum]} | ({arcs.firm} - {arcs.start})
         pushed: list[tuple[Path, int]] = []
         if arcs.rest is not None:
+            # Else units of other pools would fill the minimum, and a pool's own minimum would find no room in it.
             network.upper[arcs.rest] = wanted - sum(pool.missing for pool in job.firm)
             largest = {pool.name: pool.largest for pool in job.firm}
             for _, arc in sorted(arcs.own.items(), key=lambda each: -largest[each[0]]):
@@ -176,6 +180,7 @@ class _Admission:
         """Let the job keep what its minimum has got."""
         network, met = self._network, arcs.job.protected + got
         network.lower[arcs.minimum] = network.upper[arcs.minimum] = met
+        # Without lower bounds the surplus of others could take this away when the whole is solved.
         if arcs.new is not None:
             network.lower[arcs.new] = got
         for arc in arcs.own.values():
@@ -190,12 +195,14 @@ class _Admission:
         if got == job.missing:
             self._close(arcs, got)
             return
+        # A minimum that no fleet of this size holds, or whose pods may be refused, would keep slices from all others for ever.
         if not self._minima.waiting and all(pool.displaces for pool in job.firm) and fits_alone(job, self._model.classes):
             self._minima.waiting, self._minima.withheld = job.key, got
             network.lower[arcs.minimum] = network.upper[arcs.minimum] = network.upper[arcs.entry] = got
             return
         for path, units in reversed(pushed):
             network.push(path, -units)
+        # No surplus either: units below the minimum of a job that waits would train nothing.
         network.upper[arcs.entry] = 0
 
 

@@ -1,6 +1,6 @@
 """`RestClient`: the verbs as requests to a real API server. kube/client.py says what they promise, and tests/contract tests it.
 
-See docs/decisions/0086-api-client.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

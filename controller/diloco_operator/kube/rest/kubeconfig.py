@@ -4,7 +4,7 @@ The loader is that of the official client, with fixes where it silently differs 
 current-context (kubectl: the first's); it continues without credentials when an exec plugin fails; it prefers `token` to `tokenFile` and
 keeps the newline at the end of that file; it ignores `as`.
 
-See docs/decisions/0086-api-client.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 An API server accepts objects of 10,000 levels, and wraps them in a list or a watch event. Python's parser ends there, and one such object
 would hide all others of its list. So what is nested too deep is cut out; the reader of the object refuses it for its depth.
 
-See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

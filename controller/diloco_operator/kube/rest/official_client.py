@@ -1,7 +1,7 @@
 """What we use of the official client: its readers of kubeconfigs. The packages themselves import its synchronous half too, which costs each
 command a fifth of a second and 8 MiB.
 
-See docs/decisions/0086-api-client.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

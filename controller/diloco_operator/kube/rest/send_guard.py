@@ -4,7 +4,7 @@ A process may be stopped between any two instructions and go on a minute later. 
 has its connection, and stops it early with its own error. The second is made by the socket itself, with nothing left between it and the
 kernel: between the two aiohttp spends a tenth of a millisecond on headers and TLS, and a long body goes out in many parts.
 
-See docs/decisions/0090-leader-fencing.md.
+See docs/decisions/0090-lease-and-clocks.md.
 """
 
 from __future__ import annotations

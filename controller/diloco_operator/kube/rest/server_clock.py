@@ -1,6 +1,6 @@
 """The API server's clock, estimated from the Date of its answers.
 
-See docs/decisions/0103-clocks.md.
+See docs/decisions/0090-lease-and-clocks.md.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ An authority that is lost, or deleted so that it changes, is replaced without lo
 new files to a pod (`OperatorConfig.secret_propagation`). So first all pods are told to trust the new authority beside the old one; one
 such while later all get a certificate of the new one; yet another later the old one is trusted no more.
 
-See docs/decisions/0096-certificate-secrets.md.
+See docs/decisions/0095-certificates.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The creates of learner pods: whole attempts, and what is missing of one that an operator began before it died. Pure.
 
-See docs/decisions/0137-host-names-of-a-unit.md.
+See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """How the processes of one attempt of a unit find each other: names, ports, and the environment of torch, JAX and TPUs. Pure.
 
-See docs/decisions/0137-host-names-of-a-unit.md.
-See docs/decisions/0162-launch.md.
+See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

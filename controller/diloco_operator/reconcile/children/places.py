@@ -3,7 +3,7 @@
 Pods of a delegated unit say all that the unit needs of its nodes, because an autoscaler and a scheduler know nothing else: kind and
 topology by the labels of the nodes, how near to each other they must be, and that no other unit shares them.
 
-See docs/decisions/0171-delegated-units.md. See docs/decisions/0223-hosts-chosen-by-the-operator.md.
+See docs/decisions/0171-delegated-units.md. See docs/decisions/0130-what-occupies-a-node.md.
 See docs/decisions/0126-accelerator-catalogue.md.
 """
 

@@ -2,7 +2,6 @@
 that trains gets more where its accelerator needs it. Pure.
 
 See docs/decisions/0099-pod-security-and-templates.md.
-See docs/decisions/0236-pods-on-real-nodes.md.
 """
 
 from __future__ import annotations

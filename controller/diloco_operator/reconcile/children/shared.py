@@ -2,7 +2,7 @@
 
 They come with the first unit that has hardware, and stay from then on.
 
-See docs/decisions/0264-syncers-with-the-first-slice.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The syncer's volume: whether its claim can be bound, before learners take hardware that would wait for it. Pure.
 
-See docs/decisions/0237-clusters-that-refuse-defaults.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Objects that grantors are asked with: one for an attempt of a unit, which is deleted with it. Pure.
 
-See docs/decisions/0233-grantors-as-adapters.md.
+See docs/decisions/0171-delegated-units.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The interface of grantors: what is particular to each way in which the pods of a delegated unit get nodes. Pure.
 
-See docs/decisions/0233-grantors-as-adapters.md.
+See docs/decisions/0171-delegated-units.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the same group keeps its quota, and a group that nothing follows must be release
 The operator sets the scheduling gate itself. Kueue's webhook would set it, too, but where Kueue does not manage pods, or not those of the
 namespace, nothing would hold the pods back, and they would run past every quota.
 
-See docs/decisions/0174-kueue.md.
+See docs/decisions/0173-requests-and-quota.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ProvisioningRequests: the objects by which the nodes of a unit are asked for, all or none; its pods come when it is granted. Pure.
 
-See docs/decisions/0173-provisioning-requests.md.
+See docs/decisions/0173-requests-and-quota.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A ProvisioningRequest (autoscaling.x-k8s.io/v1) as reconcile reads it: what its conditions together say. Pure.
 
-See docs/decisions/0173-provisioning-requests.md.
+See docs/decisions/0173-requests-and-quota.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The grantors that there are, and what all of them together say. Pure.
 
-See docs/decisions/0233-grantors-as-adapters.md.
+See docs/decisions/0171-delegated-units.md.
 """
 
 from __future__ import annotations

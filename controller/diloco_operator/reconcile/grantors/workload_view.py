@@ -1,6 +1,6 @@
 """What Kueue says of a unit's quota: the Workload that stands for a pod group. Pure.
 
-See docs/decisions/0174-kueue.md.
+See docs/decisions/0173-requests-and-quota.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What is on record of hosts on which attempts of the job failed: `status.hosts[]`. Pure.
 
-See docs/decisions/0132-bad-hosts.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations

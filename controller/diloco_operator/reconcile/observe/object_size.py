@@ -1,6 +1,6 @@
 """How large the object of a job is, and how much of it its status may have. Pure.
 
-See docs/decisions/0135-status-size.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the API server said of the pods of a pool: whether units of other jobs may leave for it, and when to ask again. Pure.
 
-See docs/decisions/0206-dry-runs-before-revocations.md.
+See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Which labels, annotations and conditions these are is known to the grantors alone (`reconcile.grantors`).
 
-See docs/decisions/0233-grantors-as-adapters.md.
+See docs/decisions/0171-delegated-units.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A pool's invalid template, an exhausted quota or a policy must not stop the rest of the job. The plan leaves the object out until its
 retry is due, its unit reports why, and everything else goes on.
 
-See docs/decisions/0100-rejected-writes.md.
+See docs/decisions/0031-writes.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It is a volume in memory, and what is written to it counts as memory of the container, so the container's memory grows by as much.
 
-See docs/decisions/0236-pods-on-real-nodes.md.
+See docs/decisions/0099-pod-security-and-templates.md.
 """
 
 from __future__ import annotations

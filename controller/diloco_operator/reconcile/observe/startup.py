@@ -1,6 +1,6 @@
 """How far a pod is on its way from the API server to a running main container, as scheduler and kubelet report it. Pure.
 
-See docs/decisions/0131-four-time-outs.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations

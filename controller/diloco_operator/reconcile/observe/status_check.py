@@ -4,7 +4,7 @@ The operator writes the status, but it is not alone: every user with the right t
 the CRD allows, and an API server with another CRD allows more. What is malformed is left out, as if it had never been written; the
 rest counts.
 
-See docs/decisions/0133-hostile-objects.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

@@ -116,6 +116,7 @@ def _common(where: str, template: PodTemplate, spec: Spec, main: str, *, restart
                 f"{at}.volumes[{index}].name", f"names that begin with {names.VOLUME_PREFIX} are the operator's own; rename the volume"
             )
     for index, container in enumerate(pod.get("containers") or ()):
+        # Sidecars are not the contract's: they may have variables and mounts of these names.
         if container["name"] == main:
             yield from _environment(f"{at}.containers[{index}]", container)
             yield from _mounts(f"{at}.containers[{index}]", container)
@@ -134,6 +135,7 @@ def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
     ours = [value for key, value in vars(contract).items() if key.startswith("MOUNT_")]
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         path = mount["mountPath"].rstrip("/")
+        # Below them too: a mount there would hide files of the contract.
         taken = next((own for own in ours if path == own or path.startswith(f"{own}/")), None)
         if taken is not None:
             yield Cause(f"{at}.volumeMounts[{index}].mountPath", f"{taken} is mounted by the operator; mount the volume elsewhere")
@@ -141,9 +143,10 @@ def _mounts(at: str, container: Mapping[str, Any]) -> _Problems:
 
 # --- hardware ---------------------------------------------------------------------------------------------------------
 def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    """Return the pool defines how many accelerators of a host a unit uses; a template may repeat that, but not contradict it."""
+    """Check the accelerators: the pool defines how many of a host a unit uses; a template may repeat that, but not contradict it."""
     for kind in ("requests", "limits"):
         amount = ((container.get("resources") or {}).get(kind) or {}).get(unit.resource)
+        # As text: YAML has the number with quotes or without.
         if unit.resource and amount is not None and str(amount) != str(unit.accelerators_per_host):
             yield Cause(
                 f"{at}.resources.{kind}[{unit.resource}]",
@@ -152,7 +155,7 @@ def _devices(at: str, container: Mapping[str, Any], unit: UnitShape) -> _Problem
 
 
 def _hardware_labels(at: str, template: Mapping[str, Any], unit: UnitShape) -> _Problems:
-    """Return the operator selects nodes by the accelerator's labels; a template may repeat them, not contradict them."""
+    """Check the nodeSelector: the operator selects nodes by the accelerator's labels; a template may repeat them, not contradict them."""
     for label, value in CATALOGUE[unit.accelerator].node_selector(unit.topology).items():
         chosen = (template.get("nodeSelector") or {}).get(label)
         if chosen is not None and chosen != value:

@@ -4,7 +4,7 @@ A hash covers the templates and those fields of the spec that reach a pod, as th
 or derives: images, environment, security context, the catalogue, defaults of fields that did not exist yet. Its form has a number and does
 not change: the pods of the version before are judged by it.
 
-See docs/decisions/0136-outdated-pods.md.
+See docs/decisions/0136-upgrades-restart-nothing.md.
 """
 
 from __future__ import annotations

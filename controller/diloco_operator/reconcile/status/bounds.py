@@ -5,7 +5,7 @@ the loss history goes, then messages get shorter, then the names of slices with 
 failures. Names, states, attempts and counts stay. What is shortened depends on the status alone, and not on figures that go up and down, so
 that equal states give equal texts.
 
-See docs/decisions/0135-status-size.md.
+See docs/decisions/0010-crd-and-limits.md.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Of a job that runs three of them are found by their own modules (`placed`, `training`, `degraded`): each returns a finding, a value with
 what it found, whose words come last.
 
-See docs/decisions/0188-true-words-in-a-status.md.
-See docs/decisions/0189-words-of-ends-and-returns.md.
-See docs/decisions/0246-findings.md.
+See docs/decisions/0138-job-state.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Whether something is wrong with a job that is under way: the condition Degraded. Pure.
 
-See docs/decisions/0188-true-words-in-a-status.md.
-See docs/decisions/0189-words-of-ends-and-returns.md.
-See docs/decisions/0246-findings.md.
+See docs/decisions/0138-job-state.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ What counts is the status on record and the one that replaces it: between the tw
 new one. An operator that dies loses nothing: the next one finds the same two. Nothing is written for it: it goes with writes that are due
 for another reason. A clock that was set back costs the time since the last write, and nothing counts twice.
 
-See docs/decisions/0227-goodput-in-the-status.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

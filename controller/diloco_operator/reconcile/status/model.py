@@ -3,7 +3,7 @@
 The claim says what happens to it when the job is deleted, and the sentence follows the claim and the spec as long as the job exists.
 
 See docs/decisions/0139-model-in-and-out.md.
-See docs/decisions/0189-words-of-ends-and-returns.md.
+See docs/decisions/0138-job-state.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether the units of a job have hardware: the condition Placed. Pure.
 
-See docs/decisions/0246-findings.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

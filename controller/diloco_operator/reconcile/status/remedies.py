@@ -1,6 +1,6 @@
 """What a person can do for a pool, in one sentence with why it lacks hardware. Pure.
 
-See docs/decisions/0176-explain.md.
+See docs/decisions/0176-explain-and-doctor.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Both are levels. `spec.retry` above `status.retry` is a retry that is due; the s
 budget has ended; the next report raises what the status counts. The old
 syncer's pod must be gone first: a syncer's pod that a later reconcile sees is then of the new start, and its end is the end of the job.
 
-See docs/decisions/0143-retry-and-more-steps.md.
+See docs/decisions/0052-drain-and-retry.md.
 """
 
 from __future__ import annotations

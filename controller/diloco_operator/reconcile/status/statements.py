@@ -1,6 +1,6 @@
 """Conditions before they go into the status: what is true now, without times. Pure.
 
-See docs/decisions/0246-findings.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether a job trains, and what keeps it from that: the condition Training. Pure.
 
-See docs/decisions/0200-silence-of-a-syncer.md.
-See docs/decisions/0246-findings.md.
+See docs/decisions/0041-what-a-syncer-says.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

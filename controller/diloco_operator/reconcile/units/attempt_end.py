@@ -3,7 +3,7 @@
 The operator reads the exit statuses of the contract, what kubelet and cluster report of the pod, and the state of its node. The order of
 the rules matters: what the program itself reported comes before what happened around it.
 
-See docs/decisions/0162-launch.md.
+See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

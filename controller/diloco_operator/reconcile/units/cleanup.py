@@ -3,7 +3,7 @@
 Pods that ended by themselves stay for their logs, as those of a Kubernetes Job do: of each unit those of the newest attempt that failed,
 and those of the attempt that completed. They hold nothing. They go with the job.
 
-See docs/decisions/0102-node-disruption.md. See docs/decisions/0141-ended-pods.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md. See docs/decisions/0040-learner-pods.md.
 """
 
 from __future__ import annotations

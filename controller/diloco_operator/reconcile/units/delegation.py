@@ -67,6 +67,7 @@ def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
         nodes = [pod.node for pod in in_order]
         if (name := _one_slice(context, record, shape, nodes, known)) is not None:
             return Binding(name)
+        # Only whole slices tell: one whose nodes still come looks like another.
         if len({slice_.name for slice_ in known}) > 1 and shape.topology and all(len(each.hosts) >= shape.hosts for each in known):
             two = BoundToTwoSlices(tuple(sorted({slice_.name for slice_ in known})))
             return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", two))
@@ -95,6 +96,7 @@ def _one_slice(
     if shape.topology:
         first = found[0]
         return first.name if {host.node for host in first.hosts} == set(nodes) else None
+    # Two pods on one host would share its accelerators.
     if len(set(nodes)) < len(nodes) or not pool_requirements(context, context.pools[record.pool]).near_enough(found):
         return None
     return group_name(found)
@@ -141,12 +143,14 @@ class _Delegator:
 
     def decide(self) -> Delegation:
         withdrawn = self._keep()
+        # Nodes take minutes, and the last steps are shorter.
         if self._context.finishing:
             return Delegation((), withdrawn)
         candidates = {pool.name: self._candidates(pool) for pool in self._pools}
         for pool in self._pools:
             self._ask(pool, candidates[pool.name], pool.min - self._settled[pool.name] - self._waits[pool.name])
         self._ask_anywhere(candidates, self._job.min)
+        # A pool that cannot ask would keep the others from growing for ever.
         minima = all(self._settled[pool.name] >= pool.min for pool in self._pools if self._grantor(pool) is not None)
         if minima and self._total >= self._job.min:
             self._ask_anywhere(candidates, self._job.max)

@@ -1,7 +1,6 @@
 """What a job has and wants, for the allotment between jobs. Pure.
 
-See docs/decisions/0207-allotment.md. See docs/decisions/0206-dry-runs-before-revocations.md.
-See docs/decisions/0264-syncers-with-the-first-slice.md.
+See docs/decisions/0207-allotment.md. See docs/decisions/0206-before-units-leave.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Bad hosts: on which hosts attempts failed, which of them the job avoids, and for how long. Pure.
 
-See docs/decisions/0132-bad-hosts.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ def _known(context: ReconcileContext) -> dict[str, HostRecord]:
         until = record.avoided_until
         if until is not None:
             until = min(until, context.now + LONGEST_AVOIDANCE)
+        # The last one stays, however old: the end of an avoidance counts from there.
         known = record._replace(failures=recent or failures[-1:], avoided_until=until)
         if context.now < _forgotten_at(known, budget):
             found[node] = known
@@ -155,6 +156,7 @@ def _blame_program(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostRecord], suspects: Sequence[str]
 ) -> Sentence | None:
     """Return why it must be the program if attempts failed on all these hosts; None where the hosts may be bad."""
+    # Those on record too: hosts that units have left for others still are hosts that the job used.
     used = set(hosts)
     for record in records.values():
         shape = context.shapes.get(record.pool)

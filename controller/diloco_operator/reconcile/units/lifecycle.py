@@ -2,8 +2,7 @@
 
 `scaling` decides afterwards whether a unit may run, and where. Nothing here creates or deletes.
 
-See docs/decisions/0188-true-words-in-a-status.md.
-See docs/decisions/0189-words-of-ends-and-returns.md.
+See docs/decisions/0138-job-state.md.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Every user with the right to create pods can write a pod with the job's label, o
 holds a node only as a part of a unit, and a unit holds no more than its pool's shape. A bound pod that requests no accelerators holds a
 node only where the records say that its unit has it; elsewhere it counts by its requests, like any other pod.
 
-See docs/decisions/0133-hostile-objects.md. See docs/decisions/0130-what-occupies-a-node.md.
+See docs/decisions/0086-reading-the-api.md. See docs/decisions/0130-what-occupies-a-node.md.
 """
 
 from __future__ import annotations

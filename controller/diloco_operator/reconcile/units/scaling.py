@@ -1,7 +1,7 @@
 """Which units run, and where: the request to placement, and what its answer means for every unit. Pure.
 
-See docs/decisions/0206-dry-runs-before-revocations.md.
-See docs/decisions/0232-words-decide-nothing.md.
+See docs/decisions/0206-before-units-leave.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ def scale(
     for assignment in placement.assigned:
         scaling.records[assignment.unit] = _assign(context, scaling, pods, assignment, busy, blocked)
     for left in placement.unplaced:
+        # One that waits for a grantor is left out by placement because it has no slice; `_delegate` judges it.
         if left.unit in records and state_of(records[left.unit]) is not State.WAITING_FOR_GRANTOR:
             scaling.records[left.unit] = _unassign(context, scaling, records[left.unit], left)
     _delegate(context, scaling, every, placement, pods, blocked)
@@ -107,6 +108,7 @@ def scale(
         scaling.deadlines.append(context.now + context.observed.config.placement_retry)
     goals = worth_moving_to(context, scaling.records.values())
     unwanted = {left.unit for left in placement.unplaced if not left.waits and left.pool not in goals}
+    # Slices for these would be taken from others, and given back at the next refusal.
     refused = {
         unit
         for unit, record in scaling.records.items()
@@ -162,6 +164,7 @@ def _place(
         fleet = FleetWithout(fleet, NewNodes(fleet, context.now, RECONCILE.new_node), shapes=waiting)
     if avoid:
         placement = place(request, FleetWithout(fleet, avoid))
+        # Only where a unit would wait: a slice that failed to bind is better than none, and worse than any other.
         if not any(left.waits for left in placement.unplaced):
             return placement
         fleet = FleetWithout(fleet, avoid, last=True)
@@ -274,6 +277,7 @@ def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusR
 
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
+    # In a status that a stranger wrote the ended one may be the higher, and the syncer refuses what is not newer.
     attempt = max(record.attempt, record.ended_attempt) + 1
     return record._replace(attempt=attempt, template_hash=context.hashes[record.pool], began_with="")
 
@@ -309,6 +313,7 @@ def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placem
     """Show the units that the minima ask for even if they never had hardware, each with its reason."""
     learners = context.spec.learners
     waits = sum((r.state in _WAITING and not r.slice) or state_of(r) is State.WAITING_FOR_GRANTOR for r in scaling.records.values())
+    # Those on record that wait count: else status would grow by the same missing units at each reconcile.
     short = learners.min - scaling.placed - waits
     assigned = {name: sum(r.pool == name and r.state is not UnitState.FAILED for r in scaling.records.values()) for name in context.pools}
     for left in placement.unplaced:

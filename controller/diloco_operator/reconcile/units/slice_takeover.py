@@ -3,7 +3,7 @@
 kube-scheduler binds pods that wait to a slice that becomes free by itself. It cannot do so for a unit that has no pods yet, and not once it
 has bound some of them to hosts beside which the others find no room.
 
-See docs/decisions/0177-slices-while-waiting.md.
+See docs/decisions/0171-delegated-units.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Status has a state in two fields, `status.units[].state` and `reason`; `state_of` reads both. The events that change a state are the table
 of `transitions`. docs/states.md shows both.
 
-See docs/decisions/0231-states-of-a-unit.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

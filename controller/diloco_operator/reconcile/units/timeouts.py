@@ -3,7 +3,7 @@
 The first three are judged by what scheduler and kubelet report of each pod, and counted from times of the control plane: a node's clock may
 be hours off. Where a node's time is needed, it counts only as far as the step before it allows.
 
-See docs/decisions/0131-four-time-outs.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Whatever happens to a unit goes through `transition`, which sets state, reason, message, `since`, and the fields that the event ends,
 together. What is no row of the table cannot happen: `transition` refuses it. docs/states.md shows the table.
 
-See docs/decisions/0231-states-of-a-unit.md.
+See docs/decisions/0231-states-reasons-words.md.
 """
 
 from __future__ import annotations

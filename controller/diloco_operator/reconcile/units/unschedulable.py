@@ -1,7 +1,7 @@
 """Slices that a unit gives up, because no scheduler bound its pods there, or because another operator's learner was there first: no
 failure, but a pause, and other nodes first. Pure.
 
-See docs/decisions/0131-four-time-outs.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ The first number counts files and orders them, as readers do by name; the second
 begins a file of its own with a START event. A reader then forgets what earlier files have at that step and later, so that no step stands
 twice after a roll-back.
 
-See docs/decisions/0142-loss-history-and-event-files.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

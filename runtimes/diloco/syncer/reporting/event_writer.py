@@ -1,7 +1,7 @@
 """Writes scalars into TensorBoard's event files in the background, in a thread. A slow or full disk never stops training: scalars wait in a
 bounded queue, and what has no room there is dropped and counted.
 
-See docs/decisions/0142-loss-history-and-event-files.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

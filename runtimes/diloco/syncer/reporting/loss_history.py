@@ -1,6 +1,6 @@
 """The loss over outer steps in a bounded number of points, for the report and the snapshot. Pure.
 
-See docs/decisions/0142-loss-history-and-event-files.md.
+See docs/decisions/0041-what-a-syncer-says.md.
 """
 
 from __future__ import annotations

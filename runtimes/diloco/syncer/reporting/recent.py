@@ -1,6 +1,6 @@
 """What happened lately, for watchers that keep a record: a bounded number of entries, each sent once on each stream.
 
-See docs/decisions/0217-record-of-a-run.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations
