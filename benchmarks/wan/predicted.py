@@ -18,7 +18,7 @@ from diloco.contract import Checkpoint, Training
 from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.fleet import Links as SimulatedLinks
 from diloco.simulation.job import SimulatedJob
-from diloco.simulation.path import FREE, Path
+from diloco.simulation.path import Path
 from diloco.simulation.table13 import ring
 from diloco.simulation.unit import Hardware
 from numpy.random import default_rng
@@ -29,6 +29,8 @@ from benchmarks.wan.wide_area import FULL
 
 _HEADERS: Final = 1448 / 1514
 """What TCP carries of a frame."""
+_SETTLING_STEPS: Final = 400
+"""In which the units get the parameters."""
 _STEPS: Final = 2000
 _SEED: Final = 1
 _GRADIENT_BITS: Final = 16
@@ -46,22 +48,26 @@ class Predicted:
 
 
 def of_job(size: Size, links: Links, compression: str, loss: float, *, cubic: bool) -> Predicted:
-    """Simulate it. The unit in the syncer's region has no way to go. The simulator shares the syncer's link between all units, so it gets
-    that of the others and a part for that one."""
+    """Simulate it. The unit in the syncer's region has no way to go."""
     training = Training.model_validate({"steps": 10**9, "compression": compression, "checkpoint": Checkpoint(every_steps=10**9)})
     count = len(links.rates)
     others = range(1, count)
-    ways = [FREE, *(_way(links.rates[region], links.delay(0, region), loss, cubic=cubic) for region in others)]
+    ways = [Path(local=True), *(_way(links.rates[region], links.delay(0, region), loss, cubic=cubic) for region in others)]
     units = [_hardware(size.workload.step_seconds, way) for way in ways]
     job = SimulatedJob(
         training,
         units,
         default_rng(_SEED),
         sizes=SimulatedLinks(size.parameters).sizes(training),
-        syncer_bandwidth=links.rates[0] * _HEADERS * count / (count - 1),
+        syncer_bandwidth=links.rates[0] * _HEADERS,
     )
-    outcome = job.run(_STEPS * size.workload.step_seconds)
-    return Predicted(compression, loss, outcome.contributions, outcome.merged_tokens)
+    settled = job.run(_SETTLING_STEPS * size.workload.step_seconds)
+    tokens = sum(unit.tokens for unit in job.units.values())
+    outcome = job.run((_SETTLING_STEPS + _STEPS) * size.workload.step_seconds)
+    tokens = sum(unit.tokens for unit in job.units.values()) - tokens
+    merged = outcome.contributions * outcome.merges - settled.contributions * settled.merges
+    steps = outcome.outer_steps - settled.outer_steps
+    return Predicted(compression, loss, merged / steps, (outcome.merged - settled.merged) / tokens)
 
 
 def _way(rate: float, delay: float, loss: float, *, cubic: bool) -> Path:

@@ -92,7 +92,7 @@ class SimulatedJob:
         self._driver.take(Seeded(0.0, (_NORM,) * training.fragments))
         self.slices: Slices | None = None
         """Where units are that come from now on; None: they keep what they have."""
-        self._network = Network(self.timeline, sizes or Sizes(), random, syncer_bandwidth)
+        self._network = Network(self.timeline, sizes or Sizes(), random, training.overlap_steps, syncer_bandwidth)
         self._given: dict[int, dict[str, int]] = {}
         """Per open exchange, tokens of its contributions by unit."""
         self._listening: dict[str, None] = {}
@@ -173,7 +173,7 @@ class SimulatedJob:
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
         offer = Offer(pull.fragment, pull.t, self._coordinator.coding, base, steps, tokens)
-        self._network.answer(unit.name, pull.t, lambda: self._take(Offered(self.timeline.now, unit.name, offer)))
+        self._network.answer(unit.name, pull.fragment, pull.t, lambda: self._take(Offered(self.timeline.now, unit.name, offer)))
 
     def _take(self, event: Event) -> None:
         for effect in self._driver.take(event):
@@ -191,7 +191,7 @@ class SimulatedJob:
         match effect:
             case Pull():
                 for name in effect.units:
-                    self._network.tell_unit(name, partial(self.units[name].pulled, effect))
+                    self._network.pull(name, effect.fragment, effect.t, partial(self.units[name].pulled, effect))
             case Decode():
                 refused = self._driver.take(Usable(now, effect.unit, effect.offer, _NORM))
                 assert not refused, "nothing happens between an answer and its arithmetic"
@@ -201,12 +201,10 @@ class SimulatedJob:
                     self._carry_out(outcome)
             case Merged():
                 self._book(effect)
-                self._over(effect.t)
             case Broadcast():
                 self._broadcast(effect.t, effect.fragment)
             case Skipped():
                 self._skipped += 1
-                self._over(effect.t)
             case Rest():
                 self._network.tell_unit(effect.unit, partial(self.units[effect.unit].rest, effect.rests))
 
@@ -222,14 +220,10 @@ class SimulatedJob:
             self._steps_between += gap
             self._contributed[name] = merged.t
 
-    def _over(self, t: int) -> None:
-        for name in self._listening:
-            self._network.over(name, t)
-
     def _broadcast(self, t: int, fragment: int) -> None:
         for name, unit in self.units.items():
             if name in self._listening:
-                self._network.broadcast(name, fragment, partial(unit.merged, fragment, t))
+                self._network.broadcast(name, fragment, t, partial(unit.merged, fragment, t))
 
     # --- what is counted ----------------------------------------------------------------------------------------------
 

@@ -1,13 +1,13 @@
-"""A link on virtual time: streams that share its bandwidth, each in its own order."""
+"""A link on virtual time: streams that share its bandwidth, each with one transfer at a time."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from diloco.simulation.path import Path
 from diloco.simulation.timeline import Timeline
 
 _ROUNDING: Final = 1e-9
@@ -16,9 +16,8 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(slots=True)
 class Transfer:
-    """What is sent or waits. `key`: what it is about, within its stream."""
+    """What is under way."""
 
-    key: Hashable
     bits: float
     left: float
     sent: Callable[[], None]
@@ -27,8 +26,7 @@ class Transfer:
 class Link:
     """One direction of the syncer's link and, behind it, of the own links of its units: one stream for each unit.
 
-    Streams share `total` bits a second as evenly as their own rates allow: what one cannot use, the others have. What waits in a stream is
-    sent in order.
+    Streams share `total` bits a second as evenly as their own rates allow: what one cannot use, the others have.
     """
 
     def __init__(self, timeline: Timeline, total: float = math.inf) -> None:
@@ -38,81 +36,76 @@ class Link:
         self._total = total
         self._most: dict[str, float] = {}
         """Bits a second that a stream has at most; of those that are not here, any number."""
-        self._streams: dict[str, deque[Transfer]] = {}
-        """Those with something to send; the first of each is under way."""
+        self._local: set[str] = set()
+        self._streams: dict[str, Transfer] = {}
+        """What is under way."""
         self._rates: dict[str, float] = {}
         """Bits a second of each of these."""
         self._moved_at = 0.0
         self._plans = 0
         """Number of the newest plan for the next arrival: an older one is void."""
 
-    def limit(self, stream: str, rate: float) -> None:
-        """Give the stream at most so many bits a second from now on."""
+    def limit(self, stream: str, rate: float, *, local: bool = False) -> None:
+        """Give the stream at most so many bits a second from now on. `local`: it costs no time, and the others nothing."""
+        if local:
+            self._local.add(stream)
+            return
+        self._local.discard(stream)
         if self._most.get(stream, math.inf) != rate:
             self._move()
             self._most[stream] = rate
             if stream in self._streams:
                 self._plan()
 
-    def send(self, stream: str, key: Hashable, bits: float, sent: Callable[[], None], *, newest_first: bool = False) -> None:
-        """Send so many bits; `sent` is called when all have gone, at once on a link that costs no time. `newest_first`: before all of the
-        stream that only waits."""
-        if math.isinf(self._total) and math.isinf(self._most.get(stream, math.inf)):
+    def is_free(self, stream: str) -> bool:
+        """Return whether nothing of the stream is under way."""
+        return stream not in self._streams
+
+    def send(self, stream: str, bits: float, sent: Callable[[], None]) -> None:
+        """Send so many bits over a stream that is free; `sent` is called when all have gone, at once on a link that costs no time."""
+        if stream in self._local or (math.isinf(self._total) and math.isinf(self._most.get(stream, math.inf))):
             self.bits += bits
             sent()
             return
+        assert self.is_free(stream), f"something is under way in {stream}"
         self._move()
-        waiting = self._streams.setdefault(stream, deque())
-        transfer = Transfer(key, bits, bits, sent)
-        if newest_first and waiting:
-            waiting.insert(1, transfer)
-        else:
-            waiting.append(transfer)
+        self._streams[stream] = Transfer(bits, bits, sent)
         self._plan()
 
-    def drop(self, stream: str, key: Hashable) -> None:
-        """Do not send what the stream holds under this key, not even the rest of what is under way. Idempotent."""
-        if any(transfer.key == key for transfer in self._streams.get(stream, ())):
-            self._move()
-            self._keep(stream, lambda transfer: transfer.key != key)
-            self._plan()
+    def queue_seconds(self, stream: str, path: Path, *, more: bool) -> float:
+        """How long what the stream sends now waits behind what has left the sender before, and can be overtaken no more. `more`: the sender
+        has something else to send after what is under way."""
+        transfer = self._streams.get(stream)
+        if transfer is None:
+            return 0.0
+        self._move()
+        rate = self._rates[stream]
+        most = path.queue_bits(rate)
+        return (most if more else min(max(0.0, transfer.left), most)) / rate
+
+    def cut_short(self, stream: str, path: Path, sent: Callable[[], None]) -> None:
+        """Send no more of what is under way than has left the sender; `sent` is called when that has gone."""
+        self._move()
+        transfer = self._streams[stream]
+        rest = min(max(0.0, transfer.left), path.queue_bits(self._rates[stream]))
+        self._streams[stream] = Transfer(transfer.bits - transfer.left + rest, rest, sent)
+        self._plan()
 
     def close(self, stream: str) -> None:
-        """Drop all of the stream: its unit is gone. Idempotent."""
+        """Drop what is under way: the unit is gone. What has gone of it, has gone. Idempotent."""
         if stream in self._streams:
             self._move()
-            self._keep(stream, lambda _: False)
+            transfer = self._streams.pop(stream)
+            self.bits += transfer.bits - transfer.left
             self._plan()
-
-    def replace_waiting(self, stream: str, key: Hashable, sent: Callable[[], None], bits: float) -> bool:
-        """Send this in the place of what waits in the stream under the same key. False: nothing waits under it."""
-        waiting = self._streams.get(stream)
-        for index in range(1, len(waiting) if waiting else 0):
-            if waiting is not None and waiting[index].key == key:
-                waiting[index] = Transfer(key, bits, bits, sent)
-                return True
-        return False
-
-    def _keep(self, stream: str, wanted: Callable[[Transfer], bool]) -> None:
-        """Keep what is wanted of what waits or is under way in the stream. What has gone of the rest, has gone."""
-        kept: deque[Transfer] = deque()
-        for transfer in self._streams[stream]:
-            if wanted(transfer):
-                kept.append(transfer)
-            else:
-                self.bits += transfer.bits - transfer.left
-        if kept:
-            self._streams[stream] = kept
-        else:
-            del self._streams[stream]
 
     def _move(self) -> None:
         """Let the bits go over the link that have gone by now."""
         now = self._timeline.now
         if self._streams and now > self._moved_at:
             seconds = now - self._moved_at
-            for stream, waiting in self._streams.items():
-                waiting[0].left -= self._rates[stream] * seconds
+            for stream, transfer in self._streams.items():
+                transfer.left -= self._rates[stream] * seconds
         self._moved_at = now
 
     def _plan(self) -> None:
@@ -120,7 +113,7 @@ class Link:
         if self._streams:
             self._rates = shares(self._total, {stream: self._most.get(stream, math.inf) for stream in self._streams})
             number = self._plans
-            seconds = min(max(0.0, waiting[0].left) / self._rates[stream] for stream, waiting in self._streams.items())
+            seconds = min(max(0.0, transfer.left) / self._rates[stream] for stream, transfer in self._streams.items())
             self._timeline.at(self._timeline.now + seconds, lambda: self._arrive(number))
 
     def _arrive(self, number: int) -> None:
@@ -128,16 +121,13 @@ class Link:
             return
         self._move()
         # The first has gone, whatever rounding left of it.
-        least = min(waiting[0].left / self._rates[stream] for stream, waiting in self._streams.items())
+        least = min(transfer.left / self._rates[stream] for stream, transfer in self._streams.items())
         gone = [
             stream
-            for stream, waiting in self._streams.items()
-            if waiting[0].left <= max(least * self._rates[stream], _ROUNDING * waiting[0].bits)
+            for stream, transfer in self._streams.items()
+            if transfer.left <= max(least * self._rates[stream], _ROUNDING * transfer.bits)
         ]
-        done = [self._streams[stream].popleft() for stream in gone]
-        for stream in gone:
-            if not self._streams[stream]:
-                del self._streams[stream]
+        done = [self._streams.pop(stream) for stream in gone]
         self._plan()
         for transfer in done:
             self.bits += transfer.bits

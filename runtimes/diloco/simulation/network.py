@@ -2,7 +2,7 @@
 
 Each unit has a connection, from when it asks for the parameters until its process ends. What is under way then is lost.
 
-See docs/decisions/0209-simulator.md.
+See docs/decisions/0209-simulator.md. See docs/decisions/0272-queues-in-the-simulator.md.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from numpy.random import Generator
 
 from diloco.simulation.link import Link
 from diloco.simulation.path import SEGMENT_BITS, Path
+from diloco.simulation.queues import Answer, Answers, Broadcasts, Version
 from diloco.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bits of what is sent. Words, such as reports and pulls, have none: one segment each, which no transfer delays."""
+    """Bits of what is sent. Words, such as reports and pulls, are one segment each, which delays nothing."""
 
     fragment: float = 0.0
     """Bits of an answer or a broadcast."""
@@ -30,20 +31,29 @@ class Sizes:
     """Bits of the whole value of a fragment, which a unit that joins gets, or one whose broadcasts wait for each other."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """What a unit has that is connected."""
+
+    path: Path
+    broadcasts: Broadcasts
+    answers: Answers
+
+
 class Network:
     """Both directions. A unit's answers have one stream, what it is sent another."""
 
-    def __init__(self, timeline: Timeline, sizes: Sizes, random: Generator, syncer: float = math.inf) -> None:
-        """`random`: of losses. `syncer`: bandwidth of the syncer's link in each direction, bits a second, which all units share."""
+    def __init__(self, timeline: Timeline, sizes: Sizes, random: Generator, overlap_steps: int, syncer: float = math.inf) -> None:
+        """`random`: of losses. `overlap_steps`: tau. `syncer`: bandwidth of the syncer's link in each direction, bits a second, which all
+        units share."""
+        self._timeline = timeline
         self._sizes = sizes
+        self._overlap_steps = overlap_steps
         self._up = Link(timeline, syncer)
         self._down = Link(timeline, syncer)
         self._to_units = _Deliveries(timeline, random)
         self._to_syncer = _Deliveries(timeline, random)
-        self._paths: dict[str, Path] = {}
-        """By unit that is connected."""
-        self._to_come: dict[str, set[int]] = {}
-        """By unit that joins, the fragments whose whole values have not been sent yet."""
+        self._connections: dict[str, _Connection] = {}
 
     @property
     def up_bits(self) -> float:
@@ -59,16 +69,16 @@ class Network:
 
     def connect(self, unit: str, path: Path) -> None:
         """Connect the unit, whose process begins, by this way to the syncer."""
-        self._paths[unit] = path
-        self._up.limit(unit, path.rate)
-        self._down.limit(unit, path.rate)
+        broadcasts = Broadcasts(self._sizes.fragment, self._sizes.whole)
+        self._connections[unit] = _Connection(path, broadcasts, Answers(self._overlap_steps, lambda: self._timeline.now))
+        for link in (self._up, self._down):
+            link.limit(unit, path.rate, local=path.local)
 
     def left(self, unit: str, gone: Callable[[], None]) -> None:
         """Disconnect the unit, whose process has ended. `gone` is called when the syncer hears of it."""
+        path = self._connections.pop(unit).path
         self._up.close(unit)
         self._down.close(unit)
-        self._to_come.pop(unit, None)
-        path = self._paths.pop(unit)
         self._to_units.forget(unit)
         self._to_syncer.forget(unit)
         self._to_syncer.last(unit, path, gone)
@@ -77,52 +87,102 @@ class Network:
 
     def tell_syncer(self, unit: str, heard: Callable[[], None]) -> None:
         """Let the unit say something; `heard` is called when the syncer has it."""
-        self._to_syncer.send(unit, self._paths[unit], SEGMENT_BITS, heard)
+        connection = self._connections[unit]
+        queued = self._up.queue_seconds(unit, connection.path, more=bool(connection.answers))
+        self._to_syncer.send(unit, connection.path, SEGMENT_BITS, heard, queued)
 
     def tell_unit(self, unit: str, heard: Callable[[], None]) -> None:
         """Let the syncer say something; `heard` is called when the unit has it."""
-        if (path := self._paths.get(unit)) is not None:
-            self._to_units.send(unit, path, SEGMENT_BITS, heard)
+        if (connection := self._connections.get(unit)) is not None:
+            queued = self._down.queue_seconds(unit, connection.path, more=bool(connection.broadcasts))
+            self._to_units.send(unit, connection.path, SEGMENT_BITS, heard, queued)
+
+    def pull(self, unit: str, fragment: int, t: int, heard: Callable[[], None]) -> None:
+        """Ask the unit for a fragment at outer step t, once it has been sent the newest version of it."""
+        if (connection := self._connections.get(unit)) is None:
+            return
+
+        def asked() -> None:
+            self._cut_short(unit, connection, over=connection.answers.at_step(t))
+            heard()
+
+        if connection.broadcasts.waits(fragment):
+            connection.broadcasts.hold(fragment, t, self._overlap_steps, asked)
+        else:
+            self.tell_unit(unit, asked)
 
     # --- fragments ----------------------------------------------------------------------------------------------------
 
-    def answer(self, unit: str, t: int, arrived: Callable[[], None]) -> None:
-        """Send an answer of outer step t. Of those that wait the newest goes first."""
-        path, bits = self._paths[unit], self._sizes.fragment
-        self._up.send(unit, t, path.sent(bits), lambda: self._to_syncer.send(unit, path, bits, arrived), newest_first=True)
+    def answer(self, unit: str, fragment: int, t: int, arrived: Callable[[], None]) -> None:
+        """Send an answer to the pull of outer step t, when its turn comes."""
+        connection = self._connections[unit]
+        connection.answers.add(Answer(t, fragment, arrived))
+        self._send_up(unit, connection)
 
-    def over(self, unit: str, t: int) -> None:
-        """Close the exchange of outer step t: what the unit has not sent of its answer, it does not send once it hears that."""
-        self.tell_unit(unit, lambda: self._up.drop(unit, t))
+    def broadcast(self, unit: str, fragment: int, t: int, arrived: Callable[[], None]) -> None:
+        """Send version t of the fragment, when its turn comes."""
+        if (connection := self._connections.get(unit)) is None:
+            return
 
-    def broadcast(self, unit: str, fragment: int, arrived: Callable[[], None]) -> None:
-        """Send a new version of the fragment. One that still waits is not sent: its whole value goes in its place."""
-        path = self._paths.get(unit)
-        if path is None or fragment in self._to_come.get(unit, ()):
-            return  # it is gone; or it gets the newest value anyway
-        bits, whole = self._sizes.fragment, self._sizes.whole
-        if not self._down.replace_waiting(unit, fragment, self._deliver(unit, path, whole, arrived), path.sent(whole)):
-            self._down.send(unit, fragment, path.sent(bits), self._deliver(unit, path, bits, arrived))
+        def come() -> None:
+            self._cut_short(unit, connection, over=connection.answers.merged(fragment, t))
+            arrived()
+
+        connection.broadcasts.add(fragment, t, come)
+        self._send_down(unit, connection)
 
     def copy(self, unit: str, fragments: int, sent: Callable[[int], None], done: Callable[[], None]) -> None:
         """Send the whole value of each fragment. `sent`: with each, when its newest value is on its way; `done`: they are there."""
-        path, bits = self._paths.get(unit), self._sizes.whole
-        if path is None:
+        if (connection := self._connections.get(unit)) is None:
             return
-        to_come = self._to_come[unit] = set(range(fragments))
+        to_come = set(range(fragments))
 
-        def on_its_way(fragment: int) -> None:
+        def come(fragment: int) -> None:
             to_come.discard(fragment)
-            sent(fragment)
             if not to_come:
-                del self._to_come[unit]
-                self._to_units.send(unit, path, bits, done)
+                done()
 
         for fragment in range(fragments):
-            self._down.send(unit, ("whole", fragment), path.sent(bits), partial(on_its_way, fragment))
+            connection.broadcasts.add_whole(fragment, partial(sent, fragment), partial(come, fragment))
+        self._send_down(unit, connection)
 
-    def _deliver(self, unit: str, path: Path, bits: float, arrived: Callable[[], None]) -> Callable[[], None]:
-        return lambda: self._to_units.send(unit, path, bits, arrived)
+    def _send_down(self, unit: str, connection: _Connection) -> None:
+        """Send what is next to the unit."""
+        broadcasts, path = connection.broadcasts, connection.path
+        while broadcasts and self._down.is_free(unit):
+            version = broadcasts.choose()
+            version.begun()
+
+            def gone(version: Version = version) -> None:
+                broadcasts.under_way = None
+                self._to_units.send(unit, path, version.bits, version.arrived)
+                if (pull := broadcasts.released(version.fragment)) is not None:
+                    self.tell_unit(unit, pull)
+                self._send_down(unit, connection)
+
+            self._down.send(unit, path.sent(version.bits), gone)
+
+    def _send_up(self, unit: str, connection: _Connection) -> None:
+        """Send what is next from the unit."""
+        answers, path = connection.answers, connection.path
+        if not self._up.is_free(unit) or (answer := answers.choose()) is None:
+            return
+
+        def there() -> None:
+            answer.arrived()
+            self._timeline.at(self._timeline.now + path.latency, partial(answers.took, answer))
+
+        def gone() -> None:
+            answers.under_way = None
+            self._to_syncer.send(unit, path, self._sizes.fragment, there)
+            self._send_up(unit, connection)
+
+        self._up.send(unit, path.sent(self._sizes.fragment), gone)
+
+    def _cut_short(self, unit: str, connection: _Connection, *, over: bool) -> None:
+        """End the answer that is under way, if it is over."""
+        if over:
+            self._up.cut_short(unit, connection.path, lambda: self._send_up(unit, connection))
 
 
 _NEVER: Final = -math.inf
@@ -139,26 +199,26 @@ class _Deliveries:
         self._connection: dict[str, int] = {}
         """By unit: what was sent over an earlier one does not arrive."""
 
-    def send(self, unit: str, path: Path, bits: float, arrived: Callable[[], None]) -> None:
-        """Call `arrived` when the last of these bits, which have just been sent, is there: at once on a way that costs no time."""
-        if not path.latency:
+    def send(self, unit: str, path: Path, bits: float, arrived: Callable[[], None], queued: float = 0.0) -> None:
+        """Call `arrived` when the last of these bits, which leave after so many seconds, is there: at once on a way that costs no time."""
+        if not path.latency and not queued and self._arrives.get(unit, _NEVER) <= self._timeline.now:
             arrived()
             return
         connection = self._connection.get(unit, 0)
-        self._at(unit, path, bits, lambda: arrived() if self._connection.get(unit, 0) == connection else None)
+        self._at(unit, path, bits, queued, lambda: arrived() if self._connection.get(unit, 0) == connection else None)
 
     def last(self, unit: str, path: Path, arrived: Callable[[], None]) -> None:
         """Let the unit say a word that ends the connection, after `forget`."""
         if not path.latency:
             arrived()
             return
-        self._at(unit, path, SEGMENT_BITS, arrived)
+        self._at(unit, path, SEGMENT_BITS, 0.0, arrived)
 
     def forget(self, unit: str) -> None:
         """Drop what has not arrived."""
         self._connection[unit] = self._connection.get(unit, 0) + 1
 
-    def _at(self, unit: str, path: Path, bits: float, arrived: Callable[[], None]) -> None:
-        when = max(self._arrives.get(unit, _NEVER), self._timeline.now + path.delay(bits, self._random))
+    def _at(self, unit: str, path: Path, bits: float, queued: float, arrived: Callable[[], None]) -> None:
+        when = max(self._arrives.get(unit, _NEVER), self._timeline.now + queued + path.delay(bits, self._random))
         self._arrives[unit] = when
         self._timeline.at(when, arrived)

@@ -22,7 +22,7 @@ from typing import Final
 
 from numpy.random import Generator
 
-from diloco.protocol.window import MOST_BYTES
+from diloco.protocol.window import LEAST_BYTES, MOST_BYTES, QUEUE_SECONDS
 
 SEGMENT_BITS: Final = 8.0 * 1460
 """Bits of a TCP segment in an Ethernet frame."""
@@ -40,6 +40,8 @@ class Path:
     """The share of segments that do not arrive, 0 <= loss < 1."""
     connections: int = 1
     """Side by side: each process of the unit has its own."""
+    local: bool = False
+    """The unit is where the syncer is: nothing goes over the syncer's link."""
 
     @property
     def round_trip(self) -> float:
@@ -53,6 +55,12 @@ class Path:
             return self.bandwidth
         window = min(8.0 * MOST_BYTES, SEGMENT_BITS * congestion_window(self.loss, self.round_trip))
         return min(self.bandwidth, self.connections * window / self.round_trip)
+
+    def queue_bits(self, rate: float) -> float:
+        """Return how many bits wait for a link of `rate` bits a second, which the sender cannot take back: what `protocol.window` lets it
+        have under way, less what is on the link itself."""
+        window = min(max(8.0 * LEAST_BYTES, rate * (self.round_trip + QUEUE_SECONDS)), 8.0 * MOST_BYTES)
+        return max(0.0, window - rate * self.round_trip)
 
     def sent(self, bits: float) -> float:
         """Bits that go over the link for so many that arrive."""

@@ -178,7 +178,8 @@ class SimulatedUnit:
         self._book_copy()
         if self.joined_at is None:
             self.joined_at = self._timeline.now
-        self._adopted_version = list(versions)
+        # Newer ones may have come while the others were on their way.
+        self._adopted_version = [max(version, self._arrived.get(p, version)) for p, version in enumerate(versions)]
         self._adopted_step = [self._step] * self._fragments
         self._adopted_tokens = [self._tokens] * self._fragments
         self._pulls.clear()

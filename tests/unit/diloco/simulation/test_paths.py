@@ -63,7 +63,7 @@ class Heard:
 
     def __init__(self, path: Path) -> None:
         self.timeline = Timeline()
-        self.network = Network(self.timeline, Sizes(1e6, 1e6), default_rng(1))
+        self.network = Network(self.timeline, Sizes(1e6, 1e6), default_rng(1), overlap_steps=2)
         self.network.connect("u", path)
         self.heard: list[tuple[str, float]] = []
 
@@ -75,13 +75,35 @@ class Heard:
             self.timeline.step()
 
 
-def test_words_are_heard_after_the_latency_and_an_answer_after_its_transfer_as_well() -> None:
+def test_words_are_heard_after_the_latency_and_what_has_left_before_them_and_an_answer_after_its_transfer() -> None:
     one = Heard(Path(bandwidth=1e6, latency=0.25))
-    one.network.answer("u", 1, lambda: one.note("answer"))
+    one.network.answer("u", 0, 1, lambda: one.note("answer"))
     one.network.tell_syncer("u", lambda: one.note("report"))
     one.network.tell_unit("u", lambda: one.note("pull"))
     one.run()
-    assert one.heard == [("report", 0.25), ("pull", 0.25), ("answer", 1.25)]
+    # 100 ms of the answer, at this rate, have left the unit before the report.
+    assert one.heard == [("pull", 0.25), ("report", pytest.approx(0.35)), ("answer", 1.25)]
+
+
+def test_a_pull_waits_until_the_unit_has_been_sent_the_newest_version_of_its_fragment() -> None:
+    one = Heard(Path(bandwidth=1e6, latency=0.25))
+    one.network.broadcast("u", 0, 1, lambda: one.note("version 1"))
+    one.network.broadcast("u", 3, 2, lambda: one.note("other"))
+    one.network.pull("u", 3, 4, lambda: one.note("pull of 3"))
+    one.network.pull("u", 5, 5, lambda: one.note("pull of 5"))
+    one.run()
+    assert [what for what, _ in one.heard] == ["pull of 5", "version 1", "other", "pull of 3"]
+
+
+def test_an_answer_ends_unfinished_once_the_unit_hears_that_it_is_over() -> None:
+    one = Heard(Path(bandwidth=1e6, latency=0.25))
+    one.network.answer("u", 0, 1, lambda: one.note("over"))
+    one.network.answer("u", 1, 2, lambda: one.note("not over"))
+    one.network.pull("u", 2, 4, lambda: one.note("pull"))  # with tau = 2 the exchange of step 1 is over by step 4
+    one.run()
+    # 0.25 s of the first answer have gone by then, and 0.1 s have left; the second takes a second more.
+    assert one.heard == [("pull", 0.25), ("not over", pytest.approx(0.25 + 0.1 + 1.0 + 0.25))]
+    assert one.network.up_bits == pytest.approx(1.35e6)
 
 
 def test_nothing_passes_what_was_sent_before_it() -> None:
@@ -96,14 +118,14 @@ def test_nothing_passes_what_was_sent_before_it() -> None:
 def test_what_is_under_way_when_a_process_ends_is_lost_and_the_syncer_hears_of_the_end() -> None:
     one = Heard(Path(latency=0.25))
     one.network.tell_syncer("u", lambda: one.note("report"))
-    one.network.broadcast("u", 0, lambda: one.note("broadcast"))
+    one.network.broadcast("u", 0, 1, lambda: one.note("broadcast"))
     one.network.left("u", lambda: one.note("gone"))
     one.network.connect("u", Path(latency=0.25))
     one.network.tell_syncer("u", lambda: one.note("is back"))
     one.run()
     assert one.heard == [("gone", 0.25), ("is back", 0.25)]
     one.network.left("u", lambda: None)
-    one.network.broadcast("u", 0, lambda: one.note("to nobody"))
+    one.network.broadcast("u", 0, 1, lambda: one.note("to nobody"))
     one.network.tell_unit("u", lambda: one.note("to nobody"))
     one.run()
     assert one.heard[2:] == []
