@@ -51,7 +51,7 @@ bench: setup  ## measure the operator and the exchange, as JSON lines; 13 minute
 bench-placement: setup  ## compare the flow that places units with the exact optimum and simpler rules; 7 minutes
 	@$(BIN)/python -m benchmarks --placement
 
-evidence: setup  ## simulate what was published, as JSON lines, draw docs/results/plots, and run a job across regions (root); 20 minutes
+evidence: setup  ## simulate what was published, as JSON lines, draw docs/results/plots, and run real jobs, also across regions (root); 27 minutes
 	@$(BIN)/python -m benchmarks --evidence
 
 bench-sizes: setup  ## measure the exchange on models of 64 MiB and 1 GiB; 16 GiB of memory, 30 minutes

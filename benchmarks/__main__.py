@@ -87,6 +87,7 @@ EVIDENCE: Mapping[str, Benchmark] = {
     "table-5": Benchmark("benchmarks.evidence.table5", ("table-5",)),
     "fig-12": Benchmark("benchmarks.evidence.fig12", ("fig-12",)),
     "table-1": Benchmark("benchmarks.evidence.table1", ("table-1",)),
+    "simulator-truth": Benchmark("benchmarks.truth.truth", ("simulator-truth", "scavenged-units")),
     "wan": Benchmark("benchmarks.wan.wide_area", ("wan-speedup", "wan-step")),
 }
 """`make evidence`: what the simulator has beside published figures, with plots, and real jobs across regions."""

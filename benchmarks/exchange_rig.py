@@ -91,12 +91,15 @@ class ExchangeRig:
     def start_learner(self, unit: str, *, alone: bool = False) -> subprocess.Popen[bytes]:
         return self.start_program(unit, "benchmarks.fixed_step_learner", *(["--alone"] if alone else []))
 
-    def start_program(self, unit: str, module: str, *arguments: str, address: str = "", attempt: int = 1) -> subprocess.Popen[bytes]:
+    def start_program(
+        self, unit: str, module: str, *arguments: str, address: str = "", attempt: int = 1, step_seconds: float | None = None
+    ) -> subprocess.Popen[bytes]:
         """Return a learner whose program is `python -m module TIMES --mebibytes N --step-seconds S` and the further arguments. `address`:
-        where it finds the syncer, if not directly."""
+        where it finds the syncer, if not directly. `step_seconds`: None: those of the workload."""
         workload = self.workload
+        seconds = workload.step_seconds if step_seconds is None else step_seconds
         command = ["-m", module, str(self.times(unit))]
-        command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(workload.step_seconds), *arguments]
+        command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(seconds), *arguments]
         return self._start(unit, command, self._of_learner(unit, address or self.address, attempt))
 
     def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:

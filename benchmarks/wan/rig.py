@@ -32,6 +32,8 @@ class Reported:
     """Outer steps."""
     tokens: int
     """Committed."""
+    merges: int
+    """With a contribution."""
     contributions: Mapping[str, int]
     """That were merged, by unit."""
 
@@ -67,6 +69,10 @@ class WideRig(ExchangeRig):
         self.start_syncer()
         for unit in self.units:
             self.start_program(unit, "benchmarks.wan.learner")
+        self.start_watch()
+
+    def start_watch(self) -> None:
+        """Start who listens to the syncer's reports."""
         files = self.certificates.operator()
         watch = ["-m", "benchmarks.wan.watch", str(self.job_file), str(files.folder), self.address, str(self._reports)]
         self._start("watch", watch, {})

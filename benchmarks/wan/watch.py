@@ -1,7 +1,7 @@
 """Writes what a syncer reports, from inside its region: `python -m benchmarks.wan.watch JOB_FILE TLS_DIR ADDRESS REPORTS`.
 
-REPORTS gets a JSON line for each report: `at` (seconds of CLOCK_MONOTONIC), `t`, `tokens`, and of each unit `contributions`. It ends with
-the process that started it.
+REPORTS gets a JSON line for each report: `at` (seconds of CLOCK_MONOTONIC), `t`, `tokens`, `merges` with a contribution so far, and of
+each unit `contributions`. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ def main() -> None:
         given.reports.open("w", encoding="ascii", buffering=1) as reports,
         channel(given.address, TlsFiles(given.tls), job) as syncer,
     ):
-        for report in SyncerStub(syncer).Watch(WatchRequest(interval_seconds=INTERVAL), wait_for_ready=True):
+        merges = 0
+        for report in SyncerStub(syncer).Watch(WatchRequest(interval_seconds=INTERVAL, entries=True), wait_for_ready=True):
+            merges += sum(bool(entry.merge.units) for entry in report.entries)
             units = {unit.unit: unit.contributions for unit in report.units}
-            line = {"at": time.monotonic(), "t": report.t, "tokens": report.tokens, "contributions": units}
+            line = {"at": time.monotonic(), "t": report.t, "tokens": report.tokens, "merges": merges, "contributions": units}
             reports.write(json.dumps(line) + "\n")
 
 

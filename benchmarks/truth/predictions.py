@@ -1,0 +1,86 @@
+"""What the simulator says before [simulator-truth] is run: `python -m benchmarks.truth.predictions` calibrates it and writes the file.
+
+`predictions.json` is committed before a run; the run compares with it, and never writes it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.truth.rig import TruthRig
+from benchmarks.truth.scavenged import FULL, simulated_times
+from benchmarks.truth.settings import CALIBRATION, SEED, SETTINGS, Setting
+from benchmarks.truth.simulated import Calibration, Seen, simulate
+from benchmarks.wan.network import WideNetwork
+
+FILE: Final = Path(__file__).with_name("predictions.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What is predicted of all settings."""
+
+    calibration: Calibration
+    load: float
+    """Load of the machine when it was calibrated."""
+    settings: Mapping[str, Seen]
+    """By name."""
+    scavenged: Mapping[float, float]
+    """By extra compute, the time in that without."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for the file."""
+        return {
+            "calibration": {name: round(value, 4) for name, value in asdict(self.calibration).items()},
+            "load": round(self.load, 1),
+            "settings": {name: seen_as_json(seen) for name, seen in self.settings.items()},
+            "scavenged": {f"{extra:g}": round(time, 3) for extra, time in self.scavenged.items()},
+        }
+
+
+def seen_as_json(seen: Seen) -> dict[str, float]:
+    """Return what was seen of a job, rounded."""
+    return {name: round(value, 2) for name, value in asdict(seen).items()}
+
+
+def from_json(found: Mapping[str, Any]) -> Predictions:
+    """Read what `as_json` wrote."""
+    return Predictions(
+        Calibration(**found["calibration"]),
+        found["load"],
+        {name: Seen(**seen) for name, seen in found["settings"].items()},
+        {float(extra): time for extra, time in found["scavenged"].items()},
+    )
+
+
+def calibrated(setting: Setting = CALIBRATION) -> tuple[Calibration, float]:
+    """Run a real job, and return the times of this machine and its load."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        WideNetwork(setting.links) as network,
+        TruthRig(Path(directory) / setting.name, setting, network, SEED) as rig,
+    ):
+        measured = rig.run()
+    return Calibration(measured.start_seconds, measured.overhead_seconds), measured.load
+
+
+def predicted(calibration: Calibration, load: float) -> Predictions:
+    """Simulate all settings."""
+    settings = {setting.name: simulate(setting, calibration, SEED) for setting in SETTINGS}
+    return Predictions(calibration, load, settings, simulated_times(FULL, calibration))
+
+
+def main() -> None:
+    found = predicted(*calibrated())
+    FILE.write_text(json.dumps(found.as_json(), indent=2) + "\n", encoding="ascii")
+    sys.stdout.write(FILE.read_text(encoding="ascii"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The twin of a setting on virtual time: the same units, links and failures. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Final
+
+from diloco.contract import Checkpoint, Training
+from diloco.goodput import Use
+from diloco.simulation.failures import ReturnDelay
+from diloco.simulation.fleet import Links as SimulatedLinks
+from diloco.simulation.job import Outcome, SimulatedJob
+from diloco.simulation.network import Sizes
+from diloco.simulation.path import FREE, Path
+from diloco.simulation.unit import Hardware, SimulatedUnit
+from numpy.random import default_rng
+
+from benchmarks.truth.settings import SETTLED, Failure, Setting, tape
+
+HEADERS: Final = 1448 / 1514
+"""What TCP carries of a frame."""
+_HOUR: Final = 3600.0
+_SEEDS: Final = 4
+"""Seeds of the lengths of steps and of where in a step units begin; failures are those of the tape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Times of this machine that the simulator is told."""
+
+    start_seconds: float
+    """From the start of a unit's process to its first step."""
+    overhead_seconds: float
+    """What a step takes longer than it should, for the session and for other work of the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a job came to in its window, real or simulated."""
+
+    goodput: float
+    """Time in completed steps, of the time of all units; percent."""
+    merges_per_hour: float
+    """Outer steps with a merge."""
+    units_in_each_merge: float
+    failures: float
+
+
+class TapedSlices:
+    """Fails units where the tape says, and starts them again."""
+
+    def __init__(self, job: SimulatedJob, failures: Mapping[str, Sequence[Failure]], start_seconds: float) -> None:
+        self.fired = 0
+        self._job = job
+        self._left = {unit: list(of_unit) for unit, of_unit in failures.items()}
+        self._start_seconds = start_seconds
+        self._steps = dict.fromkeys(failures, 0)
+        """Begun by the present attempt."""
+        self._all_steps = dict.fromkeys(failures, 0)
+
+    @property
+    def least_steps(self) -> int:
+        """Return the steps that the unit which has begun the least has begun."""
+        return min(self._all_steps.values())
+
+    def slowdown(self, unit: SimulatedUnit) -> float:
+        """Begin a step, and end it in its middle if it is one to fail in."""
+        self._steps[unit.name] += 1
+        self._all_steps[unit.name] += 1
+        left = self._left[unit.name]
+        if left and left[0].step == self._steps[unit.name]:
+            timeline = self._job.timeline
+            timeline.at(timeline.now + unit.hardware.step_seconds / 2, lambda: self._fail(unit))
+        return 1.0
+
+    def failed(self, unit: SimulatedUnit) -> None:
+        """Refuse a failure that is not on the tape."""
+        raise AssertionError(f"{unit.name} failed, and none of its accelerators may")
+
+    def trains(self, unit: SimulatedUnit) -> None:
+        """Let it train."""
+
+    def _fail(self, unit: SimulatedUnit) -> None:
+        self.fired += 1
+        self._steps[unit.name] = 0
+        failure = self._left[unit.name].pop(0)
+        unit.lost()
+        unit.place(replace(unit.hardware, down_seconds=failure.out_seconds + self._start_seconds))
+
+
+def simulate(setting: Setting, calibration: Calibration, seed: int) -> Seen:
+    """Return what the simulator says of the window, with the failures of `seed`: the mean over some seeds of all else."""
+    runs = [_once(setting, calibration, seed, number) for number in range(_SEEDS)]
+    return Seen(
+        mean(run.goodput for run in runs),
+        mean(run.merges_per_hour for run in runs),
+        mean(run.units_in_each_merge for run in runs),
+        mean(run.failures for run in runs),
+    )
+
+
+def _once(setting: Setting, calibration: Calibration, seed: int, number: int) -> Seen:
+    training = Training.model_validate({"steps": 10**9, "checkpoint": Checkpoint(every_steps=10**9), **setting.training})
+    job = SimulatedJob(training, (), default_rng([seed, number]), sizes=_sizes(setting, training), syncer_bandwidth=_of_syncer(setting))
+    job.slices = slices = TapedSlices(job, tape(setting, seed), calibration.start_seconds)
+    job.add(_hardware(setting, calibration, index) for index in range(len(setting.units)))
+    begin = 0.0
+    while slices.least_steps <= SETTLED:
+        begin += max(setting.step_seconds)
+        job.run(begin)
+    before, fired = job.run(begin), slices.fired
+    trained = before.accounts.by_use[Use.TRAINING]
+    after = job.run(begin + setting.seconds)
+    merges = after.merges - before.merges
+    return Seen(
+        100 * (after.accounts.by_use[Use.TRAINING] - trained) / (len(setting.units) * setting.seconds),
+        merges * _HOUR / setting.seconds,
+        (_all(after) - _all(before)) / merges if merges else 0.0,
+        slices.fired - fired,
+    )
+
+
+def _all(outcome: Outcome) -> float:
+    """Return the contributions in all merges."""
+    return outcome.contributions * outcome.merges
+
+
+def _sizes(setting: Setting, training: Training) -> Sizes:
+    return SimulatedLinks(setting.parameters).sizes(training)
+
+
+def _of_syncer(setting: Setting) -> float:
+    return setting.links.rates[0] * HEADERS if len(setting.links.rates) > 1 else math.inf
+
+
+def _hardware(setting: Setting, calibration: Calibration, index: int) -> Hardware:
+    region = setting.region(index)
+    path = Path(setting.links.rates[region] * HEADERS, setting.links.delay(0, region)) if region else FREE
+    return Hardware(
+        slices=1,
+        chips_per_slice=1,
+        chip_seconds_between_failures=math.inf,
+        step_seconds=setting.step_seconds[index] + calibration.overhead_seconds,
+        down_seconds=0.0,
+        up_seconds=0.0,
+        returns=ReturnDelay(1.0, 1.0, 1.0),
+        step_variation=setting.variation,
+        start_seconds=calibration.start_seconds,
+        path=path,
+    )
