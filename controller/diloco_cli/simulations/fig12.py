@@ -63,7 +63,7 @@ def fig_12(seeds: int, latency: float, loss: float, seed: int, output: str) -> N
         print_svg(plot_fig_12(found))
         return
     print_table(
-        ("COPY", "TRAINS", "ALONE", "BESIDE", "LOST", "STEPS", "WAITING", "PARALLEL", "MERGED", "STALE", ""),
+        ("COPY", "TRAINS", "ALONE", "BESIDE", "LOST", "STEPS", "WAITED", "PARALLEL", "MERGED", "STALE", ""),
         (_cells(join) for join in found),
         left=("",),
     )
@@ -71,7 +71,7 @@ def fig_12(seeds: int, latency: float, loss: float, seed: int, output: str) -> N
         "COPY: steps that the link takes for one copy, as broadcasts carry it (bf16); a newcomer gets float32, twice as much. "
         f"ALONE: work of the {OTHERS} others that is merged without the newcomer, in percent of that on a link that costs no time. "
         f"BESIDE: with it, until it trains after so many steps (TRAINS), {LEAST_STEPS:.0f} at least. LOST: what that costs, STEPS: in "
-        "steps of each of the others. WAITING: the same in closed form, if learners waited for their exchanges. PARALLEL: elastic data "
+        "steps of each of the others. WAITED: the same in closed form, if learners waited for their exchanges. PARALLEL: elastic data "
         f"parallel stops for the copy. {MERGED_AND_STALE}",
         *([_far(distance)] if distance.latency else []),
         f"Joining is free (the others lose at most {100 * FREE:.1f} %) until a copy takes {free_until(found)} steps; published "
