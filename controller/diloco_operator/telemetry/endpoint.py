@@ -63,8 +63,8 @@ def most_units_of(spec: Spec | None) -> int:
 
 
 def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
-    """Return a separate channel to each syncer, with a new certificate. The operator has its own back-off for reconnects, and a proxy from
-    the environment must not be used."""
+    """Return a separate channel to each syncer, with a new certificate. The operator has its own back-off for reconnects; those of gRPC
+    may lose a call for ever (decision 0150). A proxy from the environment must not be used."""
     issuer = Issuer(lambda: now, TelemetryTimeouts().certificate)
     pem = issuer.sign(endpoint.authority, Leaf("", operator_identity(endpoint.job_uid))).encode()
     roots = (endpoint.roots or endpoint.authority.root.pem).encode()
@@ -74,6 +74,7 @@ def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
         options=[
             ("grpc.ssl_target_name_override", endpoint.host_name),
             ("grpc.enable_http_proxy", 0),
+            ("grpc.enable_retries", 0),
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", endpoint.most_bytes),
             # What is not read waits at the syncer: without a probe of the bandwidth the window stays as it is.

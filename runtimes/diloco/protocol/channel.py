@@ -55,13 +55,15 @@ def options(keepalive: Keepalive) -> list[tuple[str, int]]:
 
 def client_options(keepalive: Keepalive, host_name: str) -> list[tuple[str, int | str]]:
     """Return options for a learner's channel, one per attempt to connect: the learner has a back-off of its own, so channels may not share
-    gRPC's. No proxy: the address is a pod's. `host_name`: what the certificate of the other end must say."""
+    gRPC's. No proxy: the address is a pod's. No retries by gRPC, which may lose a call for ever (decision 0150). `host_name`: what the
+    certificate of the other end must say."""
     return [
         *options(keepalive),
         ("grpc.ssl_target_name_override", host_name),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
         ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_retries", 0),
     ]
 
 
