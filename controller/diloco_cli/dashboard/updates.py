@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from diloco_cli.dashboard.page import version
+
+_log = logging.getLogger(__name__)
 
 MOST_STREAMS = 64
 """Pages that may be open at once."""
@@ -109,7 +112,11 @@ class Updates:
     def offer_now(self) -> None:
         """Render every open page, and have the sections that changed sent."""
         for path, streams in self._streams.items():
-            sections = self._render(path)
+            try:
+                sections = self._render(path)
+            except Exception:  # noqa: BLE001 - what one job says may stop its own page, not those of others
+                _log.exception("page %s could not be brought up to date", path)
+                continue
             if sections is not None:
                 for stream in streams:
                     stream.offer(sections)

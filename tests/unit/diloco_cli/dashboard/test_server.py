@@ -176,6 +176,27 @@ async def test_a_section_that_is_as_it_was_is_not_sent_again() -> None:
     await stream.aclose()  # type: ignore[attr-defined]
 
 
+async def test_a_page_that_cannot_be_made_stays_as_it_was_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    content = {"/jobs/a/broken": 0, "/jobs/b/good": 0}
+
+    def render(path: str) -> dict[str, str]:
+        if path == "/jobs/a/broken" and content[path]:
+            raise ValueError("no page follows from this status")
+        return {"figures": str(content[path])}
+
+    updates = Updates(render)
+    broken, good = streams = [updates.stream(path) for path in content]
+    for stream in streams:
+        await anext(stream)
+        assert '"html":"0"' in await anext(stream)
+    content.update({"/jobs/a/broken": 1, "/jobs/b/good": 1})
+    updates.offer_now()
+    assert '"html":"1"' in await anext(good)
+    assert [record.message for record in caplog.records] == ["page /jobs/a/broken could not be brought up to date"]
+    updates.close()
+    assert [rest async for rest in broken] == []
+
+
 async def test_more_open_pages_than_there_may_be_are_refused() -> None:
     updates = Updates(lambda _path: {})
     streams = [updates.stream("/") for _ in range(MOST_STREAMS + 1)]
