@@ -196,7 +196,7 @@ def _unit_changes(before: Status, new: JobView) -> Iterator[Line]:
             began = f", with {unit.began_with}" if unit.began_with else ""
             recovered = f", recovered in {unit.recover_seconds:.1f} s{began}"
         yield Line("unit", new.name, f"{unit.name} {unit.state}{where}{attempt}{came}{recovered}{why}", _is_warning(unit), unit.name)
-    for name in known.keys() - {unit.name for unit in new.status.units}:
+    for name in sorted(known.keys() - {unit.name for unit in new.status.units}):
         yield Line("unit", new.name, f"{name} is no longer desired", unit=name)
 
 
