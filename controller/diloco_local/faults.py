@@ -47,6 +47,8 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Fired:
+    """A fault that was fired."""
+
     fault: Fault
     namespace: str
     job: str

@@ -24,6 +24,8 @@ _RETRY_SECONDS = 1.0
 
 
 class Scheduler:
+    """Binds every pending pod that fits a node, and says of the others why they do not, as kube-scheduler does."""
+
     def __init__(self, client: Client, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._client = client
         self._now = now

@@ -22,7 +22,7 @@ class ReceivedVersions[V]:
         self._newest: dict[int, tuple[Version, V]] = {}
 
     def came(self, fragment: int, version: Version, value: V) -> Version | None:
-        """Note that a version has come. What to tell the leader of now; None: later, if at all."""
+        """Note that a version has come. Returns what to tell the leader of now; None: nothing, or later."""
         self._newest[fragment] = (version, value)
         return None if fragment in self._told else self._promote(fragment)
 
@@ -35,7 +35,7 @@ class ReceivedVersions[V]:
         return value, self._promote(fragment)
 
     def drop(self, fragment: int, version: Version) -> Version | None:
-        """Drop a version that the leader does not want: another rank will never have it. What to tell it of now."""
+        """Drop a version that the leader does not want: another rank will never have it. Returns what to tell the leader of now."""
         if self._told.get(fragment, (None, None))[0] != version:
             return None
         del self._told[fragment]
@@ -64,7 +64,7 @@ class Dropped:
 
 
 class Arrivals:
-    """What the leader knows of the ranks' shelves."""
+    """What the leader knows of the versions that ranks have received, and when all owners of a fragment have the same one."""
 
     def __init__(self, owners: Sequence[Collection[int]]) -> None:
         """Begin with `owners`: for each fragment the ranks that own a part of it, at least one."""
@@ -72,13 +72,13 @@ class Arrivals:
         self._told: list[dict[int, Version]] = [{} for _ in owners]
 
     def told(self, rank: int, fragment: int, version: Version) -> None:
-        """Note that the rank has this version. Of no use from one that owns nothing of the fragment."""
+        """Note that the rank has this version. Ignored from one that owns nothing of the fragment."""
         if rank in self._owners[fragment]:
             self._told[fragment][rank] = version
 
     def settle(self) -> tuple[list[tuple[int, Version]], list[Dropped]]:
         """Return (versions that all owners have: to be adopted now, each given once; versions that cannot become common)."""
-        ripe: list[tuple[int, Version]] = []
+        common: list[tuple[int, Version]] = []
         dropped: list[Dropped] = []
         for fragment, told in enumerate(self._told):
             if not told:
@@ -87,6 +87,6 @@ class Arrivals:
             dropped += [Dropped(rank, fragment, version) for rank, version in told.items() if version < newest]
             told = self._told[fragment] = {rank: version for rank, version in told.items() if version == newest}
             if len(told) == len(self._owners[fragment]):
-                ripe.append((fragment, newest))
+                common.append((fragment, newest))
                 told.clear()
-        return ripe, dropped
+        return common, dropped

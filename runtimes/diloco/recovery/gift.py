@@ -115,7 +115,7 @@ class Gift:
             self._changed.notify()
 
     def end(self, why: str = "") -> None:
-        """Nothing more comes. `why`: what went wrong."""
+        """End the transfer: nothing more comes. `why`: what went wrong."""
         with self._changed:
             self._over, self._why = True, self._why or why
             for part in self._queue:

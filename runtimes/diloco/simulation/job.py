@@ -142,6 +142,7 @@ class SimulatedJob:
     # --- what units say -----------------------------------------------------------------------------------------------
 
     def wanted(self, unit: SimulatedUnit) -> None:
+        """Connect the unit, and send it the parameters."""
         network = self._network
         held = [0] * self._training.fragments
 
@@ -156,9 +157,12 @@ class SimulatedJob:
         network.tell_syncer(unit.name, asked)
 
     def joined(self, unit: SimulatedUnit) -> None:
+        """Tell the coordinator that the unit has the parameters and trains."""
         self._network.tell_syncer(unit.name, lambda: self._take(Joined(self.timeline.now, unit.name)))
 
     def left(self, unit: SimulatedUnit) -> None:
+        """Tell the coordinator that the unit's process has ended. What is under way from and to it is lost."""
+
         def gone() -> None:
             self._listening.pop(unit.name, None)
             self._take(Left(self.timeline.now, unit.name))
@@ -166,12 +170,15 @@ class SimulatedJob:
         self._network.left(unit.name, gone)
 
     def paused(self, unit: SimulatedUnit, until: float) -> None:
+        """Tell the coordinator that the unit takes no steps until then."""
         self._network.tell_syncer(unit.name, lambda: self._take(Paused(self.timeline.now, unit.name, until)))
 
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
+        """Report a local step of the unit."""
         self._network.tell_syncer(unit.name, lambda: self._take(Reported(self.timeline.now, unit.name, metadata)))
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
+        """Send the unit's answer to a pull: `steps` and `tokens` since it adopted version `base` of the fragment."""
         offer = Offer(pull.fragment, pull.t, self._coordinator.coding, base, steps, tokens)
         self._network.answer(unit.name, pull.fragment, pull.t, lambda: self._take(Offered(self.timeline.now, unit.name, offer)))
 
