@@ -55,6 +55,7 @@ __all__ = [
     "Grace",
     "JobFile",
     "LastWords",
+    "LearnerStates",
     "Merge",
     "MergeMethod",
     "OuterOptimizer",

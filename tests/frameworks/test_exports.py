@@ -44,6 +44,7 @@ EXPORTS = {
         "JobFile",
         "LEADER_PORT",
         "LastWords",
+        "LearnerStates",
         "MOST_HELD_OUT_POINTS",
         "MOST_LOSS_POINTS",
         "MOST_PAUSE",
