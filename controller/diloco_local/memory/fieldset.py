@@ -80,6 +80,7 @@ def fields_of(value: Any, node: Node) -> FieldSet:
         nested = [name for name, each in value.items() if type(each) in _NESTED]
         if not nested:
             return _flat(tuple(value))
+        # A new dict: the one of `_flat` is shared by thousands of objects.
         return _flat(tuple(value)) | {f"f:{name}": fields_of(value[name], child_of(node, name)) for name in nested}
     if merges_by_item(node, value):
         names = item_names(node, value)
@@ -263,6 +264,7 @@ def removed(value: Any, fields: FieldSet, kept: FieldSet, node: Node) -> Any:
             # Another manager owns the item too: it is found by its keys, so they stay.
             keys = {f"f:{key}" for key in node.list_keys}
             left.append(removed(item, {each: below for each, below in sub.items() if each not in keys}, kept[name], items))
+        # The manager owns fields of the item and not the item, which stays.
         elif sub and "." not in sub:
             left.append(removed(item, sub, {}, items))
     return left or MISSING

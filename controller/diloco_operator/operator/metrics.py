@@ -232,6 +232,7 @@ class JobMetrics(Collector):
     def forget(self, key: JobKey) -> None:
         """Forget a job that is gone."""
         labels = dict(zip(_JOB, key, strict=True))
+        # Series of jobs that are gone would stay for the life of the process.
         for metric in (self._restarts, self._given_up, self._failures, self._recovery, self._waits):
             metric.remove_by_labels(labels)
 

@@ -72,9 +72,11 @@ def open_channel(endpoint: Endpoint, now: float) -> grpc.aio.Channel:
         endpoint.address,
         grpc.ssl_channel_credentials(roots, private_key=pem, certificate_chain=pem),
         options=[
+            # The address is that of a pod or a gateway; the certificate has the name.
             ("grpc.ssl_target_name_override", endpoint.host_name),
             ("grpc.enable_http_proxy", 0),
             ("grpc.enable_retries", 0),
+            # Else gRPC shares one connection between jobs whose syncers had one address, with the certificate of the first.
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", endpoint.most_bytes),
             # What is not read waits at the syncer: without a probe of the bandwidth the window stays as it is.

@@ -187,6 +187,7 @@ class SyncerWatcher:
             # What is not read stays with the syncer: the stream's flow control stops it.
             next_at = loop.time() + (self._timeouts.spacing if len(raw) <= SMALL_REPORT else self._timeouts.large_spacing)
             report = await self._reader.read(raw, endpoint.most_units, self._now(), endpoint.pod_uid)
+            # The generator waits for seconds here, and would hold up to 2 MiB for each job.
             del raw
             yield report
             await asyncio.sleep(next_at - loop.time())
@@ -195,11 +196,13 @@ class SyncerWatcher:
         if self._on_report is not None:
             self._on_report(key, report)
         before = self._reports.get(key)
+        # Entries are handed on once; kept, they would be up to 4,096 for each job.
         self._reports[key] = replace(report, entries=())
         stream = self._streams[key]
         urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
         urgent = self._faults.pop(key, None) is not None or urgent
         loop_now = asyncio.get_running_loop().time()
+        # Of a syncer that is gone each report may be the last.
         if urgent or stream.end is not None or loop_now - stream.notified >= self._timeouts.notify_interval:
             self._tell(key)
 

@@ -200,6 +200,7 @@ def _reasons(value: Mapping[str, int]) -> dict[str, int]:
 def _reader_of(name: str) -> Callable[[Any], Any]:
     """Return what bounds a figure of a unit. 0 of one that may be absent says that there is nothing to say yet."""
     match getattr(diloco_pb2.UnitReport(), name):
+        # Before int, which a bool is to Python.
         case bool():
             return bool
         case int():

@@ -63,6 +63,7 @@ def assemble(
     model = model_status(context, result)
     return {
         "observedGeneration": job.generation,
+        # Never lower: the same spec.retry would start the job a second time.
         **({"retry": acted} if (acted := max(retry or 0, job.status.get("retry") or 0)) else {}),
         **job_state(statements, job.status),
         "conditions": merge(job.status.get("conditions") or (), statements, job.generation, context.now),
@@ -164,6 +165,7 @@ def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, 
         (LOSSES, result.loss, MOST_LOSS_POINTS),
         (HELD_OUT_LOSSES, result.held_out_loss, MOST_HELD_OUT_POINTS),
     ):
+        # One less: the result's own point follows, and the CRD bounds both together.
         before = [each for each in parse_losses(progress.get(key) or "") if each.step < result.step][: most - 1]
         if loss is not None:
             found[key] = format_losses([*before, (result.step, loss)])
