@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ import grpc
 from diloco.algorithm.layout import Layout
 from diloco.learner.store import Staged
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, StateEnd, StateMessage, StatePart
-from diloco.protocol.framing import split
-from diloco.protocol.state_parts import PieceArray, StateError, cut, elements, to_message
+from diloco.protocol.diloco_pb2 import StateEnd, StateMessage
+from diloco.protocol.outgoing_state import part_messages
+from diloco.protocol.state_parts import PieceArray, StateError, cut, elements
 from diloco.protocol.state_values import encode
 from diloco.recovery.inner import InnerState, StagedRest
 
@@ -35,8 +34,6 @@ LEAST_SECONDS = 0.0005
 """That staging may take in any case."""
 QUEUE_BYTES = 64 << 20
 """Staged, and not yet sent."""
-CHUNK_BYTES = 1 << 20
-"""Bytes of one message: while it is made, the training thread may have to wait for it."""
 BOUNDARY_SECONDS = 120.0
 """How long the next part may take: the program may evaluate, or wait for what the peer holds already."""
 
@@ -135,16 +132,7 @@ class Gift:
                     payload = memoryview(encode(part.staged.wait()))
                 except StateError as error:
                     raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
-            yield StateMessage(
-                part=StatePart(
-                    index=index,
-                    arrays=to_message(self._layout, part.arrays),
-                    versions=part.versions,
-                    bytes=len(payload),
-                    checksum=zlib.crc32(payload),
-                )
-            )
-            yield from split(Chunk(kind=Chunk.STATE, fragment=index, coding=Chunk.FLOAT32), payload, CHUNK_BYTES)
+            yield from part_messages(index, part.arrays, payload, part.versions, self._layout)
             index, total = index + 1, total + len(payload)
             self.sent(part)
         yield StateMessage(end=StateEnd(parts=index, bytes=total))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,11 +20,12 @@ import grpc
 from diloco.algorithm.layout import Layout
 from diloco.contract import learner_identity
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Chunk, StateBegin, StateEnd, StateMessage, StatePart, StateStored, StateWanted
-from diloco.protocol.framing import FramingError, split
+from diloco.protocol.diloco_pb2 import StateBegin, StateEnd, StateMessage, StateStored, StateWanted
+from diloco.protocol.framing import FramingError
 from diloco.protocol.incoming_state import ArraysCame, EndCame, Incoming, RestCame
+from diloco.protocol.outgoing_state import part_messages
 from diloco.protocol.rpc import StoreContext, TakeContext
-from diloco.protocol.state_parts import PieceArray, StateError, to_message
+from diloco.protocol.state_parts import StateError
 from diloco.protocol.tls import peer_identity
 from diloco.syncer.job.stored_states import StoredStates
 from diloco.syncer.snapshots.store import Unusable
@@ -33,7 +33,6 @@ from diloco.syncer.snapshots.unit_state_file import StateWriter, StoredState, ch
 
 _log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 1 << 20
 _THREADS = 2
 """That write and read states, and as many that compare checksums: a taker must not wait for its first part until others are checked."""
 
@@ -138,7 +137,7 @@ class StateStreams:
                     yield message
             except Unusable as why_not:
                 _log.warning("the stored state %s cannot be used: %s", state.folder, why_not)
-                self._states.files.forget(state)
+                await self._run(self._states.files.forget, state)
                 await context.abort(grpc.StatusCode.DATA_LOSS, f"what was stored at outer step {state.t} cannot be used: {why_not}")
 
     async def _messages(self, state: StoredState, layout: Layout, checked: Awaitable[None]) -> AsyncIterator[StateMessage | DataChunk]:
@@ -147,11 +146,11 @@ class StateStreams:
         versions = [-1] * self._states.fragments  # it holds no parameters
         while (found := await self._run(next, parts, None)) is not None:
             arrays, payload = found
-            for message in _part(index, arrays, payload, versions, layout):
+            for message in part_messages(index, arrays, payload, versions, layout):
                 yield message
             index, total = index + 1, total + len(payload)
         rest = await self._run(read_rest, state)
-        for message in _part(index, [], rest, versions, layout):
+        for message in part_messages(index, [], rest, versions, layout):
             yield message
         await checked
         yield StateMessage(end=StateEnd(parts=index + 1, bytes=total + len(rest)))
@@ -162,10 +161,3 @@ async def _begin(requests: AsyncIterator[StateMessage | DataChunk]) -> StateBegi
     async for message in requests:
         return message.begin if not isinstance(message, DataChunk) and message.HasField("begin") else None
     return None
-
-
-def _part(
-    index: int, arrays: list[PieceArray], payload: bytes | bytearray, versions: list[int], layout: Layout
-) -> list[StateMessage | DataChunk]:
-    part = StatePart(index=index, arrays=to_message(layout, arrays), versions=versions, bytes=len(payload), checksum=zlib.crc32(payload))
-    return [StateMessage(part=part), *split(Chunk(kind=Chunk.STATE, fragment=index, coding=Chunk.FLOAT32), payload, CHUNK_BYTES)]

@@ -127,8 +127,9 @@ class UnitStates:
 
     def forget(self, state: StoredState) -> None:
         """Pass over a state that is damaged. Its files stay for who looks into it, until the unit stores the next one."""
-        if self._newest.get(state.unit) is state:
-            del self._newest[state.unit]
+        with self._changing:
+            if self._newest.get(state.unit) is state:
+                del self._newest[state.unit]
 
     def _folders(self, unit: str) -> list[Path]:
         found = ((_NAME.fullmatch(folder.name), folder) for folder in self._root.iterdir())

@@ -12,9 +12,8 @@ import pytest
 from builders.exchange import LocalSyncer, Place, job_file, solo, training, until, weights
 from builders.momentum_learner import HeldState, MomentumLearner, MomentumState
 from builders.ports import held_port
-from diloco.protocol import incoming_state
+from diloco.protocol import incoming_state, outgoing_state
 from diloco.protocol.diloco_pb2 import Recovery
-from diloco.recovery import gift
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +189,7 @@ def test_eight_takers_are_all_served_and_not_by_one(job: Job) -> None:
 
 
 def broken_checksum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gift, "zlib", _Zlib)
+    monkeypatch.setattr(outgoing_state, "zlib", _Zlib)
 
 
 class _Zlib:
