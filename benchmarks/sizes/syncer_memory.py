@@ -17,7 +17,7 @@ from pathlib import Path
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Training
-from diloco.syncer.snapshots.store import generation_of
+from diloco.snapshots.store import generation_of
 
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded

@@ -24,12 +24,12 @@ from diloco import contract
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import JobFile, Training
 from diloco.protocol.tls import TlsFiles
+from diloco.snapshots.unit_states import UnitStates
+from diloco.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.syncer.config import SyncerConfig, Timeouts
 from diloco.syncer.job.engine import Engine, RunOutcome
 from diloco.syncer.job.restore import open_tape, restore, snapshot_places
 from diloco.syncer.reporting.event_writer import EventWriter
-from diloco.syncer.snapshots.unit_states import UnitStates
-from diloco.syncer.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 
 

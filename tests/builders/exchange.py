@@ -33,10 +33,10 @@ from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.session.session import Session
 from diloco.start.source import StartError
 from diloco.syncer.config import SyncerConfig, Timeouts
+from diloco.syncer.fences import FencesError
 from diloco.syncer.job.engine import RunOutcome
 from diloco.syncer.job.restore import BadState
 from diloco.syncer.main import ListenError, SyncerServer
-from diloco.syncer.snapshots.fences import FencesError
 
 JOB_UID = "11111111-2222-3333-4444-555555555555"
 PROGRAMS = Path(__file__).parents[1] / "programs"

@@ -16,16 +16,16 @@ from diloco.contract import JobFile
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import StateBegin
 from diloco.protocol.state_parts import PieceArray, to_message
+from diloco.snapshots.store import SnapshotStore
+from diloco.snapshots.tensor_file import TensorParts
+from diloco.snapshots.unit_state_file import StoredState
+from diloco.snapshots.unit_states import UnitStates
 from diloco.syncer.job.restore import META_FORMAT, snapshot_data
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
-from diloco.syncer.snapshots.store import SnapshotStore
-from diloco.syncer.snapshots.tape_writer import Position
-from diloco.syncer.snapshots.tensor_file import TensorParts
-from diloco.syncer.snapshots.unit_state_file import StoredState
-from diloco.syncer.snapshots.unit_states import UnitStates
 from diloco.syncer.streams.sessions import StoredSessions
+from diloco.tape.writer import Position
 from numpy.typing import NDArray
 
 type Arrays = Mapping[str, NDArray[Any]]

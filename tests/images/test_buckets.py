@@ -15,9 +15,9 @@ from builders.documents import ROOT
 from builders.exchange import until
 from diloco.export.places import ExportError, find_snapshot
 from diloco.object_stores import file_system
-from diloco.syncer.snapshots.remote import RemoteSnapshots
-from diloco.syncer.snapshots.store import SnapshotError, SnapshotStore
-from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.store import SnapshotError, SnapshotStore
+from diloco.snapshots.tensor_file import TensorParts
 from diloco.trainers.tokens import DataError, TokenSource
 
 pytestmark = pytest.mark.xdist_group("images")

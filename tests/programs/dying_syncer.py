@@ -12,9 +12,9 @@ from typing import Any
 
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.main import main
-from diloco.syncer.snapshots import tape_writer
-from diloco.syncer.snapshots.tape_writer import TapeWriter
+from diloco.tape import writer as tape_writer
 from diloco.tape.records import Head, write_record
+from diloco.tape.writer import TapeWriter
 
 
 def die() -> None:

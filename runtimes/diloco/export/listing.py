@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from diloco.export.places import ExportError, Folder, errors_of_drivers, folders_of, job_of, manifest_of, opened, shown, subfolders
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, step_of
-from diloco.syncer.snapshots.tensor_file import checksum
-from diloco.syncer.snapshots.unit_state_file import REST_FILE
-from diloco.syncer.snapshots.unit_states import FOLDER, unit_of
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, compare_checksum, compare_size, step_of
+from diloco.snapshots.tensor_file import checksum
+from diloco.snapshots.unit_state_file import REST_FILE
+from diloco.snapshots.unit_states import FOLDER, unit_of
 
 _SNAPSHOTS = "snapshots"
 """The folder of a volume beside which the states are. Copies below a URI have none."""

@@ -22,7 +22,7 @@ import numpy as np
 from diloco.algorithm.state import FORMAT as CORE_FORMAT
 from diloco.export.places import ExportError, Snapshot, find_snapshot, other_steps
 from diloco.safetensors_header import NotSafetensorsError, TensorPlace, header_bytes, read_header
-from diloco.syncer.snapshots.store import TENSORS_FILE, Unusable
+from diloco.snapshots.store import TENSORS_FILE, Unusable
 
 type DType = Literal["float32", "bfloat16", "float16"]
 DTYPES: tuple[DType, ...] = get_args(DType.__value__)

@@ -16,7 +16,7 @@ from typing import Any
 from fsspec.implementations.local import LocalFileSystem
 
 from diloco.object_stores import REMEDY, file_system, words
-from diloco.syncer.snapshots.store import MANIFEST_FILE, Unusable, generation_of, parse_manifest, step_of
+from diloco.snapshots.store import MANIFEST_FILE, Unusable, generation_of, parse_manifest, step_of
 
 _DEPTH = 4
 """Folders between a state directory and its snapshots: `volumes/<namespace>/<claim>/snapshots`."""

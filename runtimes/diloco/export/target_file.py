@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
+from diloco.durable import fsync_directory
 from diloco.export.places import ExportError
-from diloco.syncer.snapshots.store import fsync_directory
 
 
 class TargetFile:

@@ -18,16 +18,16 @@ from diloco.environment import ContractError
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, server_options
 from diloco.protocol.tls import TlsError, server_credentials
+from diloco.snapshots.unit_states import FOLDER, UnitStates
+from diloco.snapshots.writer import SnapshotWriter
 from diloco.start.source import StartError, open_source
 from diloco.syncer.config import SyncerConfig, Timeouts, read_config
+from diloco.syncer.fences import FencesError
 from diloco.syncer.job.engine import Engine, RunOutcome
 from diloco.syncer.job.restore import BadState, open_tape, restore, snapshot_places
 from diloco.syncer.job.state_streams import StateStreams
 from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.reports import result_json
-from diloco.syncer.snapshots.fences import FencesError
-from diloco.syncer.snapshots.unit_states import FOLDER, UnitStates
-from diloco.syncer.snapshots.writer import SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.service import Service
 

@@ -18,7 +18,7 @@ from diloco.algorithm.commit import Commit, Redo
 from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import OuterOptimizer, Training
-from diloco.syncer.snapshots.store import Unusable, check_snapshot, generation_of, read_snapshot
+from diloco.snapshots.store import Unusable, check_snapshot, generation_of, read_snapshot
 from diloco.tape.records import Record, RecordFile, TapeError, checksum, read_record
 from diloco.tape.segments import FORMAT, SEGMENT, Segment, segments
 

@@ -18,7 +18,7 @@ from builders.jobs import JobBuilder
 from builders.local import condition, is_true, unit_of
 from builders.real_nodes import RealCluster
 from diloco.data.ledger import Ledger
-from diloco.syncer.snapshots.store import SnapshotStore
+from diloco.snapshots.store import SnapshotStore
 from nodes.images import Images
 from nodes.oci import Image
 from safetensors.numpy import load_file

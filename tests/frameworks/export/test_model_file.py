@@ -13,8 +13,8 @@ from builders.snapshots import a_model, save_snapshot
 from diloco.export.model_file import DType, open_model
 from diloco.export.places import ExportError
 from diloco.export.target_file import TargetFile
-from diloco.syncer.snapshots.store import TENSORS_FILE, SnapshotStore
-from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.snapshots.store import TENSORS_FILE, SnapshotStore
+from diloco.snapshots.tensor_file import TensorParts
 
 
 def exported(where: Path, target: Path, *, dtype: DType = "float32", step: int | None = None) -> Path:

@@ -11,7 +11,7 @@ import pytest
 from builders.exchange import PROGRAMS, LocalSyncer, Place, Program, job_file, training
 from builders.ports import held_port
 from diloco.data.ledger import Ledger
-from diloco.syncer.snapshots.store import SnapshotStore
+from diloco.snapshots.store import SnapshotStore
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from builders.snapshots import a_model, save_snapshot
 from click.testing import CliRunner, Result
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE
 from diloco_cli.diloco.main import main
 from safetensors.numpy import load_file
 

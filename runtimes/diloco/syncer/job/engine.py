@@ -25,8 +25,12 @@ from diloco.contract import Result
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Report, ToLearner
 from diloco.protocol.framing import Transfer
+from diloco.snapshots.unit_states import UnitStates
+from diloco.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.start.source import Source, StartError
 from diloco.syncer.config import SyncerConfig
+from diloco.syncer.ending import JobEnding, is_over
+from diloco.syncer.fences import FenceWriter
 from diloco.syncer.job.answers import Answers
 from diloco.syncer.job.awake import TICK
 from diloco.syncer.job.donors import Donors
@@ -44,11 +48,6 @@ from diloco.syncer.reporting.event_writer import EventWriter
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.recent import RecentEntries
 from diloco.syncer.reporting.reports import Facts, ledger_text, make_report, make_result
-from diloco.syncer.snapshots.ending import JobEnding, is_over
-from diloco.syncer.snapshots.fences import FenceWriter
-from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
-from diloco.syncer.snapshots.unit_states import UnitStates
-from diloco.syncer.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.peer import (
     AnswerDecoded,
@@ -60,6 +59,7 @@ from diloco.syncer.streams.peer import (
     StreamEvent,
 )
 from diloco.syncer.streams.sessions import SessionRegistry
+from diloco.tape.writer import Position, TapeWriter
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from diloco.protocol.diloco_pb2 import Alive, Refused, ToLearner
 from diloco.protocol.diloco_pb2 import Work as WorkMessage
 from diloco.protocol.framing import Transfer
+from diloco.syncer.ending import JobEnding
 from diloco.syncer.job.answers import Answers
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.membership import Membership
@@ -20,8 +21,6 @@ from diloco.syncer.job.shutdown_grace import ShutdownGrace
 from diloco.syncer.job.work import Lease, Work
 from diloco.syncer.reporting.history import History
 from diloco.syncer.reporting.unit_stats import MOST_PAUSE_TEXT, UnitStatsTable
-from diloco.syncer.snapshots.ending import JobEnding
-from diloco.syncer.snapshots.tape_writer import TapeWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.peer import (
     WITHOUT_SLOT,
@@ -41,6 +40,7 @@ from diloco.syncer.streams.peer import (
     WorkRequested,
 )
 from diloco.syncer.streams.sessions import Rejected, UnitSession
+from diloco.tape.writer import TapeWriter
 from diloco.wording import one_line
 
 _log = logging.getLogger(__name__)

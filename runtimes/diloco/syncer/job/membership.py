@@ -15,6 +15,7 @@ from diloco.protocol.diloco_pb2 import Work as WorkMessage
 from diloco.protocol.piece_maps import Owned
 from diloco.protocol.refusal import name_of, reason_of
 from diloco.syncer.config import SyncerConfig
+from diloco.syncer.fences import FenceWriter
 from diloco.syncer.job.exchange import Exchanges
 from diloco.syncer.job.hello_check import HelloCheck
 from diloco.syncer.job.join_brake import JoinBrake
@@ -24,7 +25,6 @@ from diloco.syncer.job.starting import ModelStart
 from diloco.syncer.job.welcomes import Welcomes
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.unit_stats import Phase, UnitStatsTable
-from diloco.syncer.snapshots.fences import FenceWriter
 from diloco.syncer.streams.changes import Changes
 from diloco.syncer.streams.peer import Joining, Peer, Peers
 from diloco.syncer.streams.sessions import Accepted, JoinRequest, Rejected, SessionRegistry, UnitSession

@@ -17,22 +17,22 @@ from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
+from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore
+from diloco.snapshots.tensor_file import Array, TensorParts
+from diloco.snapshots.writer import DurableSnapshot, SnapshotData
 from diloco.syncer.config import SyncerConfig
+from diloco.syncer.ending import EndError, Ending, is_over, load_ending
+from diloco.syncer.fences import load_fences
 from diloco.syncer.job.redo import Stored, TapeEnd, end_of_tape, redo
 from diloco.syncer.job.work import Work
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
-from diloco.syncer.snapshots.ending import EndError, Ending, is_over, load_ending
-from diloco.syncer.snapshots.fences import load_fences
-from diloco.syncer.snapshots.remote import RemoteSnapshots
-from diloco.syncer.snapshots.store import Loaded, SnapshotError, SnapshotStore
-from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
-from diloco.syncer.snapshots.tensor_file import Array, TensorParts
-from diloco.syncer.snapshots.writer import DurableSnapshot, SnapshotData
 from diloco.syncer.streams.sessions import StoredSessions
 from diloco.tape.records import TapeError
 from diloco.tape.replay import about
 from diloco.tape.segments import FOLDER
+from diloco.tape.writer import Position, TapeWriter
 
 _log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from diloco.algorithm.core import Core
-from diloco.syncer.snapshots.tape_writer import Position, TapeWriter
-from diloco.syncer.snapshots.writer import DurableSnapshot, SnapshotData, SnapshotWriter
+from diloco.snapshots.writer import DurableSnapshot, SnapshotData, SnapshotWriter
+from diloco.tape.writer import Position, TapeWriter
 
 LEAST_VALUES = 64 << 20
 """Bytes of values that the tape of a small model may hold."""

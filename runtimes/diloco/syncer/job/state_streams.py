@@ -27,9 +27,9 @@ from diloco.protocol.outgoing_state import part_messages
 from diloco.protocol.rpc import StoreContext, TakeContext
 from diloco.protocol.state_parts import StateError
 from diloco.protocol.tls import peer_identity
+from diloco.snapshots.store import Unusable
+from diloco.snapshots.unit_state_file import StateWriter, StoredState, check_state, read_parts, read_rest
 from diloco.syncer.job.stored_states import StoredStates
-from diloco.syncer.snapshots.store import Unusable
-from diloco.syncer.snapshots.unit_state_file import StateWriter, StoredState, check_state, read_parts, read_rest
 
 _log = logging.getLogger(__name__)
 

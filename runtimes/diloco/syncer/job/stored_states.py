@@ -12,10 +12,10 @@ from collections.abc import Callable
 from diloco.algorithm.layout import Layout
 from diloco.contract import LearnerStates, Training
 from diloco.protocol.diloco_pb2 import Marker, StateBegin, ToLearner
+from diloco.snapshots.unit_state_file import StoredState
+from diloco.snapshots.unit_states import UnitStates
 from diloco.syncer.job.donors import Taking
 from diloco.syncer.job.exchange import Exchanges
-from diloco.syncer.snapshots.unit_state_file import StoredState
-from diloco.syncer.snapshots.unit_states import UnitStates
 from diloco.syncer.streams.peer import Peers
 from diloco.wording import one_line
 

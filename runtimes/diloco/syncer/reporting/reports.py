@@ -12,9 +12,9 @@ from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Result, UnitResul
 from diloco.data.ledger import Ledger
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage
 from diloco.protocol.diloco_pb2 import LossPoint, Report, UnitReport
+from diloco.syncer.ending import Ending
 from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.unit_stats import Phase, UnitStats, UnitStatsTable
-from diloco.syncer.snapshots.ending import Ending
 from diloco.wording import plural
 
 RESULT_BYTES = 4096

@@ -13,10 +13,10 @@ from builders.snapshots import a_model, a_stored_state, save_snapshot
 from diloco.export.listing import SnapshotEntry, State, list_snapshots, list_states
 from diloco.export.listing_stream import ListingReader, send_listing
 from diloco.export.places import ExportError
-from diloco.syncer.snapshots.remote import RemoteSnapshots
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE
-from diloco.syncer.snapshots.unit_state_file import REST_FILE
-from diloco.syncer.snapshots.unit_states import FOLDER, UnitStates
+from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE
+from diloco.snapshots.unit_state_file import REST_FILE
+from diloco.snapshots.unit_states import FOLDER, UnitStates
 
 
 def listed(where: Path | str, *, job: str = "", check: bool = False) -> list[SnapshotEntry]:

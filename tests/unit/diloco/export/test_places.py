@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from builders.snapshots import a_model, save_snapshot
 from diloco.export.places import ExportError, find_snapshot
-from diloco.syncer.snapshots.remote import RemoteSnapshots
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TEMPORARY_PREFIX, SnapshotStore
-from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.store import MANIFEST_FILE, TEMPORARY_PREFIX, SnapshotStore
+from diloco.snapshots.tensor_file import TensorParts
 
 
 def a_state_dir(root: Path, *jobs: str) -> Path:

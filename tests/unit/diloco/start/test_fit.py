@@ -10,9 +10,9 @@ import pytest
 from builders.snapshots import a_model, save_snapshot
 from diloco.algorithm.fragments import make_fragments, unpack
 from diloco.algorithm.layout import FrozenTensor, Layout, TensorSpec
+from diloco.snapshots.store import TENSORS_FILE
 from diloco.start.fit import misfit, read_values, unused
 from diloco.start.source import Source, StartError, open_source
-from diloco.syncer.snapshots.store import TENSORS_FILE
 from safetensors.numpy import save_file
 
 

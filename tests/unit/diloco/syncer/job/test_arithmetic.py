@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from builders.exchange import WAIT_TIMEOUT
+from diloco.syncer.fences import FenceWriter, load_fences
 from diloco.syncer.job.arithmetic import Arithmetic
-from diloco.syncer.snapshots.fences import FenceWriter, load_fences
 
 MANY = (os.cpu_count() or 1) + 64
 """More than the threads of asyncio's own pool."""

@@ -12,7 +12,7 @@ import pytest
 from builders.exchange import Place, Processes, job_file, traced, training, unit_in, until
 from diloco.contract import ENDED_BY_PROGRAM, Exit
 from diloco.protocol.diloco_pb2 import Report, UnitReport
-from diloco.syncer.snapshots.store import SnapshotStore, check_snapshot
+from diloco.snapshots.store import SnapshotStore, check_snapshot
 
 pytestmark = pytest.mark.slow
 

@@ -14,15 +14,15 @@ from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, co
 from builders.ports import held_port
 from builders.scripted_learner import ScriptedLearner
 from diloco.contract import Exit
+from diloco.snapshots import store as snapshots
+from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.store import SnapshotError, SnapshotStore
+from diloco.snapshots.tensor_file import TensorParts, write_tensors
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.engine import RunOutcome
 from diloco.syncer.job.restore import BadState
 from diloco.syncer.main import main
 from diloco.syncer.reporting.loss_history import LossHistory
-from diloco.syncer.snapshots import store as snapshots
-from diloco.syncer.snapshots.remote import RemoteSnapshots
-from diloco.syncer.snapshots.store import SnapshotError, SnapshotStore
-from diloco.syncer.snapshots.tensor_file import TensorParts, write_tensors
 
 LONG = 100_000
 LINGERING = Timeouts(farewell=WAIT_TIMEOUT, linger=WAIT_TIMEOUT)

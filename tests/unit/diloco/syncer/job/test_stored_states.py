@@ -8,8 +8,8 @@ import pytest
 from builders.engine_simulation import World, a_training
 from builders.snapshots import a_stored_state
 from builders.virtual_time import run_virtual
-from diloco.syncer.snapshots.store import SnapshotStore, step_of
-from diloco.syncer.snapshots.unit_states import UnitStates
+from diloco.snapshots.store import SnapshotStore, step_of
+from diloco.snapshots.unit_states import UnitStates
 
 pytestmark = pytest.mark.slow
 

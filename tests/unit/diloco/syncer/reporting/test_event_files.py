@@ -13,6 +13,8 @@ from builders.event_files import scalars, steps_of
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
 from diloco.data.ledger import Ledger
+from diloco.snapshots import store as snapshots
+from diloco.snapshots.store import SnapshotStore
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.engine import RunOutcome
 from diloco.syncer.reporting import event_file
@@ -20,8 +22,6 @@ from diloco.syncer.reporting.event_file import EventFile, event_files
 from diloco.syncer.reporting.event_writer import MOST_POINTS, EventWriter
 from diloco.syncer.reporting.history import MOST_UNITS, step_scalars
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
-from diloco.syncer.snapshots import store as snapshots
-from diloco.syncer.snapshots.store import SnapshotStore
 
 LONG = 100_000
 

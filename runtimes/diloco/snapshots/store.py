@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from diloco.syncer.snapshots.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
+from diloco.durable import fsync_directory
+from diloco.snapshots.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
 from diloco.wording import plural
 
 FORMAT_VERSION = 1
@@ -358,12 +359,3 @@ def write_manifest(folder: Path, t: int, written: Written, meta: Mapping[str, Js
         text.flush()
         os.fsync(text.fileno())
     fsync_directory(folder)
-
-
-def fsync_directory(path: Path) -> None:
-    """Make the names in a directory durable; renaming alone is not."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until
 from builders.scripted_learner import ScriptedLearner
-from diloco.syncer.snapshots import fences
-from diloco.syncer.snapshots.fences import FILE, FencesError, load_fences, save_fences
+from diloco.syncer import fences
+from diloco.syncer.fences import FILE, FencesError, load_fences, save_fences
 
 
 def test_fences_outlive_the_process_but_not_the_job(tmp_path: Path) -> None:

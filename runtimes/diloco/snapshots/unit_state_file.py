@@ -29,8 +29,8 @@ from diloco.algorithm.pieces import Piece
 from diloco.protocol.diloco_pb2 import StateBegin
 from diloco.protocol.state_parts import PieceArray, StateError, cut, from_message
 from diloco.safetensors_header import header_bytes
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, check_snapshot, parse_manifest, write_manifest
-from diloco.syncer.snapshots.tensor_file import checksum
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, Unusable, check_snapshot, parse_manifest, write_manifest
+from diloco.snapshots.tensor_file import checksum
 from diloco.wording import plural
 
 REST_FILE = "rest.bin"

@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 import safetensors.numpy
-from diloco.syncer.snapshots.tensor_file import TensorParts, checksum, read_tensors, tensors_checksum, write_tensors
+from diloco.snapshots.tensor_file import TensorParts, checksum, read_tensors, tensors_checksum, write_tensors
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from diloco.syncer.snapshots.durable import write_json
+from diloco.durable import write_json
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from diloco.syncer.snapshots import tape_writer
-from diloco.syncer.snapshots.tape_writer import TapeWriter
+from diloco.tape import writer as tape_writer
 from diloco.tape.records import RecordFile, write_record
 from diloco.tape.segments import heads, segments
+from diloco.tape.writer import TapeWriter
 
 VALUES = np.arange(4, dtype=np.float32)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotStore, Unusable, parse_manifest
-from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotStore, Unusable, parse_manifest
+from diloco.snapshots.tensor_file import TensorParts
 
 
 def a_store(root: Path) -> SnapshotStore:

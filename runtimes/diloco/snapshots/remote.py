@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.object_stores import REMEDY, file_system, words
-from diloco.syncer.snapshots.store import (
+from diloco.snapshots.store import (
     MANIFEST_FILE,
     TENSORS_FILE,
     SkippedSnapshot,

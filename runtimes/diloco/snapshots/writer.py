@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from diloco.syncer.snapshots.remote import RemoteSnapshots
-from diloco.syncer.snapshots.store import SnapshotError, SnapshotStore, step_of
-from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.store import SnapshotError, SnapshotStore, step_of
+from diloco.snapshots.tensor_file import TensorParts
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS
 from diloco.protocol.diloco_pb2 import Alive, FromLearner, UnitReport
 from diloco.protocol.diloco_pb2 import Ending as EndingMessage
 from diloco.syncer.config import Timeouts
+from diloco.syncer.ending import FILE, EndError, Ending, JobEnding, is_over, load_ending
 from diloco.syncer.job.engine import RunOutcome
-from diloco.syncer.snapshots.ending import FILE, EndError, Ending, JobEnding, is_over, load_ending
 
 LONG = 100_000
 UID = "of-this-job"

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
-from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
+from diloco.snapshots.tensor_file import TensorParts
 from numpy.typing import NDArray
 
 type Tensors = dict[str, NDArray[Any]]

@@ -1,4 +1,4 @@
-"""Small files that must survive this process, whole."""
+"""Files whose content and name must survive this process and a power cut: renamed only when whole, and their folder synced after it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import os
 from pathlib import Path
 from typing import Any
-
-from diloco.syncer.snapshots.store import fsync_directory
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -20,3 +18,12 @@ def write_json(path: Path, value: Any) -> None:
         os.fsync(file.fileno())
     temporary.replace(path)
     fsync_directory(path.parent)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a directory durable; renaming alone is not."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from diloco.syncer.snapshots.store import fsync_directory
+from diloco.durable import fsync_directory
 from diloco.tape.records import Head, TapeError, checksum, write_record
 from diloco.tape.segments import FORMAT, SEGMENT, retire, segment_path, segments
 

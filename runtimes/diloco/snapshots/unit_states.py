@@ -18,10 +18,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from diloco.algorithm.layout import Layout
+from diloco.durable import fsync_directory
 from diloco.protocol.diloco_pb2 import StateBegin
 from diloco.protocol.state_parts import StateError
-from diloco.syncer.snapshots.store import TEMPORARY_PREFIX, Unusable, fsync_directory
-from diloco.syncer.snapshots.unit_state_file import StateWriter, StoredState, read_state
+from diloco.snapshots.store import TEMPORARY_PREFIX, Unusable
+from diloco.snapshots.unit_state_file import StateWriter, StoredState, read_state
 from diloco.wording import plural
 
 FOLDER = "learners"

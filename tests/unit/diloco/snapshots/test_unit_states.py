@@ -13,10 +13,10 @@ from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, whole
 from diloco.protocol.diloco_pb2 import StateBegin
 from diloco.protocol.state_parts import PieceArray, StateError, cut, to_message
-from diloco.syncer.snapshots import unit_state_file
-from diloco.syncer.snapshots.store import Unusable
-from diloco.syncer.snapshots.unit_state_file import StateWriter, StoredState, check_state, read_parts, read_rest
-from diloco.syncer.snapshots.unit_states import UnitStates
+from diloco.snapshots import unit_state_file
+from diloco.snapshots.store import Unusable
+from diloco.snapshots.unit_state_file import StateWriter, StoredState, check_state, read_parts, read_rest
+from diloco.snapshots.unit_states import UnitStates
 from safetensors.numpy import load_file
 
 LAYOUT = Layout([TensorSpec("a", (3, 4, 5)), TensorSpec("b", (7,)), TensorSpec("c", ())])

@@ -9,9 +9,9 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from diloco.syncer.snapshots.remote import RemoteSnapshots
-from diloco.syncer.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
-from diloco.syncer.snapshots.tensor_file import TensorParts
+from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
+from diloco.snapshots.tensor_file import TensorParts
 
 
 @pytest.fixture(params=["file", "memory"])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from diloco.contract import ENDED_BY_PROGRAM, ENDED_BY_TOKENS, Training
-from diloco.syncer.snapshots.durable import write_json
+from diloco.durable import write_json
 from diloco.wording import one_line, plural
 
 _log = logging.getLogger(__name__)
