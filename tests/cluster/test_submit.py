@@ -12,9 +12,9 @@ import pytest
 import yaml
 from builders.control_plane import ControlPlane
 from builders.kube_jobs import kube_cluster, operator
-from builders.local import is_gone, wait_for
+from builders.local import is_gone, is_true, wait_for
 from builders.local_jobs import PROGRAM, a_fleet
-from diloco_operator.api.names import CONFIG_MAPS
+from diloco_operator.api.names import CONFIG_MAPS, DILOCO_JOBS
 
 type Obj = dict[str, Any]
 
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("many-learners"
 
 DILOCO = Path(sys.executable).parent / "diloco"
 SUBMIT = ["submit", str(PROGRAM), "--name", "quad", "--image", "none", "--pool", "v5p=1", "--pool", "h100=1", "--processes", "1"]
+RANKS = Path(PROGRAM).with_name("unit_learner.py")
 TRAINING = ["--steps", "60", "--sync-interval", "8", "--fragments", "8"]
 
 
@@ -54,3 +55,24 @@ async def test_a_script_is_submitted_watched_to_its_end_and_deleted_with_its_job
             [script] = [each["metadata"]["name"] for each in listed if each["metadata"]["name"].startswith("quad-script-")]
             await cluster.kubectl("delete", "dlj", "quad", "--wait=false")
             await wait_for(cluster.client, CONFIG_MAPS, "default", script, is_gone)
+
+
+async def test_a_unit_of_several_hosts_gets_hosts_that_are_held_as_the_command_says(jobs_plane: ControlPlane, tmp_path: Path) -> None:
+    """Two of four hosts are spot, and the pods of the unit meet as the two ranks of one process each."""
+    fleet = a_fleet(tpus=0, gpus=4)
+    for node in fleet[2:4]:
+        node["metadata"]["labels"]["cloud.google.com/gke-spot"] = "true"
+    async with kube_cluster(jobs_plane, tmp_path, fleet) as cluster:
+        with operator(jobs_plane, tmp_path):
+            ranks = ["submit", str(RANKS), "ddp", "--name", "wide", "--image", "none", "--processes", "1", "--fragments", "2"]
+            done = await diloco(jobs_plane, tmp_path, *ranks, "--pool", "h100=1,hosts=2", "--spot", "--steps", "1000000")
+            assert done.returncode == 0, done.stdout + done.stderr
+            job = await cluster.job("wide", is_true("Training"))
+            spec = job["spec"]["pools"][0]
+            assert (spec["accelerator"], spec["hosts"], spec["capacity"]) == ("nvidia-h100-80gb", 2, "Spot")
+            pods = jobs_plane.request("GET", "/api/v1/namespaces/default/pods?labelSelector=diloco.dev/job=wide,diloco.dev/unit=h100-0")[
+                "items"
+            ]
+            assert {pod["spec"]["nodeName"] for pod in pods} == {"gpu-1", "gpu-2"}
+            await cluster.kubectl("delete", "dlj", "wide", "--wait=false")
+            await wait_for(cluster.client, DILOCO_JOBS, "default", "wide", is_gone)

@@ -1,4 +1,4 @@
-"""The pools of a job in few words, `--pool v5p=1x2x2x2`, and from the nodes that there are. Pure.
+"""The pools of a job in few words, `--pool v5p=1x2x2x2` or `--pool h100=2,hosts=4,spot`, and from the nodes that there are. Pure.
 
 See docs/decisions/0258-submit-and-client.md.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diloco_local.preview.nodes import Addition, new_nodes
 from diloco_operator.accelerators import CATALOGUE, CPU, Accelerator, Family
 from diloco_operator.api.names import NODE_HOSTNAME, NODE_POOL
-from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS
+from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS, Capacity, ProvisioningMode
+from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.slice_kinds import kind_of, slice_hosts
 from diloco_operator.fleet.slices import SliceKind
@@ -22,6 +23,11 @@ from diloco_operator.kube.client import Obj
 MAX_POOL_NAME = 15
 _ADDED = "added-"
 """Beginning of the names of nodes that a preview adds."""
+_CAPACITIES = {re.sub(r"(?<=.)(?=[A-Z])", "-", each.value).lower(): each for each in Capacity}
+"""By the words for them: spot, flex-start."""
+_NUMBERS = ("hosts", "min", "spares")
+_AUTOSCALER = "autoscaler"
+_NAME = re.compile(rf"[a-z]([-a-z0-9]{{0,{MAX_POOL_NAME - 2}}}[a-z0-9])?", re.ASCII)
 _POOL = re.compile(r"(?P<kind>[a-z0-9][-a-z0-9]*)=(?P<units>[1-9][0-9]{0,3})(x(?P<size>[0-9]+(x[0-9]+)*))?", re.ASCII)
 
 
@@ -31,7 +37,7 @@ class BadPool(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PoolRequest:
-    """A pool whose units have one host, or one TPU slice."""
+    """A pool whose units have one host or several, or one TPU slice."""
 
     name: str
     kind: Accelerator
@@ -40,11 +46,24 @@ class PoolRequest:
     """TPU only."""
     per_host: int = 0
     """Accelerators of a host; 0 for cpu, and for all that a host of the kind has."""
+    hosts: int = 1
+    """Of a unit; 1 for TPUs, whose topology says it."""
+    least: int = 0
+    """learners.min."""
+    spares: int = 0
+    capacity: Capacity | None = None
+    """None: any."""
+    autoscaler: bool = False
+    """An autoscaler brings nodes for units for which no slice is free."""
 
     @property
     def gpus(self) -> int:
-        """Return how many accelerators of a host have a process each: those of single hosts."""
+        """Return how many accelerators of a host have a process each; 0 for TPUs and cpu."""
         return (self.per_host or self.kind.host_sizes[-1]) if self.kind.family is Family.HOST else 0
+
+    def held_as(self, capacity: Capacity) -> PoolRequest:
+        """Return the same with this capacity where the pool names none."""
+        return self if self.capacity else replace(self, capacity=capacity)
 
     def fields(self) -> Obj:
         """Return the pool's fields of hardware and number."""
@@ -55,7 +74,15 @@ class PoolRequest:
                 found["chipsPerHost"] = self.per_host
         elif self.per_host:
             found["acceleratorsPerHost"] = self.per_host
-        return {**found, "learners": {"max": self.units}}
+        if self.hosts > 1:
+            found["hosts"] = self.hosts
+        if self.capacity:
+            found["capacity"] = self.capacity.value
+        if self.autoscaler:
+            found["provisioning"] = {"mode": ProvisioningMode.AUTOSCALER.value}
+        if self.spares:
+            found["spares"] = self.spares
+        return {**found, "learners": {**({"min": self.least} if self.least else {}), "max": self.units}}
 
 
 def slices_of(nodes: Iterable[NodeView]) -> Counter[SliceKind]:
@@ -66,24 +93,81 @@ def slices_of(nodes: Iterable[NodeView]) -> Counter[SliceKind]:
 
 
 def read_pool(text: str, there: Mapping[SliceKind, int] | None) -> PoolRequest:
-    """Read `KIND=UNITS`, `KIND=UNITSxTOPOLOGY` for TPUs, `KIND=UNITSxDEVICES` for hosts with fewer accelerators than the largest.
+    """Read `KIND=UNITS`, `KIND=UNITSxTOPOLOGY` for TPUs, `KIND=UNITSxDEVICES` for hosts with fewer accelerators than the largest, and the
+    words behind it: `h100=2,hosts=4,spot`.
 
     `there`: the slices of the cluster, which decide what the text leaves open. None: there is no cluster, and the first of the catalogue
     does. Raises BadPool.
     """
-    found = _POOL.fullmatch(text)
+    beginning, *words = text.split(",")
+    found = _POOL.fullmatch(beginning)
     if found is None:
-        raise BadPool(f"--pool {text}: write KIND=UNITS, such as h100=2, or for TPUs KIND=UNITSxTOPOLOGY, such as v5p=1x2x2x2")
+        raise BadPool(
+            f"--pool {text}: write KIND=UNITS, such as h100=2, or for TPUs KIND=UNITSxTOPOLOGY, such as v5p=1x2x2x2; words come behind it, "
+            "as in h100=2,hosts=4,spot"
+        )
     kind = _kind(text, found["kind"], there)
     size, units = found["size"] or "", int(found["units"])
+    topology, per_host = "", 0
     if kind.family is Family.TPU:
         topology, per_host = _slice(text, found["kind"], kind, size, there)
-        return PoolRequest(pool_name(found["kind"]), kind, units, topology, per_host)
-    if size and (not size.isdecimal() or int(size) not in kind.host_sizes):
-        sizes = ", ".join(map(str, kind.host_sizes))
-        what = f"hosts of {kind.name} come with {sizes} accelerators, not {size}" if sizes else f"{kind.name} has no accelerators to count"
-        raise BadPool(f"--pool {text}: {what}; write {found['kind']}={units}")
-    return PoolRequest(pool_name(found["kind"]), kind, units, per_host=int(size) if size else 0)
+    elif size:
+        per_host = _devices(text, found["kind"], kind, size, units)
+    return _with_words(text, PoolRequest(pool_name(found["kind"]), kind, units, topology, per_host), words)
+
+
+def _devices(text: str, word: str, kind: Accelerator, size: str, units: int) -> int:
+    """Return the accelerators of a host."""
+    if size.isdecimal() and int(size) in kind.host_sizes:
+        return int(size)
+    sizes = ", ".join(map(str, kind.host_sizes))
+    what = f"hosts of {kind.name} come with {sizes} accelerators, not {size}" if sizes else f"{kind.name} has no accelerators to count"
+    raise BadPool(f"--pool {text}: {what}; write {word}={units}")
+
+
+def _with_words(text: str, pool: PoolRequest, words: Iterable[str]) -> PoolRequest:
+    """Return the pool as the words behind it say."""
+    said: dict[str, str] = {}
+    for word in words:
+        field, value = _word(text, word)
+        if field in said:
+            what = f"a pool has one capacity, and {said[field]} and {value} are two" if field == "capacity" else f"{field} is there twice"
+            raise BadPool(f"--pool {text}: {what}; leave one out")
+        said[field] = value
+    numbers = {field: _number(text, field, said[field]) for field in _NUMBERS if field in said}
+    if "hosts" in numbers and pool.kind.family is Family.TPU:
+        raise BadPool(
+            f"--pool {text}: the hosts of a TPU slice follow from its topology; leave hosts out, and write another topology for more: "
+            f"{pool.kind.topology_rule}"
+        )
+    if "name" in said and not _NAME.fullmatch(said["name"]):
+        raise BadPool(f"--pool {text}: name must be of at most {MAX_POOL_NAME} characters of a-z, 0-9 and -, and begin with a letter")
+    return replace(
+        pool, name=said.get("name", pool.name), hosts=numbers.get("hosts", 1), least=numbers.get("min", 0), spares=numbers.get("spares", 0),
+        capacity=_CAPACITIES[said["capacity"]] if "capacity" in said else None, autoscaler=_AUTOSCALER in said,
+    )  # fmt: skip
+
+
+def _word(text: str, word: str) -> tuple[str, str]:
+    """Return the field that the word sets, and its value."""
+    key, equals, value = word.partition("=")
+    if equals and key in (*_NUMBERS, "name"):
+        return key, value
+    if word in _CAPACITIES:
+        return "capacity", word
+    if word == _AUTOSCALER:
+        return word, word
+    raise BadPool(
+        f"--pool {text}: {word!r} says nothing of a pool; write hosts=N, min=N, spares=N, name=NAME, {_AUTOSCALER}, or one of "
+        f"{', '.join(_CAPACITIES)}"
+    )
+
+
+def _number(text: str, field: str, value: str) -> int:
+    least = 1 if field == "hosts" else 0
+    if not re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) or int(value) < least:
+        raise BadPool(f"--pool {text}: {field}={value} is no number from {least}; write {field}={max(least, 1)}, for example")
+    return int(value)
 
 
 def of_slices(there: Mapping[SliceKind, int]) -> list[PoolRequest]:
@@ -99,14 +183,24 @@ def of_slices(there: Mapping[SliceKind, int]) -> list[PoolRequest]:
 
 
 def simulated_nodes(pools: Iterable[PoolRequest], capacity: Mapping[str, str]) -> list[Obj]:
-    """Return as many nodes as the units of the pools take, and one for the syncer. `capacity`: of each, besides its accelerators."""
+    """Return as many nodes as the units and spares of the pools take, and one for the syncer. `capacity`: of each, besides its
+    accelerators."""
     found: list[Obj] = [_node("syncer", {}, [], capacity)]
     for pool in pools:
-        for node in new_nodes(Addition(pool.kind, pool.units, pool.topology, pool.per_host, pool.name), (), ()):
-            name, slices = (str(text).removeprefix(_ADDED) for text in (node["metadata"]["name"], node["metadata"]["labels"][NODE_POOL]))
-            labels = {**node["metadata"]["labels"], NODE_HOSTNAME: name, NODE_POOL: slices}
+        slices = (pool.units + pool.spares) * pool.hosts
+        for node in new_nodes(Addition(pool.kind, slices, pool.topology, pool.per_host, pool.name), (), ()):
+            name, node_pool = (str(text).removeprefix(_ADDED) for text in (node["metadata"]["name"], node["metadata"]["labels"][NODE_POOL]))
+            labels = {**node["metadata"]["labels"], NODE_HOSTNAME: name, NODE_POOL: node_pool, **_held_as(pool.capacity)}
             found.append(_node(name, labels, node["spec"].get("taints") or [], {**capacity, **node["status"]["capacity"]}))
     return found
+
+
+def _held_as(capacity: Capacity | None) -> dict[str, str]:
+    """Return the label of a node that is held so; none where a node without labels is: on demand."""
+    if capacity is None or capacity is Capacity.SCAVENGED:
+        return {}
+    said = values_of(CapacityType(capacity.value))
+    return {} if capacity is Capacity.ON_DEMAND else {key: values[0] for key, values in list(said.items())[:1]}
 
 
 def _node(name: str, labels: Mapping[str, str], taints: list[Obj], capacity: Mapping[str, str]) -> Obj:

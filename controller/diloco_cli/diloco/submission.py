@@ -55,6 +55,8 @@ class Submission:
     """"": the caller's."""
     least: int = 1
     """learners.min."""
+    queue: str = ""
+    """LocalQueue of Kueue; "": none."""
     environment: Mapping[str, str] = field(default_factory=dict)
     processes: int | None = None
     """Processes of a host with GPUs; None: one for each GPU."""
@@ -130,6 +132,7 @@ def job_of(wanted: Submission) -> Obj:
         "kind": KIND,
         "metadata": _metadata(wanted.name, wanted.namespace),
         "spec": {
+            **({"queueName": wanted.queue} if wanted.queue else {}),
             "learners": {"min": wanted.least, "max": sum(pool.units for pool in wanted.pools)},
             "pools": [_pool(pool, wanted) for pool in wanted.pools],
             "training": training,

@@ -18,6 +18,7 @@ import click
 import yaml
 from diloco_local.nodes import this_machine
 from diloco_operator.api.names import NODES
+from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Forbidden, Obj
 from diloco_operator.kube.rest import RestClient
@@ -25,7 +26,7 @@ from diloco_operator.program.catalogue import CatalogueError, catalogue_option, 
 
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
-from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
+from diloco_cli.diloco.pool_option import MAX_POOL_NAME, BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
 from diloco_cli.diloco.submission import BadScript, Script, Submission, config_map_of, job_of, name_of_job, read_script, stays_behind
 from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
@@ -57,9 +58,12 @@ class _Command(click.Command):
 @click.argument("arguments", nargs=-1, metavar="[ARGS]...")
 @catalogue_option
 @click.option(
-    "--pool", "pools", multiple=True, required=True, metavar="KIND=UNITS[xSIZE]",
-    help="Learner units on this kind of hardware: h100=2, v5p=1x2x2x2 with a topology, h100=2x4 on 4 GPUs each, cpu=2. May be repeated.",
+    "--pool", "pools", multiple=True, required=True, metavar="KIND=UNITS[xSIZE][,WORD…]",
+    help="Learner units on this kind of hardware: h100=2, v5p=1x2x2x2 with a topology, h100=2x4 on 4 GPUs each, cpu=2. Words behind it: "
+    "hosts=N of a unit, spot (or reserved, on-demand, flex-start, scavenged), autoscaler, min=N, spares=N, name=NAME. May be repeated.",
 )  # fmt: skip
+@click.option("--spot", is_flag=True, help="Spot hardware, for each --pool that does not say how it is held.")
+@click.option("--queue", default="", metavar="NAME", help="LocalQueue of Kueue, of which each unit gets its quota.")
 @click.option("--image", metavar="IMAGE", help="Image with Python, diloco and the script's packages. Needed for a cluster.")
 @click.option("--in-image", is_flag=True, help="SCRIPT is a path in the image, which has it already.")
 @click.option("--name", metavar="NAME", help="Name of the job. Default: the script's.")
@@ -84,10 +88,10 @@ class _Command(click.Command):
 )  # fmt: skip
 @target_options
 def submit(
-    target: Target, script: str, arguments: tuple[str, ...], catalogue: Path | None, pools: tuple[str, ...], image: str | None,
-    in_image: bool, name: str | None, steps: int, least: int, sync_interval: int | None, fragments: int | None, processes: int | None,
-    cpu: str, memory: str, storage: str, variables: tuple[tuple[str, str], ...], dry_run: bool, output: str, watch: bool, local: bool,
-    state_dir: Path,
+    target: Target, script: str, arguments: tuple[str, ...], catalogue: Path | None, pools: tuple[str, ...], spot: bool, queue: str,
+    image: str | None, in_image: bool, name: str | None, steps: int, least: int, sync_interval: int | None, fragments: int | None,
+    processes: int | None, cpu: str, memory: str, storage: str, variables: tuple[tuple[str, str], ...], dry_run: bool, output: str,
+    watch: bool, local: bool, state_dir: Path,
 ) -> None:  # fmt: skip
     """Train with SCRIPT, a Python program that joins a job by diloco.torch or diloco.jax, on the kinds of hardware that --pool names.
 
@@ -106,27 +110,28 @@ def submit(
         install_catalogue(catalogue)
     except CatalogueError as error:
         _refuse(str(error))
-    _check_usage(target, image, in_image=in_image, local=local, dry_run=dry_run)
+    _check_usage(target, image, in_image=in_image, local=local, dry_run=dry_run, queue=queue)
     try:
         program = script if in_image else _read(script)
         job_name = name or name_of_job(script)
     except BadScript as error:
         _refuse(str(error))
     wanted = Submission(
-        job_name, program, image or _NO_IMAGE, (), steps, arguments, target.namespace, least, dict(variables),
+        job_name, program, image or _NO_IMAGE, (), steps, arguments, target.namespace, least, queue, dict(variables),
         processes or (1 if local else None), cpu, memory, storage, sync_interval, fragments,
     )  # fmt: skip
-    here = _pools(pools, None)
+    held = Capacity.SPOT if spot else None
+    here = _pools(pools, None, held)
     if local:
         _run_here(wanted.on(here), state_dir)
-    asked = _explicit(pools)
+    asked = _explicit(pools, held)
     if dry_run and asked is not None:
         _print(wanted.on(asked), output)
         return
     ended: list[bool] = []
 
     async def work(client: RestClient, namespace: str) -> None:
-        found = asked if asked is not None else _pools(pools, await _slices(client))
+        found = asked if asked is not None else _pools(pools, await _slices(client), held)
         if dry_run:
             _print(wanted.on(found), output)
             return
@@ -145,9 +150,11 @@ def submit(
         raise SystemExit(1)
 
 
-def _check_usage(target: Target, image: str | None, *, in_image: bool, local: bool, dry_run: bool) -> None:
+def _check_usage(target: Target, image: str | None, *, in_image: bool, local: bool, dry_run: bool, queue: str) -> None:
     if local and (in_image or dry_run or target != Target()):
         raise click.UsageError("--local runs the script here: leave out --in-image, --dry-run, -n, --context and --kubeconfig")
+    if local and queue:
+        raise click.UsageError("--local runs the script here, where no Kueue is: leave out --queue")
     if not local and not image:
         raise click.UsageError("give --image, an image with Python, diloco and what the script imports; or --local to run it here")
 
@@ -169,24 +176,28 @@ def _read(path: str) -> Script:
 
 
 # --- pools ------------------------------------------------------------------------------------------------------------
-def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None) -> list[PoolRequest]:
-    """Read the pools; ends the program for one that cannot be."""
+def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None, held: Capacity | None) -> list[PoolRequest]:
+    """Read the pools; ends the program for one that cannot be. `held`: the capacity of those that name none."""
     try:
         found = [read_pool(text, there) for text in texts]
     except BadPool as error:
         _refuse(str(error))
     names = [each.name for each in found]
     if again := sorted({each for each in names if names.count(each) > 1}):
-        _refuse(f"two pools would have the name {again[0]}: write one kind's whole name, or one pool with all its units")
-    return found
+        _refuse(
+            f"two pools would have the name {again[0]}: give one pool all the units, or name them apart by a word behind each, "
+            f"such as {texts[names.index(again[0])]},name={again[0][: MAX_POOL_NAME - 2]}-b"
+        )
+    return [each.held_as(held) for each in found] if held else found
 
 
-def _explicit(texts: Sequence[str]) -> list[PoolRequest] | None:
+def _explicit(texts: Sequence[str], held: Capacity | None) -> list[PoolRequest] | None:
     """Return the pools if they leave nothing open for the cluster's nodes to decide."""
     try:
-        return [read_pool(text, {}) for text in texts]
+        found = [read_pool(text, {}) for text in texts]
     except BadPool:
         return None
+    return [each.held_as(held) for each in found] if held else found
 
 
 async def _slices(client: RestClient) -> Mapping[SliceKind, int]:
@@ -204,9 +215,10 @@ def _run_here(wanted: Submission, state_dir: Path) -> NoReturn:
     placed = wanted.in_namespace("default")
     config_map = config_map_of(placed)
     assert config_map is not None, "the script is a file here"
+    job = _valid(placed)
     nodes = simulated_nodes(placed.pools, this_machine()[0]["status"]["capacity"])
     command = shlex.join(["diloco", *sys.argv[1:]])
-    run_here(UpOptions([_valid(placed)], nodes, state_dir, resume_command=command, config_maps=[config_map]), view_of(None))
+    run_here(UpOptions([job], nodes, state_dir, resume_command=command, config_maps=[config_map]), view_of(None))
 
 
 # --- the objects ------------------------------------------------------------------------------------------------------

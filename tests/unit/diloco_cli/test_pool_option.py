@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice
-from diloco_cli.diloco.pool_option import BadPool, of_slices, pool_name, read_pool, simulated_nodes, slices_of
-from diloco_operator.accelerators import ACCELERATOR_NAMES
+from diloco_cli.diloco.pool_option import BadPool, PoolRequest, of_slices, pool_name, read_pool, simulated_nodes, slices_of
+from diloco_operator.accelerators import ACCELERATOR_NAMES, CATALOGUE
+from diloco_operator.api.spec import Capacity
+from diloco_operator.fleet.capacity import capacity_of
 from diloco_operator.fleet.node import project_node
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Obj
@@ -24,6 +26,20 @@ def there(*nodes: Obj) -> dict[SliceKind, int]:
         ("v5p=1x2x2x2", {"name": "v5p", "accelerator": "tpu-v5p", "topology": "2x2x2", "learners": {"max": 1}}),
         ("nvidia-h100-80gb=2", {"name": "h100-80gb", "accelerator": "nvidia-h100-80gb", "learners": {"max": 2}}),
         ("l4=3x4", {"name": "l4", "accelerator": "nvidia-l4", "acceleratorsPerHost": 4, "learners": {"max": 3}}),
+        ("b200=2,hosts=4", {"name": "b200", "accelerator": "nvidia-b200", "hosts": 4, "learners": {"max": 2}}),
+        ("l4=3,min=1,spares=2", {"name": "l4", "accelerator": "nvidia-l4", "learners": {"min": 1, "max": 3}, "spares": 2}),
+        ("l4=1,flex-start,name=later", {"name": "later", "accelerator": "nvidia-l4", "capacity": "FlexStart", "learners": {"max": 1}}),
+        (
+            "v5p=1x2x2x4,spot,autoscaler",
+            {
+                "name": "v5p",
+                "accelerator": "tpu-v5p",
+                "topology": "2x2x4",
+                "capacity": "Spot",
+                "learners": {"max": 1},
+                "provisioning": {"mode": "Autoscaler"},
+            },
+        ),
     ],
 )
 def test_what_the_text_says_alone_needs_no_cluster(text: str, fields: Obj) -> None:
@@ -38,6 +54,16 @@ def test_what_the_text_says_alone_needs_no_cluster(text: str, fields: Obj) -> No
         ("v5q=1", r"v5q is no kind of accelerator; the kinds are tpu-v4, "),
         ("v5p=2x2x2", r"tpu-v5p has no topology 2x2; .*The first number is that of the units: v5p=1x2x2x1"),
         ("l4=1x3", r"hosts of nvidia-l4 come with .* accelerators, not 3; write l4=1"),
+        ("l4=1,spott", r"--pool l4=1,spott: 'spott' says nothing of a pool; write hosts=N, .* or one of reserved, on-demand, spot, "),
+        ("l4=1,spot=yes", r"'spot=yes' says nothing of a pool"),
+        ("l4=1,hosts", r"'hosts' says nothing of a pool; write hosts=N"),
+        ("l4=1,", r"'' says nothing of a pool"),
+        ("l4=1,spot,reserved", r"a pool has one capacity, and spot and reserved are two; leave one out"),
+        ("l4=1,hosts=2,hosts=3", r"hosts is there twice; leave one out"),
+        ("l4=1,hosts=0", r"hosts=0 is no number from 1; write hosts=1"),
+        ("l4=1,spares=-1", r"spares=-1 is no number from 0; write spares=1"),
+        ("v5p=1x2x2x2,hosts=2", r"the hosts of a TPU slice follow from its topology; leave hosts out, .*: 2x2x1, 2x2x2, "),
+        ("l4=1,name=A_pool", r"name must be of at most 15 characters of a-z, 0-9 and -, and begin with a letter"),
         ("cpu=1x2", r"cpu has no accelerators to count; write cpu=1"),
     ],
 )
@@ -68,6 +94,22 @@ def test_where_a_topology_leaves_a_choice_of_hosts_the_nodes_decide() -> None:
     for cluster in ({}, {four: 1, eight: 1}):
         with pytest.raises(BadPool, match=r"hosts of such a slice have . or . chips"):
             read_pool("v6e=1x2x4", cluster)
+
+
+@pytest.mark.parametrize("capacity", list(Capacity))
+def test_every_capacity_has_a_word_and_simulated_nodes_that_are_held_so(capacity: Capacity) -> None:
+    pool = PoolRequest("p", CATALOGUE["nvidia-l4"], 2, hosts=2, spares=1, capacity=capacity)
+    word = {"Reserved": "reserved", "OnDemand": "on-demand", "Spot": "spot", "FlexStart": "flex-start", "Scavenged": "scavenged"}[capacity]
+    assert read_pool(f"l4=2,name=p,hosts=2,spares=1,{word}", None) == pool
+    _syncer, *nodes = simulated_nodes([pool], {})
+    assert len(nodes) == 6, "two units and a spare of two hosts"
+    held = {capacity_of(node["metadata"]["labels"]).value for node in nodes}
+    assert held == {"OnDemand" if capacity is Capacity.SCAVENGED else capacity.value}
+
+
+def test_a_capacity_for_all_pools_is_for_those_that_name_none() -> None:
+    assert read_pool("l4=1", None).held_as(Capacity.SPOT).capacity is Capacity.SPOT
+    assert read_pool("l4=1,reserved", None).held_as(Capacity.SPOT).capacity is Capacity.RESERVED
 
 
 def test_slices_are_counted_whole() -> None:

@@ -50,7 +50,9 @@ def test_a_script_travels_in_a_config_map_that_every_pool_mounts() -> None:
     assert job["spec"]["training"] == {"steps": 100}
 
 
-@pytest.mark.parametrize("pools", [("cpu=2",), ("v5p=1", "h100=2"), ("v6e=4x2x4",), ("l4=1x1",), ("mi300x=1",)])
+@pytest.mark.parametrize(
+    "pools", [("cpu=2",), ("v5p=1", "h100=2"), ("v6e=4x2x4",), ("l4=1x1",), ("mi300x=1",), ("h100=2,hosts=4,spot,min=1", "l4=1,spares=1")]
+)
 def test_the_job_is_valid(pools: tuple[str, ...]) -> None:
     wanted = a_submission(*pools, arguments=["--lr", "3e-4"], environment={"A": "b"}, storage="1Gi", sync_interval=8, fragments=2)
     [job] = validate_jobs([Manifest(job_of(wanted), "this job", 0)])
@@ -76,6 +78,7 @@ def test_a_script_in_the_image_is_named_there() -> None:
 def test_hosts_with_gpus_get_a_process_for_each_and_tpus_and_cpus_none_of_their_own() -> None:
     processes = [pool.get("processesPerHost") for pool in job_of(a_submission("h100=1", "l4=1x4", "v5p=1", "cpu=1"))["spec"]["pools"]]
     assert processes == [8, 4, None, None]
+    assert job_of(a_submission("h100=1,hosts=4"))["spec"]["pools"][0]["processesPerHost"] == 8, "of each host"
     assert job_of(a_submission("h100=1", processes=2))["spec"]["pools"][0]["processesPerHost"] == 2
     assert "processesPerHost" not in job_of(a_submission("h100=1", processes=1))["spec"]["pools"][0]
 

@@ -41,6 +41,30 @@ def test_a_dry_run_needs_no_cluster_and_prints_what_kubectl_can_apply(script: st
     validate_jobs([Manifest(job, "printed", 0)])
 
 
+def test_words_behind_a_pool_and_a_queue_become_fields_of_the_job(script: str) -> None:
+    pools = (
+        "--pool",
+        "nvidia-h100-80gb=2,hosts=4,min=1",
+        "--pool",
+        "nvidia-h100-80gb=3,reserved,name=own",
+        "--pool",
+        "v5e=1x4x8,autoscaler",
+    )
+    done = submit(script, *pools, "--spot", "--queue", "team-a", *IMAGE, "--dry-run")
+    assert done.exit_code == 0, done.output
+    _, job = yaml.safe_load_all(done.stdout)
+    assert job["spec"]["queueName"] == "team-a"
+    assert job["spec"]["learners"] == {"min": 1, "max": 6}
+    several, own, slices = ({key: value for key, value in pool.items() if key != "template"} for pool in job["spec"]["pools"])
+    h100 = {"accelerator": "nvidia-h100-80gb", "processesPerHost": 8}
+    assert several == {"name": "h100-80gb", **h100, "hosts": 4, "capacity": "Spot", "learners": {"min": 1, "max": 2}}
+    assert own == {"name": "own", **h100, "capacity": "Reserved", "learners": {"max": 3}}
+    assert slices == {
+        "name": "v5e", "accelerator": "tpu-v5e", "topology": "4x8", "capacity": "Spot", "provisioning": {"mode": "Autoscaler"},
+        "learners": {"max": 1},
+    }  # fmt: skip
+
+
 def test_json_is_one_list(script: str) -> None:
     done = submit(script, "--pool", "cpu=1", *IMAGE, "--dry-run", "-o", "json", "-n", "team")
     found = json.loads(done.stdout)
@@ -69,6 +93,15 @@ def test_modules_that_stay_behind_are_told(script: str) -> None:
         (IMAGE, "Missing option '--pool'"),
         (("--pool", "v5q=1", *IMAGE, "--dry-run"), "v5q is no kind of accelerator"),
         (("--pool", "cpu=1", "--pool", "cpu=2", *IMAGE, "--dry-run"), "two pools would have the name cpu"),
+        (("--pool", "cpu=1", "--pool", "cpu=2,spot", *IMAGE, "--dry-run"), "by a word behind each, such as cpu=1,name=cpu-b"),
+        (("--pool", "cpu=1", "--local", "--queue", "team-a"), "--local runs the script here, where no Kueue is: leave out --queue"),
+        (
+            ("--pool", "cpu=1", "--queue", "Team A", *IMAGE, "--dry-run"),
+            'spec.queueName: Invalid value: "Team A": queueName must be the name of a LocalQueue',
+        ),
+        (("--pool", "cpu=1,spares=1", "--queue", "a", *IMAGE, "--dry-run"), "spares is not for a job with queueName"),
+        (("--pool", "cpu=1,spares=1,scavenged", *IMAGE, "--dry-run"), "spares keeps slices that are there"),
+        (("--pool", "l4=1,hosts=513", *IMAGE, "--dry-run"), "spec.pools[0].hosts: Invalid value: 513"),
         (("--pool", "cpu=1", "--lr", "3", *IMAGE), "options of the script stand at the end, after --"),
         (("--pool", "cpu=1", "--min", "2", *IMAGE, "--dry-run"), "this job: (train): spec.learners"),
         (("--pool", "cpu=1", "--name", "No", *IMAGE, "--dry-run"), "this job: (No): metadata.name"),
