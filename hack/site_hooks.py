@@ -1,18 +1,65 @@
-"""What `mkdocs build` does beside its own: links to files of the repository that are no documents lead to the repository.
+"""What `mkdocs build` does beside its own: links to files of the repository that are no documents lead to the repository, and pages with
+diagrams load the library that draws them from the site itself.
 
 See docs/decisions/0144-documents.md.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+from mkdocs.utils import get_relative_url
+
+_LOCKED = Path(__file__).parent / "site"
+"""The folder with the lock of npm."""
+_LIBRARY = "@mermaid-js/tiny"
+_DIAGRAMS = "assets/javascripts/mermaid.tiny.js"
+"""Where the site has the library that draws diagrams."""
 _TARGET = re.compile(r"\]\(([^)\s#]+)(#[^)\s]*)?\)")
 """The target of a link, whose text may have begun on the line before."""
 _FENCE = re.compile(r"^ *(```|~~~)")
 _ITEM = re.compile(r"^ *([-*]|\d+\.) ")
+
+
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the library of diagrams to the site. The theme would load it from another host: it does so only where no page has brought it."""
+    source = _installed() / "dist" / posixpath.basename(_DIAGRAMS)
+    files.append(File.generated(config, _DIAGRAMS, abs_src_path=str(source)))
+    return files
+
+
+def on_post_page(output: str, *, page: Any, config: Any) -> str:
+    """Load the library in pages with a diagram, before the theme's own script asks for it. The link to the repository stays a link: the
+    theme's script would ask GitHub for its stars whenever someone reads a page."""
+    output = output.replace(' data-md-component="source"', "")
+    if '<pre class="mermaid">' not in output:
+        return output
+    return output.replace("</head>", f'<script src="{get_relative_url(_DIAGRAMS, page.url)}"></script></head>', 1)
+
+
+def _installed() -> Path:
+    """Return the folder of the library, after npm has installed what the lock says. Raises PluginError."""
+    folder = _LOCKED / "node_modules" / _LIBRARY
+    locked = json.loads((_LOCKED / "package-lock.json").read_text())["packages"][f"node_modules/{_LIBRARY}"]["version"]
+    manifest = folder / "package.json"
+    if manifest.is_file() and json.loads(manifest.read_text())["version"] == locked:
+        return folder
+    npm = shutil.which("npm")
+    if npm is None:
+        raise PluginError(f"{_LIBRARY} draws the diagrams, and npm, which installs it, is missing: apt-get install npm")
+    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+    done = subprocess.run(command, cwd=_LOCKED, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise PluginError(f"npm could not install {_LIBRARY} in {_LOCKED}: {done.stderr.strip()}")
+    return folder
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:

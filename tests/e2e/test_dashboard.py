@@ -3,39 +3,19 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from builders.browser import a_browser
 from builders.local_jobs import a_quadratic_job
 from builders.up_runs import Up, all_train
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 PATIENCE = 180_000.0
 """Milliseconds; bounds a failure only."""
-
-
-def chromium() -> str:
-    """Return the program. A machine without it fails the test: what people look at is not left untested."""
-    found = shutil.which("chromium") or shutil.which("google-chrome")
-    assert found is not None, "Chromium is not installed: apt-get install chromium"
-    return found
-
-
-@contextmanager
-def a_browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        # As root, as in CI, Chromium has no sandbox; it opens nothing but the dashboard.
-        browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"])
-        try:
-            yield browser
-        finally:
-            browser.close()
 
 
 def opened(browser: Browser, url: str, complaints: list[str]) -> Page:

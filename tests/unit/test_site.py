@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders.browser import a_browser
 from site_hooks import on_page_markdown
 
 ROOT = Path(__file__).parents[2]
@@ -57,15 +58,63 @@ def test_a_dead_link_stops_the_build(tmp_path: Path) -> None:
     assert "#there" not in done.stderr
 
 
-@pytest.mark.slow
-def test_the_site_is_built_and_no_link_of_it_is_dead(tmp_path: Path) -> None:
-    done = build(tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built once."""
+    folder = tmp_path_factory.mktemp("site")
+    done = build(folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "guide" / "laptop" / "index.html").exists()
-    assert (tmp_path / "runbook" / "LearnersLost" / "index.html").exists()
-    loaded = {
-        address
-        for path in tmp_path.rglob("*.html")
-        for address in re.findall(r"<(?:script|img|link rel=\"stylesheet\")[^>]* (?:src|href)=\"(https?://[^\"]+)", path.read_text())
-    }
-    assert loaded == set()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_site_is_built_and_no_link_of_it_is_dead(site: Path) -> None:
+    assert (site / "guide" / "laptop" / "index.html").exists()
+    assert (site / "runbook" / "LearnersLost" / "index.html").exists()
+
+
+LOADING = re.compile(r"<(?!a\b|form\b)\w+\b[^>]*?\s(?:src|href|srcset|data|poster)=[\"']?((?:https?:)?//[^\"'\s>]+)", re.IGNORECASE)
+"""What an element other than a link to a page names of another host."""
+STYLED = re.compile(r"(?:@import\s+|url\()\s*(?:url\()?[\"']?((?:https?:)?//[^\"')\s]+)", re.IGNORECASE)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_site_takes_no_script_style_font_or_picture_from_elsewhere(site: Path) -> None:
+    pages, styles = (sorted(site.rglob(f"*.{ending}")) for ending in ("html", "css"))
+    assert len(pages) > 100
+    assert styles
+    taken = {address for path in pages for address in LOADING.findall(path.read_text())}
+    taken |= {address for path in (*pages, *styles) for address in STYLED.findall(path.read_text())}
+    assert taken == set()
+
+
+def test_what_is_taken_from_elsewhere_is_found() -> None:
+    page = """<a href="https://a">x</a> <script async src="https://b/b.js"></script> <link rel="preload" href='//c/c.css'>"""
+    assert LOADING.findall(page) == ["https://b/b.js", "//c/c.css"]
+    assert STYLED.findall("@import 'https://d'; a { src: url(//e/f.woff2) url(own.png) }") == ["https://d", "//e/f.woff2"]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_states_are_drawn_by_the_sites_own_files(site: Path) -> None:
+    """In a browser that reaches nothing but the folder of the site: the theme draws the diagram into a shadow root, which no program reads,
+    so its size tells."""
+    asked: list[str] = []
+    address = "http://site.invalid/"
+    with a_browser() as browser:
+        page = browser.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.route("**/*", lambda route: route.abort())
+        page.route(f"{address}**", lambda route: route.fulfill(path=file_of(site, route.request.url)))
+        page.goto(f"{address}states/")
+        page.wait_for_function("document.querySelector('div.mermaid')?.getBoundingClientRect().height > 300", timeout=180_000)
+    assert f"{address}assets/javascripts/mermaid.tiny.js" in asked
+    assert [url for url in asked if not url.startswith(address)] == []
+
+
+def file_of(site: Path, url: str) -> Path:
+    """The file of the site that a server would send for the address."""
+    path = site / url.partition("://")[2].partition("/")[2].partition("?")[0].partition("#")[0]
+    return path / "index.html" if path.is_dir() else path
