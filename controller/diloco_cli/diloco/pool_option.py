@@ -47,7 +47,7 @@ class PoolRequest:
     per_host: int = 0
     """Accelerators of a host; 0 for cpu, and for all that a host of the kind has."""
     hosts: int = 1
-    """Of a unit; 1 for TPUs, whose topology says it."""
+    """Hosts of a unit; 1 for TPUs, whose topology says it."""
     least: int = 0
     """learners.min."""
     spares: int = 0
