@@ -45,6 +45,11 @@ class MomentumState:
         self.put_arrays: list[PieceArray] = []
         self._new: dict[str, Float32Array] = {}
 
+    lent = False
+
+    def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
+        pass
+
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
         return [PieceArray(piece, name, "float32") for piece in pieces for name in ("", "momentum")]
 

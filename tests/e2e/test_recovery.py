@@ -14,14 +14,15 @@ from diloco_cli.kubectl.explain import explained
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_operator.reconcile import OperatorConfig
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "adamw_learner.py"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_force_delete=0.5)
 INITIAL_RATE = 1e-3
 
 
-def an_adamw_job(trace: Path) -> Obj:
+def an_adamw_job(trace: Path, program: str) -> Obj:
     """A unit on v5p and one on an H100 host, which train for longer than the test lasts."""
-    learner = template(command=["python", str(PROGRAM)], env={"ADAMW_TRACE": str(trace)}, terminationGracePeriodSeconds=5)
+    environment: dict[str, object] = {"ADAMW_TRACE": str(trace), "OPTAX_TRACE": str(trace), "JAX_PLATFORMS": "cpu"}
+    learner = template(command=["python", str(PROGRAMS / f"{program}_learner.py")], env=environment, terminationGracePeriodSeconds=5)
     return (
         JobBuilder("adamw")
         .with_learners(1, 2)
@@ -37,10 +38,11 @@ def begun(trace: Path) -> dict[tuple[str, int], Obj]:
     return {(one["unit"], one["attempt"]): one for one in found}
 
 
-async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of_a_peer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["adamw", "optax"])
+async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of_a_peer(program: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
-        await cluster.apply(an_adamw_job(trace))
+        await cluster.apply(an_adamw_job(trace, program))
         await cluster.job("adamw", lambda job: ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == 2)
         await cluster.step("adamw", 40)
         await cluster.kill("adamw", "v5p-0")
@@ -52,6 +54,11 @@ async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of
         assert "the state of" in explanation_text(explanation, time.time())
     first, second = begun(trace)["v5p-0", 1], begun(trace)["v5p-0", 2]
     steps = second["steps"]
+    if program == "optax":
+        assert min(steps) > 20
+        assert second["moments"] > 0
+        assert second["key"] != first["key"]
+        return
     assert len(steps) == 16  # weights and biases of eight layers
     # A copy may be read over several boundaries, each of a step more.
     assert min(steps) > 20

@@ -27,7 +27,7 @@ from safetensors.numpy import load_file
 type Obj = dict[str, Any]
 
 _MODEL = ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
-ADAMW = Path(__file__).parents[1] / "programs" / "adamw_learner.py"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -149,29 +149,35 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     assert done["tokens"] <= 16 * len(samples_drawn(tmp_path / "trace"))
 
 
-def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_had_stored(up: Callable[..., Up], tmp_path: Path) -> None:
+def an_optimizer_job(program: str, trace: Path) -> Obj:
+    """One unit: of two, the second one may find that the first one trains already."""
+    environment: dict[str, object] = {"ADAMW_TRACE": str(trace), "OPTAX_TRACE": str(trace), "JAX_PLATFORMS": "cpu"}
+    learner = template(command=["python", str(PROGRAMS / f"{program}_learner.py")], env=environment, terminationGracePeriodSeconds=5)
+    checkpoint = {"everySteps": 16, "keep": 2, "learners": "Always"}
+    return (
+        JobBuilder("adamw")
+        .with_learners(1, 1)
+        .with_pools(tpu_pool(topology="2x2x1", max=1, template=learner))
+        .with_training(steps=1_000_000, syncInterval=8, fragments=8, overlapSteps=2, checkpoint=checkpoint)
+        .build()
+    )
+
+
+@pytest.mark.parametrize("program", ["adamw", "optax"])
+def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_had_stored(
+    program: str, up: Callable[..., Up], tmp_path: Path
+) -> None:
     """Killed twice, each time a drawn number of outer steps after training began: a snapshot, a state or neither may be under way."""
     draw = random.Random(38)
     trace, volume = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer"
     states = volume / "learners"
-    learner = template(command=["python", str(ADAMW)], env={"ADAMW_TRACE": str(trace)}, terminationGracePeriodSeconds=5)
-    job = (
-        JobBuilder("adamw")
-        .with_learners(1, 1)  # of two, the second one may find that the first one trains already
-        .with_pools(tpu_pool(topology="2x2x1", max=1, template=learner))
-        .with_training(
-            steps=1_000_000, syncInterval=8, fragments=8, overlapSteps=2, checkpoint={"everySteps": 16, "keep": 2, "learners": "Always"}
-        )
-        .build()
-    )
+    job = an_optimizer_job(program, trace)
     steps_of_processes_before = 0
     running, t = up([job]), 0
     for _ in range(2):
         kill_at = t + 16 + draw.randrange(48)
         before = running.until(trains_from(kill_at, states, stored_after=t))
-        ours = processes_below(running.process.pid)
-        running.process.kill()
-        wait_until_gone(ours)
+        kill_all(running)
         stored = json.loads((max(states.glob("[!.]*")) / "manifest.json").read_text())
         merged = max(head["t"] for head in heads(volume / FOLDER) if head["type"] == "merge")
         trace.unlink()
@@ -187,9 +193,32 @@ def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_
         # latest.
         (step,) = set(begun["steps"])
         assert 1 <= step - steps_of_processes_before - stored["meta"]["localStep"] <= 2
-        assert begun["rate"] == pytest.approx(1e-3 * 0.999**step, rel=1e-9)
-        assert begun["draw"] == draw_after(step)
+        if program == "adamw":
+            assert begun["rate"] == pytest.approx(1e-3 * 0.999**step, rel=1e-9)
+            assert begun["draw"] == draw_after(step)
+        else:
+            assert begun["key"] == key_after(step)
+            assert begun["moments"] > 0
         steps_of_processes_before = step
+
+
+def test_a_unit_that_was_stored_in_jax_and_goes_on_in_torch_begins_without_moments_and_says_why(
+    up: Callable[..., Up], tmp_path: Path
+) -> None:
+    trace, states = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer/learners"
+    running = up([an_optimizer_job("optax", trace)])
+    before = running.until(trains_from(16, states, stored_after=0))
+    kill_all(running)
+    stored = json.loads((max(states.glob("[!.]*")) / "manifest.json").read_text())
+    trace.unlink()
+
+    line = up([an_optimizer_job("adamw", trace)]).until(lambda line: all_train(1)(line) and "beganWith" in line["units"][0])
+    assert line["progress"]["tokens"] >= before["progress"]["tokens"], "parameters and ledger are of no framework"
+    said = line["units"][0]["beganWith"]
+    assert said.startswith("the parameters of the syncer, and an optimizer without state: ")
+    assert f"what the unit has stored at outer step {stored['t']} is the state of jax ScaleByAdamState" in said
+    (begun,) = map(json.loads, trace.read_text().splitlines())
+    assert begun["steps"] == []
 
 
 def trains_from(step: int, states: Path, stored_after: int) -> Callable[[Obj], bool]:
@@ -202,6 +231,24 @@ def trains_from(step: int, states: Path, stored_after: int) -> Callable[[Obj], b
         return -1
 
     return lambda line: all_train(1)(line) and line["progress"]["step"] >= step and newest() > stored_after
+
+
+def kill_all(running: Up) -> None:
+    """Kill the command, and with it every process of the job."""
+    ours = processes_below(running.process.pid)
+    running.process.kill()
+    wait_until_gone(ours)
+
+
+def key_after(steps: int) -> list[int]:
+    """The data of the program's key after so many steps, each of which has split it."""
+    import jax
+
+    key = jax.random.key(1)
+    for _ in range(steps):
+        key, _ = jax.random.split(key)
+    data: list[int] = jax.random.key_data(key).tolist()
+    return data
 
 
 def draw_after(steps: int) -> float:

@@ -21,6 +21,7 @@ import jax
 
 from diloco.algorithm.layout import LayoutError
 from diloco.canonical import Canonical
+from diloco.jax.inner_state import TreeState
 from diloco.jax.masters import Masters
 from diloco.jax.processes import initialize, world_of
 from diloco.jax.schedules import ProgressRate, schedule
@@ -55,7 +56,9 @@ def join[Tree, State](
     """Join the job that this process was started for, and block until the session holds the job's current parameters.
 
     `params`: any pytree of floating arrays; leaves that `trained`, by path, leaves out of the exchange may be of any type, are frozen and
-    must be the same in every unit. `opt_state`: the inner optimizer's state, any pytree; the session hands it on as it is.
+    must be the same in every unit. `opt_state`: the inner optimizer's state, any pytree, with what else belongs to it, such as keys of
+    random numbers; the session hands it on as it is. A process that begins while other units train gets the parameters and the state of
+    one of them, in a unit of one process: go on from `session.opt_state`.
     `canonical` maps paths of parameters ("blocks/query") to the job's canonical form where the two differ, above all for stacked layers
     (see `TreeStore`); `embeddings` says by path which are embeddings (default: "embed" in the path); `stacks` by path how many
     leading axes count matrices that are merged each by itself, such as experts (default: none). `on_adopt(paths, params, opt_state)`
@@ -75,9 +78,16 @@ def join[Tree, State](
     except LayoutError as error:
         raise refused_layout(error) from error
     masters = Masters(params, opt_state)
+    inner = TreeState(store, opt_state) if jax.process_count() == 1 else None
     store.watch()
     world = world_of(data_parallel)
     driver = Driver.join(
-        store, framework="jax", environment=environment, updates=lambda: (store.updates,), world=world, how_to_meet=_HOW_TO_MEET
+        store,
+        framework="jax",
+        environment=environment,
+        updates=lambda: (store.updates,),
+        world=world,
+        how_to_meet=_HOW_TO_MEET,
+        inner=inner,
     )
-    return Session(driver, store, opt_state, on_adopt, masters)
+    return Session(driver, store, opt_state if inner is None else inner.opt_state, on_adopt, masters, inner)

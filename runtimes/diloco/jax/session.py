@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from diloco.jax.inner_state import TreeState
 from diloco.jax.masters import Masters
 from diloco.jax.store import TreeStore
 from diloco.learner.leave import LoopError
@@ -59,14 +60,17 @@ class Session[Tree, State]:
         opt_state: State,
         on_adopt: Callable[[Sequence[str], Tree, State], State] | None = None,
         masters: Masters | None = None,
+        inner: TreeState[State] | None = None,
     ) -> None:
-        """Begin with `masters`: those in `opt_state`, which follow adoptions; default: there are none."""
+        """Begin with `masters`: those in `opt_state`, which follow adoptions; default: there are none. `inner`: what peers get of
+        `opt_state`; default: nothing."""
         self._driver = driver
         self._store = store
         self._opt_state = opt_state
         self._forms = _forms(opt_state)
         self._on_adopt = on_adopt
         self._masters = masters
+        self._inner = inner
         self._loss: jax.Array | None = None
 
     @property
@@ -130,7 +134,7 @@ class Session[Tree, State]:
         self._store.take_back(params)
         if self._masters is not None:
             self._masters.look_again(params, opt_state)
-        self._opt_state = opt_state
+        self._keep(opt_state)
         ready: float | None = None
         if isinstance(loss, jax.Array):
             ready, self._loss = (None if self._loss is None else float(self._loss)), loss
@@ -217,13 +221,18 @@ class Session[Tree, State]:
         if _is_deleted(self._opt_state):
             return params  # the job was done while the program was in a step, which counts for nothing
         if paths and self._masters is not None:
-            self._opt_state = self._masters.follow(paths, params, self._opt_state)
+            self._keep(self._masters.follow(paths, params, self._opt_state))
         if paths and self._on_adopt is not None:
             opt_state = self._on_adopt(paths, params, self._opt_state)
             if (forms := _forms(opt_state)) != self._forms:
                 raise ValueError(f"on_adopt changed the form of the optimizer's state {_difference(self._forms, forms)}")
-            self._opt_state = opt_state
+            self._keep(opt_state)
         return params
+
+    def _keep(self, opt_state: State) -> None:
+        self._opt_state = opt_state
+        if self._inner is not None:
+            self._inner.opt_state = opt_state
 
 
 def _is_deleted(tree: object) -> bool:

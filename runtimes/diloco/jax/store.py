@@ -6,7 +6,7 @@ See docs/decisions/0151-step-boundary.md.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -161,6 +161,24 @@ class TreeStore[Tree]:
         """Return all of every tensor."""
         return [whole(part.spec) for part in self._parts.values()]
 
+    @property
+    def paths(self) -> Collection[str]:
+        """The paths of the leaves that are exchanged."""
+        return self._leaves.keys()
+
+    def placed(self, tensor: str) -> tuple[Part, jax.Array]:
+        """Return where a tensor lies, and the leaf with it. Raises KeyError for a tensor that is not exchanged."""
+        part = self._parts[tensor]
+        return part, self._leaves[part.parameter]
+
+    def newest(self, tensor: str) -> Ready | None:
+        """Return what was applied last of a tensor, of all since the tree was handed out; None: nothing."""
+        return next((ready for ready in reversed(self._applied) if tensor in ready.names), None)
+
+    def replace(self, leaves: Mapping[str, jax.Array]) -> None:
+        """Take these leaves, by path, in the place of those that there are, before the tree is handed out."""
+        self._leaves |= leaves
+
     @beside_the_mesh
     def warm_up(self, groups: Sequence[Sequence[str]]) -> None:
         """Compile what `stage` and `apply` of these groups run."""
@@ -188,6 +206,8 @@ class TreeStore[Tree]:
         leaves, and what it gives back is computed from what it holds."""
         if not self._handed_out:
             self._put(ready)
+            # What is in the tree is kept for its names: a process that waits for its state adopts many before its tree is handed out.
+            self._applied = [one for one in self._applied if one.names != ready.names]
         self._applied.append(ready)
 
     @beside_the_mesh

@@ -23,6 +23,7 @@ from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Canonical, Part
 from diloco.jax.frozen import frozen_tensors
 from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.rectangles import slice_of
 from diloco.jax.store import RUNTIME_ZERO, TreeStore, cast, same
 from diloco.learner.store import Float32Array, Ready, check_size
 
@@ -126,7 +127,7 @@ class UnitStore[Tree](TreeStore[Tree]):
     def stage(self, names: Sequence[str]) -> StagedPieces:  # type: ignore[override]
         """Keep the values that this process's pieces of the named tensors have now: copies on the devices. The host does not wait."""
         places = self._places(names)
-        copies = [_cut(self._shards(place)[place.devices[0]], place.start, RUNTIME_ZERO, size=place.size) for place in places]
+        copies = [slice_of(self._shards(place)[place.devices[0]], place.start, RUNTIME_ZERO, size=place.size) for place in places]
         for copy in copies:
             copy.copy_to_host_async()
         return StagedPieces(places, copies)
@@ -287,11 +288,6 @@ def _axes(place: Place) -> tuple[int, ...]:
     """Return the canonical order of the axes of the leaf's slice, that of layers first."""
     axes = place.part.axes or tuple(range(len(place.piece.size)))
     return axes if place.part.layer is None else (0, *(axis + 1 for axis in axes))
-
-
-@partial(jax.jit, static_argnames="size")
-def _cut(data: jax.Array, start: tuple[int, ...], nothing: jax.Array, *, size: tuple[int, ...]) -> jax.Array:
-    return same(jax.lax.dynamic_slice(data, start, size), nothing)
 
 
 @partial(jax.jit, static_argnames=("size", "axes"))

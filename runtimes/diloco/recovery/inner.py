@@ -30,6 +30,16 @@ class InnerState(Protocol):
         """What it is, such as "torch AdamW". Only states of one kind go from process to process."""
         ...
 
+    @property
+    def lent(self) -> bool:
+        """The program uses the state up in a step whose result it has not given yet, so that nothing can be staged. Never where steps
+        change it in place."""
+        ...
+
+    def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
+        """Do now what would make the first `stage` of these parts slow: compile."""
+        ...
+
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
         """Return what there is of these pieces of the model: the parameter, and what the optimizer keeps for it by now. Raises StateError
         for state that cannot be given."""

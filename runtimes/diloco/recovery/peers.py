@@ -20,6 +20,7 @@ from diloco.learner.process_start import seconds_since_start
 from diloco.learner.unit_plan import UnitPlan, UnitState
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Donor, Give, Marker, Recovery, StateWanted
+from diloco.protocol.state_parts import cut
 from diloco.recovery.copying import Copy
 from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
@@ -110,6 +111,7 @@ class PeersOfUnit:
     def boundary(self, events: Sequence[InboxEvent], plan: UnitPlan, state: UnitState, step_seconds: float, *, readable: bool) -> None:
         """After the plan was carried out."""
         restarted = self._held.boundary(events, plan)
+        readable = readable and not self._state.lent
         if self.awaited:
             self._take(plan, state, restarted=restarted)
             return
@@ -134,6 +136,7 @@ class PeersOfUnit:
 
     def holds_parameters(self) -> None:
         """Note that the first step comes next."""
+        self._state.warm_up(cut(self._layout.tensors))
         self._first_step_from = time.monotonic()
 
     def stepped(self) -> None:

@@ -60,6 +60,14 @@ class OptimizerState:
     def kind(self) -> str:
         return "torch " + ", ".join(type(one).__name__ for one in (*self._optimizers, *self._handed_over))
 
+    @property
+    def lent(self) -> bool:
+        """Never: steps change the state in place."""
+        return False
+
+    def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
+        """Do nothing: nothing is compiled."""
+
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
         found = []
         for piece in pieces:

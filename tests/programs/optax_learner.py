@@ -1,0 +1,78 @@
+"""The model of `adamw_learner.py` in JAX, with AdamW of optax and a key of random numbers: for tests of what a process begins with.
+
+OPTAX_STEP_MS  a step lasts this long (default 20)
+OPTAX_TRACE    append one JSON line {"unit", "attempt", "steps", "moments", "key"} to this file before the first step: what the optimizer
+               has counted by then, the sum of the second moments, and the key
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import diloco.jax
+import jax
+import jax.numpy as jnp
+import optax
+from diloco import contract
+from diloco.canonical import Canonical
+
+LAYERS = 8
+
+
+def main() -> None:
+    keys = jax.random.split(jax.random.key(0), LAYERS)
+    params = {"weights": jnp.stack([jax.random.normal(key, (16, 16)) / 4 for key in keys]), "biases": jnp.zeros((LAYERS, 16))}
+    canonical = {
+        "weights": Canonical("{layer}.weight", axes=(1, 0), stacked=True),
+        "biases": Canonical("{layer}.bias", stacked=True),
+    }
+    optimizer = optax.adamw(1e-3)
+
+    def step(params: Any, state: Any) -> Any:
+        moments, key = state
+        key, own = jax.random.split(key)
+        source = jax.random.normal(own, (2, 16))
+
+        def loss(params: Any) -> jax.Array:
+            found = source
+            for layer in range(LAYERS):
+                found = found @ params["weights"][layer] + params["biases"][layer]
+            return jnp.square(found - source).mean()
+
+        value, gradients = jax.value_and_grad(loss)(params)
+        updates, moments = optimizer.update(gradients, moments, params)
+        return optax.apply_updates(params, updates), (moments, key), value
+
+    compiled = jax.jit(step, donate_argnums=(0, 1))
+    seconds = float(os.environ.get("OPTAX_STEP_MS", "20")) / 1000
+    with diloco.jax.join(params, (optimizer.init(params), jax.random.key(1)), canonical=canonical) as session:
+        params, state = session.params, session.opt_state
+        _trace(state)
+        for numbers in session.batches(lambda numbers: numbers, 2):
+            begun = time.monotonic()
+            params, state, loss = compiled(params, state)
+            time.sleep(max(0.0, begun + seconds - time.monotonic()))
+            params, state = session.step(params, state, tokens=16 * len(numbers), loss=loss)
+        if session.done:
+            session.evaluate(0.5, 100)
+
+
+def _trace(state: Any) -> None:
+    moments, key = state
+    said = {
+        "unit": os.environ[contract.ENV_UNIT],
+        "attempt": int(os.environ[contract.ENV_ATTEMPT]),
+        "steps": [int(moments[0].count)],
+        "moments": float(sum(jnp.sum(leaf) for leaf in jax.tree.leaves(moments[0].nu))),
+        "key": jax.random.key_data(key).tolist(),
+    }
+    with Path(os.environ["OPTAX_TRACE"]).open("a", encoding="utf-8") as trace:
+        trace.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()
