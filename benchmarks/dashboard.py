@@ -17,6 +17,7 @@ from typing import Any
 from builders.jobs import JobBuilder
 from diloco_cli.dashboard.server import Dashboard, serving
 from diloco_local.memory import MemoryApi
+from diloco_local.pod_logs import LocalPodLogs
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.names import CUSTOM_RESOURCES, DILOCO_JOBS
 from diloco_operator.kube.client import PatchType
@@ -138,7 +139,7 @@ async def in_a_browser(served: Dashboard, api: MemoryApi, loads: int, units: int
 
 async def measured(jobs: int, units: int, loads: int) -> tuple[dict[str, float], float, float, float]:
     api = await a_cluster(jobs, units)
-    async with serving(api, "") as served:
+    async with serving(api, LocalPodLogs(lambda _namespace, _pod, _container: ([], False)), "") as served:
         paints, update, script = await in_a_browser(served, api, loads, units)
         started = time.perf_counter()
         served.source.jobs()

@@ -19,9 +19,10 @@ from diloco_cli.cluster import DEFAULT_NAMESPACE, CommandError, cluster_errors, 
 from diloco_cli.export import write_model
 from diloco_cli.kubectl.export_cluster import Wanted, fetch_model
 from diloco_cli.kubectl.jobs import find_job, list_jobs, wait_for_object
-from diloco_cli.kubectl.logs import SYNCER, Source, log_pieces, logs_of
+from diloco_cli.kubectl.logs import SYNCER, logs_of
 from diloco_cli.kubectl.suspension import set_suspend
 from diloco_cli.manifests import Manifest, ManifestError, load_manifests, validate_jobs
+from diloco_cli.pod_logs import Source, log_pieces
 from diloco_cli.view_model import JobView
 from diloco_operator.api.conditions import TERMINAL, ConditionType
 from diloco_operator.api.job import DiLoCoJob, InvalidJob, dump, load

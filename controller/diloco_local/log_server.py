@@ -79,7 +79,7 @@ class LogServer:
         file, begin = runs[-newest]
         with file.open("rb") as opened:
             if "tailLines" in query:
-                begin = max(begin, await asyncio.to_thread(_start_of_last_lines, file, int(query["tailLines"])))
+                begin = max(begin, await asyncio.to_thread(start_of_last_lines, file, int(query["tailLines"])))
             opened.seek(begin)
             follow = query.get("follow") == "true"
             while left is None or left > 0:
@@ -97,7 +97,7 @@ class LogServer:
         return response
 
 
-def _start_of_last_lines(file: Path, lines: int) -> int:
+def start_of_last_lines(file: Path, lines: int) -> int:
     """Return where the last `lines` lines of a file begin."""
     with file.open("rb") as opened:
         position = opened.seek(0, os.SEEK_END)

@@ -10,9 +10,11 @@ from typing import Any
 from aiohttp import ClientResponse, ClientSession
 from builders.cluster_scenes import NOW, SINCE
 from builders.jobs import a_job
+from builders.pod_logs import Logs
 from diloco_cli.dashboard.facts import JobFacts, Sample
 from diloco_cli.dashboard.page import Page, Rendered
 from diloco_cli.dashboard.server import serving
+from diloco_cli.pod_logs import PodLogs
 from diloco_cli.view_model import JobView
 from diloco_local.record.lines import JobSeen
 from diloco_local.record.live import LiveHistory, before
@@ -61,7 +63,7 @@ class Browser:
 
 
 @asynccontextmanager
-async def a_dashboard(client: Client, namespace: str = "") -> AsyncIterator[Browser]:
-    """Serve the dashboard of a cluster, and read its pages."""
-    async with serving(client, namespace) as served, ClientSession() as session:
+async def a_dashboard(client: Client, namespace: str = "", logs: PodLogs | None = None) -> AsyncIterator[Browser]:
+    """Serve the dashboard of a cluster whose pods have these logs, and read its pages."""
+    async with serving(client, logs or Logs(), namespace) as served, ClientSession() as session:
         yield Browser(session, served.url)

@@ -55,7 +55,7 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
         with a_browser() as browser:
             page = opened(browser, url, complaints)
             assert row(page, "jobs", "quad")[1] == "Training"
-            assert row(page, "hardware", "tpu-v5p 2x2x1")[1] == "1 of 2"
+            assert row(page, "hardware", "tpu-v5p 2x2x1")[1] == "1 of 2, 1 free"
             assert serious(page) == []
             page.get_by_role("link", name="quad").focus()
             page.keyboard.press("Enter")
@@ -75,6 +75,9 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
                 assert serious(page) == []
             page.get_by_role("link", name="v5p-0").click()
             expect(page.locator("#head")).to_contain_text("unit of default/quad")
+            expect(page.locator("#ranks tbody tr")).to_have_count(1, timeout=PATIENCE)
+            assert row(page, "ranks", "0")[1:3] == ["0", "Running"]
+            expect(page.locator("#log code")).not_to_be_empty(timeout=PATIENCE)
             assert serious(page) == []
             page.get_by_role("link", name="Goodput").click()
             expect(page.locator("#jobs tbody tr")).to_have_count(1)

@@ -23,10 +23,12 @@ from diloco_cli.dashboard.guard import Guard
 from diloco_cli.dashboard.job_page import job_page
 from diloco_cli.dashboard.page import STYLE, Page, Rendered, frame
 from diloco_cli.dashboard.unit_page import unit_page
+from diloco_cli.dashboard.unit_pods import UnitPods
 from diloco_cli.dashboard.updates import TooManyStreams, Updates
 from diloco_cli.dashboard.waiting_page import waiting_page
 
 _EVENTS = "text/event-stream"
+_DIGITS = 7
 
 
 class Facts(Protocol):
@@ -42,6 +44,10 @@ class Facts(Protocol):
 
     def jobs(self) -> Sequence[JobFacts]:
         """Return what is known of all jobs, by namespace and name."""
+        ...
+
+    def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
+        """Return the pods of a unit and the end of the log of a host, None: of the first; None: they were not read yet."""
         ...
 
 
@@ -66,10 +72,17 @@ class Pages:
                 job = self._facts.job(namespace, name)
                 return job_page(job, self.base) if job is not None else None
             case ["", "jobs", namespace, name, "units", unit]:
-                job = self._facts.job(namespace, name)
-                return unit_page(job, unit, self.base) if job is not None else None
+                return self._unit(namespace, name, unit, None)
+            case ["", "jobs", namespace, name, "units", unit, "hosts", host] if host.isdecimal() and len(host) < _DIGITS:
+                return self._unit(namespace, name, unit, int(host))
             case _:
                 return None
+
+    def _unit(self, namespace: str, name: str, unit: str, host: int | None) -> Page | None:
+        job = self._facts.job(namespace, name)
+        if job is None or not any(each.name == unit for each in job.view.status.units):
+            return None
+        return unit_page(job, unit, self._facts.pods(namespace, name, unit, host), self.base)
 
     def sections(self, path: str) -> Mapping[str, str] | None:
         """Return the HTML of the sections of a page; None: there is none."""

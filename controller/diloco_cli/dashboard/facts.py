@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from diloco_local.record.history import JobHistory
+from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api.status import UnitState
-from diloco_operator.fleet import Inventory
+from diloco_operator.fleet import Inventory, PodUse
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
 from diloco_operator.kube.client import Obj
 
+from diloco_cli.dashboard.quotas import Allowance
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place
 
@@ -77,6 +79,10 @@ class JobFacts:
         """Return how many contributions an outer step waits for."""
         return int((self.spec.get("training") or {}).get("quorum", 1))
 
+    def ranks_per_host(self, pool: str) -> int:
+        """Return how many processes units of a pool run as on each host."""
+        return next((int(each.get("processesPerHost") or 1) for each in self.spec.get("pools") or () if each["name"] == pool), 1)
+
 
 @dataclass(frozen=True, slots=True)
 class FleetFacts:
@@ -90,6 +96,11 @@ class FleetFacts:
     """What could not be read."""
     places: Mapping[JobKey, Mapping[str, Place]] = field(default_factory=dict)
     """By job and pool, among all jobs of the cluster that wait for hardware; {}: not all of them can be read."""
+    sees_others: bool = False
+    """Whether the pods of others are known, and so which slices are free."""
+    quotas: Sequence[Allowance] = ()
+    unseen: Sequence[str] = ()
+    """What could not be read of the hardware's use."""
 
 
 class SlicePlace(NamedTuple):
@@ -105,17 +116,27 @@ class SliceNumbers:
     total: int = 0
     used: int = 0
     """Those that units of the shown jobs have."""
+    others: int = 0
+    """Those that pods beside these units use."""
     unusable: int = 0
-    """Those of the others that take no unit now: not ready, cordoned, or a disruption is announced."""
+    """Those of the rest that take no unit now: not ready, cordoned, or a disruption is announced."""
     avoided: int = 0
     """Those with a host that a shown job avoids."""
 
+    @property
+    def free(self) -> int:
+        """Return how many take a unit now, as far as the nodes and their pods say."""
+        return self.total - self.used - self.others - self.unusable
 
-def slices_of(inventory: Inventory, jobs: Iterable[JobView], now: float) -> dict[SlicePlace, SliceNumbers]:
-    """Count the slices of the fleet by kind and failure domain."""
+
+def slices_of(inventory: Inventory, jobs: Iterable[JobView], uses: Iterable[PodUse], now: float) -> dict[SlicePlace, SliceNumbers]:
+    """Count the slices of the fleet by kind and failure domain. `uses`: the pods that are bound to nodes."""
     views = list(jobs)
     taken = Counter(name for view in views for unit in view.status.units for name in unit.slice.split(GROUP_SEPARATOR) if name)
     avoided = {host.node for view in views for host in view.status.hosts if host.avoided_until is not None and host.avoided_until > now}
+    devices: dict[str, set[str]] = {}
+    for use in uses:
+        devices.setdefault(use.node, set()).update(name for name, amount in use.requests.devices if amount)
     found: dict[SlicePlace, SliceNumbers] = {}
     for each in inventory.every_slice():
         kind = each.kind
@@ -124,6 +145,8 @@ def slices_of(inventory: Inventory, jobs: Iterable[JobView], now: float) -> dict
         numbers.total += 1
         if each.name in taken:
             numbers.used += 1
+        elif any(CATALOGUE[kind.accelerator].resource in devices.get(host.node, ()) for host in each.hosts):
+            numbers.others += 1
         elif not inventory.usable(each):
             numbers.unusable += 1
         numbers.avoided += any(host.node in avoided for host in each.hosts)

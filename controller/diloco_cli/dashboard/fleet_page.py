@@ -5,7 +5,7 @@ See docs/decisions/0274-dashboard.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from diloco.wording import loss_text
@@ -13,6 +13,7 @@ from diloco_operator.api.state import JobState
 
 from diloco_cli.dashboard.facts import FleetFacts, SliceNumbers, SlicePlace
 from diloco_cli.dashboard.page import TEXTS, Page, job_path, moment
+from diloco_cli.dashboard.quotas import Allowance
 from diloco_cli.html import Cell, figures, notes, table
 from diloco_cli.job_tables import NOTHING
 from diloco_cli.svg import element
@@ -27,7 +28,8 @@ def fleet_page(facts: FleetFacts, base: str) -> Page:
         {
             "summary": [element("h1", "Fleet"), *notes(facts.notes), _summary(facts)],
             "jobs": [element("h2", "Jobs"), *_jobs(facts.jobs, base)],
-            "hardware": [element("h2", "Hardware by failure domain"), *_hardware(facts.slices)],
+            "hardware": [element("h2", "Hardware by failure domain"), *_hardware(facts)],
+            "quotas": [element("h2", "Quota"), *_quotas(facts.quotas)] if facts.quotas else [],
         },
     )
 
@@ -70,7 +72,9 @@ def _job(view: JobView, base: str) -> Iterator[Cell]:
     yield moment(end, "until") if end is not None and not view.over else NOTHING
 
 
-def _hardware(slices: Mapping[SlicePlace, SliceNumbers] | None) -> Iterator[Element]:
+def _hardware(facts: FleetFacts) -> Iterator[Element]:
+    slices = facts.slices
+    yield from notes(facts.unseen)
     if not slices:
         said = "You may not list the nodes." if slices is None else "No node has accelerators of the catalogue."
         yield element("p", said, class_="soft")
@@ -78,18 +82,32 @@ def _hardware(slices: Mapping[SlicePlace, SliceNumbers] | None) -> Iterator[Elem
     zones = sorted({place.zone for place in slices})
     head = ["KIND", *(zone or "no zone" for zone in zones)]
     kinds = sorted({place.kind for place in slices})
-    yield element("p", "Slices that units of the jobs above have, of all slices. A slice of the rest may be in other use.", class_="soft")
+    rest = "and what the rest is" if facts.sees_others else "a slice of the rest may be in other use"
+    yield element("p", f"Slices that units of the jobs above have, of all slices; {rest}.", class_="soft")
     yield table(
         head,
-        [[kind, *(_numbers(slices.get(SlicePlace(kind, zone))) for zone in zones)] for kind in kinds],
+        [[kind, *(_numbers(slices.get(SlicePlace(kind, zone)), facts.sees_others) for zone in zones)] for kind in kinds],
         label="Slices",
         texts=dict.fromkeys(head[1:], TEXTS["STATE"]),
     )
 
 
-def _numbers(numbers: SliceNumbers | None) -> str:
+def _numbers(numbers: SliceNumbers | None, sees_others: bool) -> str:
     if numbers is None:
         return NOTHING
-    more = [f"{numbers.unusable} not usable"] if numbers.unusable else []
-    more += [f"{numbers.avoided} avoided"] if numbers.avoided else []
-    return f"{numbers.used} of {numbers.total}{', ' if more else ''}{', '.join(more)}"
+    free = numbers.free if sees_others else 0
+    named = [(free, "free"), (numbers.others, "in other use"), (numbers.unusable, "not usable"), (numbers.avoided, "avoided")]
+    return ", ".join([f"{numbers.used} of {numbers.total}", *(f"{number} {what}" for number, what in named if number)])
+
+
+_MOST_QUOTAS = 100
+
+
+def _quotas(found: Sequence[Allowance]) -> Iterator[Element]:
+    rows = [
+        [each.quota, each.flavor or NOTHING, each.resource, each.used, each.allowed, NOTHING if each.waiting is None else str(each.waiting)]
+        for each in found[:_MOST_QUOTAS]
+    ]
+    yield table(("QUOTA", "FLAVOR", "RESOURCE", "USED", "ALLOWED", "WORKLOADS WAIT"), rows, label="Quota", texts=TEXTS)
+    if len(found) > _MOST_QUOTAS:
+        yield element("p", f"{len(found) - _MOST_QUOTAS} more are not shown.", class_="soft")

@@ -37,6 +37,9 @@ svg.chart { width: 100%; max-width: 980px; }
 td { vertical-align: top; } td:first-child { overflow-wrap: anywhere; }
 .state { white-space: nowrap; } .state svg { display: inline-block; margin: 0 6px 0 0; vertical-align: baseline; }
 section { margin: 0; } h2 { font-size: 17px; margin-top: 26px; }
+pre.log { max-height: 30em; overflow: auto; padding: 10px 12px; border: 1px solid var(--line); font-size: 12px; line-height: 1.4;
+  display: flex; flex-direction: column-reverse; } pre.log:focus-visible { outline: 2px solid var(--link); }
+pre.log code { white-space: pre-wrap; overflow-wrap: anywhere; }
 ul { padding-left: 20px; margin: 6px 0; } li { overflow-wrap: anywhere; }
 """
 )
@@ -105,6 +108,11 @@ def unit_path(base: str, namespace: str, job: str, unit: str) -> str:
     return f"{job_path(base, namespace, job)}/units/{quote(unit, safe='')}"
 
 
+def host_path(base: str, namespace: str, job: str, unit: str, host: int) -> str:
+    """Return the path of the page of a unit with the log of one of its hosts."""
+    return f"{unit_path(base, namespace, job, unit)}/hosts/{host}"
+
+
 # --- parts of pages -----------------------------------------------------------------------------------------------------
 def moment(at: float, kind: str) -> Element:
     """Return a time that the browser shows as how long ago it is (`since`), or as what is left until it (`until`)."""
@@ -125,7 +133,7 @@ def cell(value: Value) -> Cell:
 
 _TEXT, _WORDS = "text", "words"
 TEXTS: Mapping[str, str] = {
-    **dict.fromkeys(("STATE", "SLICE", "STATUS", "REASON", "UNIT", "CAUSE", "PLACE"), _TEXT),
+    **dict.fromkeys(("STATE", "SLICE", "STATUS", "REASON", "UNIT", "CAUSE", "PLACE", "POD", "NODE", "RANKS", "FLAVOR", "RESOURCE"), _TEXT),
     **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE", "SUBJECT", "WHAT HELPS"), _WORDS),
 }
 """The class of each column that has no numbers: short texts, and sentences, which are broken into lines."""

@@ -20,6 +20,7 @@ from diloco_operator.kube.client import Client
 from diloco_cli.dashboard.app import Pages, application
 from diloco_cli.dashboard.source import Source
 from diloco_cli.dashboard.updates import Updates
+from diloco_cli.pod_logs import PodLogs
 
 ADDRESS = "127.0.0.1"
 _GRACE = 1
@@ -47,13 +48,14 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(client: Client, namespace: str, port: int = 0) -> AsyncIterator[Dashboard]:
-    """Serve while the context lasts: the jobs of a namespace, "": of all. `port`: 0 is any that is free. Raises PortTaken."""
+async def serving(client: Client, logs: PodLogs, namespace: str, port: int = 0) -> AsyncIterator[Dashboard]:
+    """Serve while the context lasts: the jobs of a namespace, "": of all. `logs`: where the logs of pods are. `port`: 0 is any that is
+    free. Raises PortTaken."""
     listening = _listen(port)
     with listening:
         token = secrets.token_urlsafe(24)
         port = listening.getsockname()[1]
-        source = Source(client, namespace, time.time, time.monotonic)
+        source = Source(client, logs, namespace, time.time, time.monotonic)
         pages = Pages(source, f"/{token}")
         updates = Updates(pages.sections)
         source.on_change(updates.changed)

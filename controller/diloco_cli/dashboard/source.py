@@ -14,14 +14,20 @@ from dataclasses import dataclass, field
 from diloco_local.record.lines import FaultFired, Figures, Line, Merged
 from diloco_local.record.live import LiveHistory, before
 from diloco_local.record.recorder import Recorder
-from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY_CLASSES
-from diloco_operator.fleet import Inventory, NodeView, project_node
+from diloco_operator.api.names import CLUSTER_QUEUES, DILOCO_JOBS, EVENTS, KIND, NODES, PODS, PRIORITY_CLASSES, QUOTAS
+from diloco_operator.fleet import Inventory, NodeView, PodUse, project_node
 from diloco_operator.kube.cache import CachedObject, as_it_is
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.reflector import Reflector
+from diloco_operator.operator.caches import USING
+from diloco_operator.operator.projections import project_use
 from diloco_operator.reconcile import OperatorConfig
 
 from diloco_cli.dashboard.facts import FleetFacts, JobFacts, JobKey, Samples, sample_of, slices_of
+from diloco_cli.dashboard.quotas import Allowance, in_order, of_queue, of_quota
+from diloco_cli.dashboard.unit_pods import UnitPods
+from diloco_cli.dashboard.unit_reader import Looked, UnitReader
+from diloco_cli.pod_logs import PodLogs
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place, all_places
 
@@ -49,12 +55,24 @@ def _event(obj: Obj, _previous: Obj | None) -> Obj:
     return {**kept, "metadata": {"annotations": annotations}, "about": (obj.get("involvedObject") or {}).get("uid", "")}
 
 
+def _quota(obj: Obj, _previous: tuple[Allowance, ...] | None) -> tuple[Allowance, ...]:
+    return of_quota(obj)
+
+
+def _queue(obj: Obj, _previous: tuple[Allowance, ...] | None) -> tuple[Allowance, ...]:
+    return of_queue(obj)
+
+
 def _about(held: CachedObject[Obj]) -> Iterator[Hashable]:
     yield held.value["about"]
 
 
 def _node(obj: Obj, _previous: NodeView | None) -> NodeView:
     return project_node(obj)
+
+
+def _said(missing: Sequence[tuple[str, str]]) -> list[str]:
+    return [f"{what}: {why}" for why, what in missing if why]
 
 
 @dataclass(slots=True)
@@ -70,7 +88,7 @@ class _Watched:
 class Source:
     """Follows a cluster. `wall` and `monotonic` are clocks, in seconds."""
 
-    def __init__(self, client: Client, namespace: str, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
+    def __init__(self, client: Client, logs: PodLogs, namespace: str, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
         """Follow the jobs of a namespace, "": of all."""
         self._wall, self._monotonic = wall, monotonic
         self._changed: Callable[[], None] = lambda: None
@@ -84,10 +102,18 @@ class Source:
         )  # fmt: skip
         self._nodes = Reflector(client, NODES, _node, rng=random.random, without="the pages do not show the hardware")
         self._priorities = Reflector(client, PRIORITY_CLASSES, as_it_is, rng=random.random, without="no place in line is known")
+        self._uses: Reflector[PodUse] = Reflector(
+            client, PODS, project_use, rng=random.random, field_selector=USING, without="slices in other use are not told from free ones"
+        )
+        self._quotas = Reflector(client, QUOTAS, _quota, rng=random.random, namespace=namespace, without="the pages show no ResourceQuota")
+        self._queues = Reflector(client, CLUSTER_QUEUES, _queue, rng=random.random, without="the pages show no quota of Kueue")
+        self._units = UnitReader(client, logs, monotonic, lambda: self._changed())
         self._jobs.on_change(self._on_job)
         self._nodes.on_change(self._on_node)
         self._events.on_change(lambda _old, _new: self._changed())
-        self._all = (self._jobs, self._events, self._nodes, self._priorities)
+        for followed in (self._uses, self._quotas, self._queues):
+            followed.on_change(lambda _old, _new: self._changed())
+        self._all = (self._jobs, self._events, self._nodes, self._priorities, self._uses, self._quotas, self._queues)
         for reflector in self._all:
             reflector.on_rights_change(lambda: self._changed())
 
@@ -107,7 +133,7 @@ class Source:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, self._units.close(), return_exceptions=True)
 
     def add(self, *lines: Line) -> None:
         """Take what the record of `diloco up` says of a job that its status does not."""
@@ -127,12 +153,18 @@ class Source:
         held = sorted(self._jobs.cache, key=lambda each: each.key)
         views = [each.value.view for each in held]
         self._inventory.advance(now)
-        slices = None if self._nodes.missing else slices_of(self._inventory, views, now)
+        uses = (each.value for each in self._uses.cache)
+        slices = None if self._nodes.missing else slices_of(self._inventory, views, uses, now)
         places: dict[JobKey, Mapping[str, Place]] = {}
         if not self._jobs.namespace and not self._priorities.missing:
             found = all_places((each.value.obj for each in held), (each.value for each in self._priorities.cache))
             places = {each.key: found[each.uid] for each in held if each.uid in found}
-        return FleetFacts(views, slices, self._notes(), places)
+        quotas = in_order(each for reflector in (self._quotas, self._queues) for held in reflector.cache for each in held.value)
+        unseen = [
+            (self._uses.missing, "Slices in other use are not told from free ones"),
+            (self._quotas.missing, "ResourceQuotas are not shown"),
+        ]
+        return FleetFacts(views, slices, self._notes(), places, not self._uses.missing, quotas, _said(unseen))
 
     def jobs(self) -> Sequence[JobFacts]:
         """Return what is known of all jobs, by namespace and name."""
@@ -149,10 +181,15 @@ class Source:
         history = watched.live.history(now - now % _CHART_SECONDS)
         return JobFacts(held.value.view, held.value.obj["spec"], events, list(watched.samples.kept), history, now)
 
+    def pods(self, namespace: str, name: str, unit: str, host: int | None) -> UnitPods | None:
+        """Return the pods of a unit as they were last read, and have them read again while its page is open; None: not read yet."""
+        held = self._jobs.cache.get(namespace, name)
+        return self._units.look(Looked(namespace, name, unit, held.uid, host)) if held is not None else None
+
     def _notes(self) -> list[str]:
         said = [(self._jobs.forbidden, "The jobs are those of before"), (self._events.missing, "How attempts ended is not shown")]
         said.append((self._nodes.missing, "The hardware is not shown"))
-        return [f"{what}: {why}" for why, what in said if why]
+        return _said(said)
 
     # --- what the cluster says ----------------------------------------------------------------------------------------
     def _on_job(self, old: CachedObject[_Read] | None, new: CachedObject[_Read] | None) -> None:

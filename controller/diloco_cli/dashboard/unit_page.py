@@ -14,8 +14,10 @@ from diloco_operator.api.status import UnitState, UnitStatus
 from diloco_operator.fleet.slices import GROUP_SEPARATOR
 
 from diloco_cli.dashboard.facts import JobFacts
+from diloco_cli.dashboard.host_sections import log, ranks
 from diloco_cli.dashboard.job_page import ends_of
 from diloco_cli.dashboard.page import Page, job_path, moment, table_of, unit_state
+from diloco_cli.dashboard.unit_pods import UnitPods
 from diloco_cli.history_charts import history_charts
 from diloco_cli.html import Cell, figures
 from diloco_cli.job_tables import NOTHING, hosts_table, units_table
@@ -23,8 +25,8 @@ from diloco_cli.svg import element
 from diloco_cli.view_text import count
 
 
-def unit_page(facts: JobFacts, name: str, base: str) -> Page | None:
-    """Return the page; None: the job has no such unit."""
+def unit_page(facts: JobFacts, name: str, pods: UnitPods | None, base: str) -> Page | None:
+    """Return the page; None: the job has no such unit. `pods`: as they were read; None: not yet."""
     view = facts.view
     unit = next((each for each in view.status.units if each.name == name), None)
     if unit is None:
@@ -41,8 +43,10 @@ def unit_page(facts: JobFacts, name: str, base: str) -> Page | None:
                 _figures(facts, unit),
             ],
             "now": list(_now(unit)),
+            "ranks": list(ranks(facts, unit, pods, base)),
             "timeline": list(_timeline(facts, unit)),
             "ends": list(ends_of(facts, name)),
+            "log": list(log(facts, unit, pods)),
             "totals": [element("h2", "Totals"), table_of(units_table([unit], wide=True), "Totals", {"STATE": [unit_state(unit)]})],
             "hosts": [element("h2", "Hosts on which attempts failed"), table_of(hosts_table(hosts), "Hosts")] if hosts else [],
         },
@@ -98,5 +102,3 @@ def _timeline(facts: JobFacts, unit: UnitStatus) -> Iterator[Element]:
     yield element("h2", "Timeline")
     yield element("p", "0:00 was ", moment(facts.now - history.end, "since"), " ago.", class_="soft")
     yield from history_charts(replace(history, units={unit.name: mine}, merges=[], traffic=[], faults=faults))
-    view = facts.view
-    yield element("p", element("strong", "Its log: "), f"kubectl diloco logs {view.name} {unit.name} -n {view.namespace}")

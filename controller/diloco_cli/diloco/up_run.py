@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from diloco_local.control_plane import LocalControlPlane
 from diloco_local.faults import Fault, Fired
+from diloco_local.pod_logs import LocalPodLogs
 from diloco_local.processes import Priority
 from diloco_local.record.file import RecordWriter
 from diloco_local.record.lines import Line as RecordLine
@@ -126,7 +127,7 @@ class Run:
             return
         from diloco_cli.dashboard.server import serving
 
-        async with serving(self._plane.client, "") as self._served:
+        async with serving(self._plane.client, LocalPodLogs(self._plane.kubelet.runs), "") as self._served:
             self._view.note(f"Dashboard: {self._served.url} (Ctrl-C drains and stops)")
             yield
 

@@ -34,7 +34,7 @@ def dashboard(target: Target, all_namespaces: bool, port: int, browser: bool) ->
         where = "" if all_namespaces else namespace
         await list_jobs(client, where)  # what is wrong with the cluster or the rights is said here, and not on a page
         try:
-            async with serving(client, where, port) as served:
+            async with serving(client, client, where, port) as served:
                 click.echo(f"Dashboard of {f'namespace {where}' if where else 'all namespaces'}: {served.url}")
                 click.echo("Ctrl-C ends it.")
                 if browser:

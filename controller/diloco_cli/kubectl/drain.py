@@ -15,7 +15,7 @@ from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, Pa
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.kubectl.jobs import find_job, unit_of, wait_until
-from diloco_cli.kubectl.unit_pods import UnitPod, of_newest_attempt, unit_pods
+from diloco_cli.unit_pods import UnitPod, of_newest_attempt, unit_pods
 from diloco_cli.view_model import JobView
 
 RETRY_SECONDS = 5.0

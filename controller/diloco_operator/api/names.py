@@ -157,6 +157,7 @@ SYNCER_CONTAINER = "syncer"
 # Kueue: its objects, and what it reads from pods and writes to them.
 KUEUE = "kueue.x-k8s.io"
 WORKLOADS = Resource(KUEUE, "v1beta2", "Workload", "workloads")
+CLUSTER_QUEUES = Resource(KUEUE, "v1beta2", "ClusterQueue", "clusterqueues", namespaced=False)
 KUEUE_QUEUE = f"{KUEUE}/queue-name"
 """Label: the LocalQueue that admits the pod."""
 KUEUE_GROUP = f"{KUEUE}/pod-group-name"

@@ -38,7 +38,7 @@ type JobKey = tuple[str, str]
 
 _BY_JOB = "job"
 _BY_GROUP = "group"
-_USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods that use resources of a node."""
 _WITHOUT_OTHER_PODS = (
     "the operator does not see which nodes other pods use: it may choose a slice that is not free, whose unit then waits for its node. "
@@ -432,9 +432,9 @@ def _other_pods(namespaces: Sequence[str] | None) -> Iterable[tuple[str, str]]:
     pod with the label is of a job, or pretends to be; those of the jobs' own namespaces are in the cache of their pods already."""
     if namespaces is None:
         return
-    yield f"!{names.LABEL_JOB}", _USING
+    yield f"!{names.LABEL_JOB}", USING
     if namespaces:
-        yield names.LABEL_JOB, ",".join([_USING, *(f"metadata.namespace!={each}" for each in dict.fromkeys(namespaces))])
+        yield names.LABEL_JOB, ",".join([USING, *(f"metadata.namespace!={each}" for each in dict.fromkeys(namespaces))])
 
 
 def _forbidden(reflector: Reflector[Any]) -> str:

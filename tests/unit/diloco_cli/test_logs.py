@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from builders.cluster_scenes import begin, conditions, on_a_cluster, unit
 from builders.fake_cluster import FakeCluster
+from builders.pod_logs import Logs
 from builders.pods import a_learner_pod
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.logs import Source, show_logs, syncer_source, unit_logs
-from diloco_cli.kubectl.unit_pods import UnitPod, unit_pods
+from diloco_cli.kubectl.logs import show_logs, syncer_source, unit_logs
+from diloco_cli.pod_logs import Source
+from diloco_cli.unit_pods import UnitPod, unit_pods
 from diloco_cli.view_model import JobView
 from diloco_operator.api.status import UnitStatus
-from diloco_operator.kube.client import ApiError, BadRequest, LogRequest, NotFound
-
-
-class Logs:
-    """What pods have written, in pieces that end anywhere."""
-
-    def __init__(self, **written: list[bytes] | ApiError) -> None:
-        self._written = {name.replace("_", "-"): pieces for name, pieces in written.items()}
-        self.asked: list[tuple[str, LogRequest]] = []
-
-    async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
-        self.asked.append((name, wanted))
-        pieces = self._written.get(name) or NotFound(404, "NotFound", f'pods "{name}" not found')
-        if isinstance(pieces, ApiError):
-            raise pieces
-        for piece in pieces:
-            await asyncio.sleep(0)
-            yield piece
+from diloco_operator.kube.client import BadRequest, LogRequest, NotFound
 
 
 async def printed(logs: Logs, *sources: Source, follow: bool = False, tail: int | None = None) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 from diloco_local.exec_endpoint import ExecEndpoint
-from diloco_local.log_server import LogServer, _start_of_last_lines
+from diloco_local.log_server import LogServer, start_of_last_lines
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ from diloco_local.log_server import LogServer, _start_of_last_lines
 def test_the_last_lines_begin_where_they_begin(tmp_path: Path, text: str, lines: int, expected: str) -> None:
     file = tmp_path / "log"
     file.write_text(text)
-    assert text[_start_of_last_lines(file, lines) :] == expected
+    assert text[start_of_last_lines(file, lines) :] == expected
 
 
 async def get(port: int, path: str) -> tuple[int, str]:

@@ -17,7 +17,9 @@ from diloco_cli.dashboard.fleet_page import fleet_page
 from diloco_cli.dashboard.goodput_page import by_kind, goodput_page
 from diloco_cli.dashboard.job_page import job_page
 from diloco_cli.dashboard.page import frame
+from diloco_cli.dashboard.quotas import Allowance
 from diloco_cli.dashboard.unit_page import unit_page
+from diloco_cli.dashboard.unit_pods import Host, UnitPods
 from diloco_cli.dashboard.waiting_page import waiting_page
 from diloco_cli.phase_looks import LOOKS
 from diloco_cli.waiting_line import Place
@@ -29,6 +31,7 @@ from diloco_operator.reconcile import OperatorConfig
 ALLOWED = {
     "html", "head", "meta", "title", "link", "script", "body", "nav", "a", "span", "main", "section", "h1", "h2", "p", "strong", "ul", "li",
     "dl", "div", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "time", "svg", "rect", "text", "line", "polyline", "circle",
+    "pre", "code",
 }  # fmt: skip
 
 
@@ -69,8 +72,11 @@ def test_hostile_texts_of_a_job_are_shown_as_text() -> None:
         hosts=[{"node": HOSTILE, "message": HOSTILE}],
     )
     facts = job_facts(view, events=[an_end(HOSTILE, "UnitCrashed", HOSTILE, "2026-11-20T21:00:30Z")])
-    fleet = FleetFacts([view], None, [HOSTILE], {("team", "bytes-lm"): {"v5p": Place(2, 3)}})
-    unit_of = unit_page(facts, HOSTILE[:63], "/token")
+    quota = Allowance(HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+    fleet = FleetFacts([view], None, [HOSTILE], {("team", "bytes-lm"): {"v5p": Place(2, 3)}}, quotas=[quota], unseen=[HOSTILE])
+    host = Host(0, HOSTILE, HOSTILE, 1, HOSTILE, HOSTILE, runs=False, ended=False, restarts=0, since=None)
+    pods = UnitPods([host, replace(host, index=1, runs=True)], 0, HOSTILE, HOSTILE)
+    unit_of = unit_page(facts, HOSTILE[:63], pods, "/token")
     assert unit_of is not None
     pages = (
         job_page(facts, "/token"),
@@ -150,7 +156,7 @@ def test_slices_are_counted_by_kind_and_failure_domain() -> None:
     inventory = inventory_of(nodes, OperatorConfig().disruption_signals, NOW)
     name = next(each.name for each in inventory.every_slice() if each.locality[0] == "b")
     view = a_view(units=[unit(slice=name)])
-    found = slices_of(inventory, [view], NOW)
+    found = slices_of(inventory, [view], [], NOW)
     assert found == {
         SlicePlace("tpu-v6e 2x2", "a"): SliceNumbers(total=2, unusable=1),
         SlicePlace("tpu-v6e 2x2", "b"): SliceNumbers(total=1, used=1),
@@ -171,7 +177,7 @@ def test_a_unit_page_compares_its_speed_with_its_pool_and_says_what_it_began_wit
         an_end("v5p-0", "UnitCrashed", "exited with status 1", "2026-11-20T20:10:00Z"),
         an_end("v5p-1", "UnitLost", "node tpu-0 was deleted", "2026-11-20T20:40:00Z"),
     ]
-    page = unit_page(job_facts(view, events=events), "v5p-0", "/token")
+    page = unit_page(job_facts(view, events=events), "v5p-0", None, "/token")
     assert page is not None
     said = words(html_of(page))
     assert "of the pool's other units 45%" in said  # 50 of the median of 100 and 120
@@ -179,7 +185,7 @@ def test_a_unit_page_compares_its_speed_with_its_pool_and_says_what_it_began_wit
     assert "Its last start: the state of v5p-1, 2.1 s" in said
     assert "exited with status 1" in said
     assert "node tpu-0 was deleted" not in said  # of another unit
-    assert unit_page(job_facts(view), "v5p-9", "/token") is None
+    assert unit_page(job_facts(view), "v5p-9", None, "/token") is None
 
 
 def test_a_waiting_job_has_one_cause_what_helps_and_its_place_in_line() -> None:

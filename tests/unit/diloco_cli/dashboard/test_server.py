@@ -11,6 +11,7 @@ from aiohttp import ClientResponse
 from builders.cluster_scenes import Limited, begin, set_status, unit
 from builders.dashboards import a_dashboard
 from builders.fake_cluster import FakeCluster
+from builders.pod_logs import Logs
 from diloco_cli.cluster import CommandError
 from diloco_cli.dashboard import installed
 from diloco_cli.dashboard.server import PortTaken, serving
@@ -137,7 +138,7 @@ async def test_the_server_ends_though_pages_are_open() -> None:
 
 async def test_a_port_that_is_taken_is_said() -> None:
     cluster = await a_training_job()
-    async with serving(cluster.api, "") as served:
+    async with serving(cluster.api, Logs(), "") as served:
         port = urlsplit(served.url).port
         assert port is not None
         with pytest.raises(PortTaken, match=f"port {port} of 127.0.0.1 cannot be had: .*; choose another with --port"):
@@ -145,7 +146,7 @@ async def test_a_port_that_is_taken_is_said() -> None:
 
 
 async def taken(cluster: FakeCluster, port: int) -> None:
-    async with serving(cluster.api, "", port):
+    async with serving(cluster.api, Logs(), "", port):
         raise AssertionError("the port was free")
 
 

@@ -30,10 +30,14 @@ class UnitPod:
         return cls(meta["name"], meta["uid"], int(labels[LABEL_ATTEMPT]), int(labels[LABEL_HOST]), pod["spec"].get("nodeName") or "", over)
 
 
+def unit_selector(job: str, unit: str) -> str:
+    """Return the label selector of all pods of the unit."""
+    return f"{LABEL_JOB}={job},{LABEL_UNIT}={unit},{LABEL_COMPONENT}={COMPONENT_LEARNER}"
+
+
 async def unit_pods(client: Client, namespace: str, job: str, unit: str) -> list[UnitPod]:
     """Return all pods of the unit, sorted by attempt and host."""
-    selector = f"{LABEL_JOB}={job},{LABEL_UNIT}={unit},{LABEL_COMPONENT}={COMPONENT_LEARNER}"
-    found = await client.list(PODS, namespace, label_selector=selector)
+    found = await client.list(PODS, namespace, label_selector=unit_selector(job, unit))
     return sorted(map(UnitPod.of, found.items), key=lambda pod: (pod.attempt, pod.host))
 
 

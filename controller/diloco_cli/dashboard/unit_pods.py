@@ -1,0 +1,111 @@
+"""The hosts of a unit as its pods show them, with their ranks, and for which of them the others wait. Pure.
+
+See docs/decisions/0280-dashboard-of-a-cluster.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from diloco_operator.api.names import LABEL_ATTEMPT, LABEL_HOST, LEARNER_CONTAINER
+from diloco_operator.kube.client import Obj
+from diloco_operator.kube.fields import controller_uid, fields, moment, objects, string, text, whole_number
+
+from diloco_cli.unit_pods import UnitPod, of_newest_attempt
+
+LOG_LINES = 200
+"""Of the end of a log that are shown."""
+LOG_BYTES = 64 << 10
+"""Of these at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One pod of the newest attempt that has pods."""
+
+    index: int
+    pod: str
+    node: str
+    attempt: int
+    state: str
+    """What its container that trains does, as the kubelet says it: `Running`, or why it does not run."""
+    message: str
+    runs: bool
+    ended: bool
+    restarts: int
+    since: float | None
+    """When it began to run or ended, seconds since the epoch; None: it does neither."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether it is yet to run."""
+        return not self.runs and not self.ended
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPods:
+    """What the page of a unit shows of its pods."""
+
+    hosts: Sequence[Host] = ()
+    """By their index."""
+    shown: int = 0
+    """Whose log is shown."""
+    log: str = ""
+    note: str = ""
+    """Why there is no log, or no pod; what a reader has to know of the log."""
+
+
+def hosts_of(pods: Iterable[Obj], job: str) -> list[Host]:
+    """Return the hosts of the newest attempt, by their index. `job`: uid of the job. A pod that only has the labels of its pods is left
+    out: every user who may create pods can write them. Raises MalformedField."""
+    ours = {}
+    for pod in pods:
+        labels, meta = fields(fields(pod, "metadata"), "labels", "metadata"), fields(pod, "metadata")
+        if controller_uid(meta) == job and all(str(labels.get(label, "")).isdecimal() for label in (LABEL_ATTEMPT, LABEL_HOST)):
+            ours[string(meta, "name")] = pod
+    newest = of_newest_attempt([UnitPod.of(pod) for pod in ours.values()])
+    return sorted((_host(pod, ours[pod.name]) for pod in newest), key=lambda host: host.index)
+
+
+def _host(pod: UnitPod, obj: Obj) -> Host:
+    status = fields(obj, "status")
+    container = next((each for each in objects(status, "containerStatuses") if each.get("name") == LEARNER_CONTAINER), {})
+    now = fields(container, "state")
+    running, ended, waiting = (fields(now, kind) for kind in ("running", "terminated", "waiting"))
+    state, message, since = text(status, "phase") or "Pending", text(status, "message"), None
+    if running:
+        state, since = "Running", moment(running, "startedAt")
+    elif ended:
+        state = f"{text(ended, 'reason') or 'Ended'}, status {whole_number(ended, 'exitCode')}"
+        message, since = text(ended, "message") or message, moment(ended, "finishedAt")
+    elif waiting:
+        state, message = text(waiting, "reason") or state, text(waiting, "message") or message
+    elif not pod.node:
+        unplaced = next((each for each in objects(status, "conditions") if each.get("type") == "PodScheduled"), {})
+        state, message = text(unplaced, "reason") or state, text(unplaced, "message") or message
+    runs = not pod.ended and (bool(running) or (not now and state == "Running"))
+    leaves = ", is being deleted" if "deletionTimestamp" in obj["metadata"] else ""
+    return Host(
+        pod.host, pod.name, pod.node, pod.attempt, f"{state}{leaves}", message, runs, pod.ended or bool(ended),
+        whole_number(container, "restartCount"), since,
+    )  # fmt: skip
+
+
+def waited_for(hosts: Sequence[Host]) -> list[Host]:
+    """Return the hosts that are yet to run while others do: a unit trains when all of its ranks have met."""
+    return [host for host in hosts if host.starts] if any(host.runs for host in hosts) else []
+
+
+def ranks_text(host: int, per_host: int) -> str:
+    """Return `0`, or `8 to 15`."""
+    first = host * per_host
+    return str(first) if per_host == 1 else f"{first} to {first + per_host - 1}"
+
+
+def end_of(log: bytes) -> str:
+    """Return the last lines of a log, from the beginning of a line."""
+    lines = log.decode(errors="replace").splitlines()
+    if len(log) >= LOG_BYTES and len(lines) > 1:
+        lines = lines[1:]
+    return "\n".join(lines[-LOG_LINES:])

@@ -1,0 +1,66 @@
+"""The log of one container of a pod, and why there is none.
+
+See docs/decisions/0040-learner-pods.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from diloco_operator.kube.client import ApiError, BadRequest, LogRequest, NotFound
+from diloco_operator.kube.rest.line_splitter import LineSplitter
+
+from diloco_cli.cluster import CommandError
+
+_INTERNAL_ERROR = 500
+
+
+class PodLogs(Protocol):
+    def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One container whose log is printed."""
+
+    pod: str
+    container: str
+    prefix: str = ""
+    """Printed before every line if there are several hosts."""
+    previous: bool = False
+    """Take the container's run before its last restart in the same pod."""
+    instead: str = ""
+    """What to do if there is no log yet."""
+    no_pod: str = "see `kubectl diloco status`"
+    """What to say if there is no pod."""
+
+
+async def log_pieces(client: PodLogs, namespace: str, source: Source, *, follow: bool, tail: int | None) -> AsyncIterator[bytes]:
+    """Yield a log as it comes: whole lines where they have a prefix. Raises `CommandError` that says why there is none."""
+    lines = LineSplitter()
+    prefix = source.prefix.encode()
+    found = client.pod_logs(namespace, source.pod, LogRequest(source.container, follow, source.previous, tail))
+    try:
+        async with contextlib.aclosing(found) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                if not prefix:
+                    yield piece
+                    continue
+                for line in lines.feed(piece):
+                    yield prefix + line + b"\n"
+    except NotFound as error:
+        if error.message.startswith("nodes "):
+            raise CommandError(f"the node of pod {source.pod} is gone, and the log with it: {error.message}") from error
+        raise CommandError(f"there is no pod {source.pod} now; {source.no_pod}") from error
+    except BadRequest as error:
+        raise CommandError(f"pod {source.pod} has no {'such ' if source.previous else ''}log: {error.message}{source.instead}") from error
+    except ApiError as error:
+        if error.code != _INTERNAL_ERROR:
+            raise
+        # The API server asks the node's kubelet, and answers this if the kubelet does not.
+        raise CommandError(f"the node of pod {source.pod} does not give its log: {error.message}") from error
+    if lines.rest:
+        yield prefix + lines.rest + b"\n"

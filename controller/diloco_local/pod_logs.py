@@ -1,0 +1,38 @@
+"""The logs of pods on this machine, as a client reads those of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from diloco_operator.kube.client import BadRequest, LogRequest, NotFound
+
+from diloco_local.log_server import start_of_last_lines
+
+_BLOCK = 1 << 16
+
+
+class LocalPodLogs:
+    """`runs` gives for a container (namespace, pod, name) the log of each run with the position where the run begins in it, oldest first;
+    and whether the container runs now."""
+
+    def __init__(self, runs: Callable[[str, str, str], tuple[list[tuple[Path, int]], bool]]) -> None:
+        self._runs = runs
+
+    async def pod_logs(self, namespace: str, name: str, wanted: LogRequest) -> AsyncIterator[bytes]:
+        """Yield what the log has now. Raises NotFound for a container without a log, BadRequest without the run that is wanted."""
+        assert not wanted.follow, "the control plane on this machine has no reader that follows a log"
+        runs, _ = self._runs(namespace, name, wanted.container)
+        newest = 2 if wanted.previous else 1
+        if not runs:
+            raise NotFound(404, "NotFound", f"container {wanted.container} of pod {namespace}/{name} has no log here")
+        if len(runs) < newest:
+            raise BadRequest(400, "BadRequest", f'previous terminated container "{wanted.container}" in pod "{name}" not found')
+        file, begin = runs[-newest]
+        with file.open("rb") as opened:
+            if wanted.tail_lines is not None:
+                begin = max(begin, await asyncio.to_thread(start_of_last_lines, file, wanted.tail_lines))
+            opened.seek(begin)
+            while block := opened.read(_BLOCK):
+                yield block
