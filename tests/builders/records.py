@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from diloco_local.record.file import RecordWriter
 from diloco_local.record.history import History, JobHistory
@@ -14,6 +14,7 @@ from diloco_local.record.lines import (
     JobSeen,
     Line,
     Merged,
+    ObjectSeen,
     PhaseBegan,
     Recovered,
     RunBegan,
@@ -46,6 +47,10 @@ class ARecord:
 
     def state(self, at: float, state: str, held_out_loss: float | None = None) -> Self:
         return self.add(JobSeen(at=BEGAN + at, job=self.job, state=state, steps=100, held_out_loss=held_out_loss))
+
+    def object(self, at: float, obj: dict[str, Any]) -> Self:
+        """The API server has the job like this."""
+        return self.add(ObjectSeen(at=BEGAN + at, job=self.job, object=obj))
 
     def phase(self, at: float, unit: str, phase: Phase, attempt: int = 1) -> Self:
         return self.add(PhaseBegan(at=BEGAN + at, job=self.job, unit=unit, phase=phase, state="Training", attempt=attempt))

@@ -8,37 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from builders.browsed_pages import PATIENCE, opened, opened_file, row, serious
 from builders.browser import a_browser
 from builders.local_jobs import a_quadratic_job
 from builders.up_runs import Up, all_train
-from playwright.sync_api import Browser, Page, expect
-
-PATIENCE = 180_000.0
-"""Milliseconds; bounds a failure only."""
-
-
-def opened(browser: Browser, url: str, complaints: list[str]) -> Page:
-    """Open a page in a context of its own, and note what the browser complains of: refused resources, exceptions."""
-    page = browser.new_page(color_scheme="dark", viewport={"width": 390, "height": 800})
-    page.set_default_timeout(PATIENCE)
-    page.on("console", lambda message: complaints.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(url)
-    expect(page.locator("#connection")).to_have_text("live", timeout=PATIENCE)
-    return page
-
-
-def row(page: Page, section: str, name: str) -> list[str]:
-    """Return the cells of the row of this name."""
-    found = page.locator(f"#{section} tbody tr").filter(has=page.locator("td:first-child", has_text=re.compile(f"^{name}$")))
-    return found.locator("td").all_inner_texts()
-
-
-def serious(page: Page) -> list[str]:
-    """Return what keeps people from using the page, by axe-core."""
-    found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {[node['html'] for node in each['nodes']]}" for each in found if each["impact"] in ("serious", "critical")]
+from playwright.sync_api import Browser, expect
 
 
 @pytest.mark.timeout(1800)
@@ -89,10 +63,31 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
         assert not complaints, complaints
         up.process.send_signal(signal.SIGINT)
         assert ended.result()[0] == 130
+        with a_browser() as browser:
+            report_has_the_same_pages(browser, tmp_path)
     finally:
         up.process.kill()
         up.process.wait()
         reader.shutdown()
+
+
+def report_has_the_same_pages(browser: Browser, state_dir: Path) -> None:
+    """The file that the run leaves shows its pages one at a time, and loads and runs nothing."""
+    complaints: list[str] = []
+    (file,) = state_dir.rglob("report.html")
+    page = opened_file(browser, file.as_uri(), complaints)
+    expect(page.get_by_role("heading", level=1)).to_have_text("Run of quad")
+    page.get_by_role("heading", level=2).get_by_role("link", name="quad").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("quad")
+    page.get_by_role("link", name="v5p-0").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("v5p-0")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390, "a small screen scrolls down only"
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        assert serious(page) == []
+    page.get_by_role("link", name="Goodput").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Goodput")
+    assert not complaints, complaints
 
 
 def opened_elsewhere(browser: Browser, url: str) -> list[int]:

@@ -73,6 +73,8 @@ class JobFacts:
     samples: Sequence[Sample]
     history: JobHistory
     now: float
+    followed: bool = True
+    """Whether the page follows the job; otherwise it shows one look at it."""
 
     @property
     def quorum(self) -> int:

@@ -53,6 +53,8 @@ def ranks(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None, base: str) -
 
 def log(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None) -> Iterator[Element]:
     """Yield the end of the log of one host, and how to have all of it."""
+    if not facts.followed and (pods is None or not (pods.log or pods.note)):
+        return
     yield element("h2", f"Log of host {pods.shown}" if pods is not None and pods.hosts else "Log")
     if pods is None:
         yield element("p", "It is being read.", class_="soft")

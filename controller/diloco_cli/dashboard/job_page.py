@@ -109,6 +109,8 @@ def _loss(facts: JobFacts) -> Iterator[Element]:
 
 def _observed(facts: JobFacts) -> Iterator[Element]:
     samples = facts.samples
+    if not facts.followed:
+        return
     yield element("h2", "As it was seen")
     if len(samples) < 2:
         yield element("p", "Charts begin when the job has been seen for some seconds.", class_="soft")

@@ -24,7 +24,7 @@ class Allowance(NamedTuple):
     quota: str
     """`ResourceQuota team/gpus`, `ClusterQueue research`."""
     flavor: str
-    """Of Kueue; "": the quota has none."""
+    """The flavor of Kueue; "": the quota has none."""
     resource: str
     used: str
     """As a Kubernetes quantity."""

@@ -15,9 +15,9 @@ from diloco_operator.kube.fields import controller_uid, fields, moment, objects,
 from diloco_cli.unit_pods import UnitPod, of_newest_attempt
 
 LOG_LINES = 200
-"""Of the end of a log that are shown."""
+"""Lines of the end of a log that are shown."""
 LOG_BYTES = 64 << 10
-"""Of these at most."""
+"""Bytes of these lines that are shown at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class UnitPods:
     hosts: Sequence[Host] = ()
     """By their index."""
     shown: int = 0
-    """Whose log is shown."""
+    """The host whose log is shown."""
     log: str = ""
     note: str = ""
     """Why there is no log, or no pod; what a reader has to know of the log."""

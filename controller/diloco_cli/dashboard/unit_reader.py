@@ -39,9 +39,9 @@ class Looked(NamedTuple):
     job: str
     unit: str
     uid: str
-    """Of the job."""
+    """The uid of the job."""
     host: int | None
-    """Whose log is shown; None: the first one's."""
+    """The host whose log is shown; None: the first one."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class UnitReader:
         try:
             try:
                 async with asyncio.timeout(_PATIENCE):
-                    found = await self._pods(at)
+                    found = await read_unit(self._client, self._logs, at)
             except TimeoutError:
                 found = UnitPods(note=f"The cluster did not answer within {_PATIENCE:.0f} s.")
             if found != page.pods:
@@ -93,37 +93,40 @@ class UnitReader:
         finally:
             page.task, page.read = None, self._monotonic()
 
-    async def _pods(self, at: Looked) -> UnitPods:
-        try:
-            listed = await self._client.list(PODS, at.namespace, label_selector=unit_selector(at.job, at.unit))
-        except Forbidden as error:
-            return UnitPods(note=f"Hosts and log are not shown, as you may not list pods: {error.message}")
-        except ApiError as error:
-            return UnitPods(note=f"Hosts and log are not shown: {error.message}")
-        hosts = hosts_of(listed.items, at.uid)
-        if not hosts:
-            return UnitPods(note="It has no pods now, and so no log here. Only pods that ended by themselves stay.")
-        chosen = next((host for host in hosts if host.index == at.host), None if at.host is not None else hosts[0])
-        if chosen is None:
-            return UnitPods(hosts, at.host or 0, note=f"It has no host {at.host} in attempt {hosts[0].attempt}.")
-        log, note = await self._end_of_log(at.namespace, chosen)
-        return UnitPods(hosts, chosen.index, log, note)
 
-    async def _end_of_log(self, namespace: str, host: Host) -> tuple[str, str]:
-        """Return the end of the log, and what a reader has to know of it."""
-        source = Source(host.pod, LEARNER_CONTAINER, no_pod="it has just ended or was replaced")
-        end, read = b"", 0
-        try:
-            async with aclosing(log_pieces(self._logs, namespace, source, follow=False, tail=LOG_LINES)) as pieces:  # type: ignore[type-var]
-                async for piece in pieces:
-                    end = (end + piece)[-LOG_BYTES:]
-                    read += len(piece)
-                    if read >= _MOST_READ:
-                        return end_of(end), f"Its last {LOG_LINES} lines are too long: this is not their end."
-        except CommandError as error:
-            return "", f"There is no log: {error.message}"
-        except Forbidden as error:
-            return "", f"The log is not shown, as you may not get pods/log: {error.message}"
-        except ApiError as error:
-            return "", f"The log is not shown: {error.message}"
-        return end_of(end), "" if end else "The log is empty."
+async def read_unit(client: Client, logs: PodLogs | None, at: Looked) -> UnitPods:
+    """Return the pods of a unit, and the end of the log of one of them. `logs`: where logs are; None: they are left out."""
+    try:
+        listed = await client.list(PODS, at.namespace, label_selector=unit_selector(at.job, at.unit))
+    except Forbidden as error:
+        return UnitPods(note=f"Hosts and log are not shown, as you may not list pods: {error.message}")
+    except ApiError as error:
+        return UnitPods(note=f"Hosts and log are not shown: {error.message}")
+    hosts = hosts_of(listed.items, at.uid)
+    if not hosts:
+        return UnitPods(note="It has no pods now, and so no log here. Only pods that ended by themselves stay.")
+    chosen = next((host for host in hosts if host.index == at.host), None if at.host is not None else hosts[0])
+    if chosen is None:
+        return UnitPods(hosts, at.host or 0, note=f"It has no host {at.host} in attempt {hosts[0].attempt}.")
+    log, note = await _end_of_log(logs, at.namespace, chosen) if logs is not None else ("", "")
+    return UnitPods(hosts, chosen.index, log, note)
+
+
+async def _end_of_log(logs: PodLogs, namespace: str, host: Host) -> tuple[str, str]:
+    """Return the end of the log, and what a reader has to know of it."""
+    source = Source(host.pod, LEARNER_CONTAINER, no_pod="it has just ended or was replaced")
+    end, read = b"", 0
+    try:
+        async with aclosing(log_pieces(logs, namespace, source, follow=False, tail=LOG_LINES)) as pieces:  # type: ignore[type-var]
+            async for piece in pieces:
+                end = (end + piece)[-LOG_BYTES:]
+                read += len(piece)
+                if read >= _MOST_READ:
+                    return end_of(end), f"Its last {LOG_LINES} lines are too long: this is not their end."
+    except CommandError as error:
+        return "", f"There is no log: {error.message}"
+    except Forbidden as error:
+        return "", f"The log is not shown, as you may not get pods/log: {error.message}"
+    except ApiError as error:
+        return "", f"The log is not shown: {error.message}"
+    return end_of(end), "" if end else "The log is empty."

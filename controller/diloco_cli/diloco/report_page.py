@@ -1,8 +1,6 @@
-"""The report of a record: one HTML page that needs nothing else. Pure.
+"""The report of a record: one HTML file that needs nothing else, with the pages of the dashboard as the record has them. Pure.
 
-Its policy forbids every request and script.
-
-See docs/decisions/0216-figures-and-plots.md.
+See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0280-dashboard-of-a-cluster.md.
 """
 
 from __future__ import annotations
@@ -16,25 +14,43 @@ from diloco.wording import loss_text
 from diloco_local.record.effects import effects_of, tokens_sentence
 from diloco_local.record.history import History, JobHistory, UnitHistory
 from diloco_operator.api.phases import Phase
+from diloco_operator.kube.fields import fields
 
-from diloco_cli.chart_style import STYLE as CHART_STYLE
+from diloco_cli.dashboard.document import BASE, Placed, whole
+from diloco_cli.dashboard.facts import JobFacts
+from diloco_cli.dashboard.goodput_page import goodput_page
+from diloco_cli.dashboard.job_document import job_pages
+from diloco_cli.dashboard.page import Page, job_path, unit_path
 from diloco_cli.history_charts import history_charts
-from diloco_cli.html import STYLE, document, figures, notes, table
+from diloco_cli.html import Cell, figures, notes, table
 from diloco_cli.svg import element
+from diloco_cli.view_model import JobView
 from diloco_cli.view_text import count, duration
-
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 def page(history: History, remarks: Sequence[str]) -> str:
     """Return the page. `remarks`: what is missing in the record, in sentences."""
     names = ", ".join(job.title for job in history.jobs)
     title = f"Run of {names}" if names else "Run without a job"
-    main = element("main", element("h1", title), _origin(history), *notes([*remarks, *_missing(history)]))
-    for job in history.jobs:
-        main.extend(_job(job))
-    policy = element("meta", http_equiv="Content-Security-Policy", content=_POLICY)
-    return document(title, [policy, element("style", STYLE + CHART_STYLE)], [main])
+    sections: dict[str, list[Element]] = {
+        "head": [element("h1", title), _origin(history), *notes([*remarks, *_missing(history)])],
+        **{job.name: list(_job(job)) for job in history.jobs},
+    }
+    jobs = [facts for job in history.jobs if (facts := _facts_of(job)) is not None]
+    goodput = [Placed("/goodput", goodput_page(jobs, (), BASE), "Goodput")] if jobs else []
+    pages = [each for facts in jobs for each in job_pages(facts, {})]
+    now = max((facts.now for facts in jobs), default=history.began + history.seconds)
+    return whole(title, [Placed("/", Page(title, sections), "Run"), *goodput, *pages], now)
+
+
+def _facts_of(job: JobHistory) -> JobFacts | None:
+    """Return what the record says of the job as the API server had it; None: that is not on record, or another version wrote it."""
+    if job.object is None:
+        return None
+    try:
+        return JobFacts(JobView.of(job.object), fields(job.object, "spec"), (), (), job, job.object_at, followed=False)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _origin(history: History) -> Element:
@@ -50,7 +66,8 @@ def _missing(history: History) -> Iterator[str]:
 
 
 def _job(job: JobHistory) -> Iterator[Element]:
-    yield element("h2", job.title)
+    namespace, _, name = job.name.partition("/")
+    yield element("h2", element("a", job.title, href=job_path(BASE, namespace, name)))
     yield element("p", f"{job.state}, outer step {job.t:,} of {job.outer_steps:,}", class_="soft")
     yield figures(_facts(job))
     if job.faults:
@@ -75,15 +92,16 @@ def _facts(job: JobHistory) -> Iterator[tuple[str, str]]:
 _BADPUT = tuple(phase for phase in Phase if phase.use is not None and phase is not Phase.TRAINING)
 
 
-def _table(job: JobHistory) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+def _table(job: JobHistory) -> tuple[Sequence[str], Sequence[Sequence[Cell]]]:
     phases = [phase for phase in _BADPUT if job.share(phase)]
     head = ["unit", "tokens", "steps", "median step", "longest", "recovered in", "sent", "received", "training", *phases]
-    return head, [list(_row(job.units[name], phases)) for name in sorted(job.units)]
+    return head, [list(_row(job, job.units[name], phases)) for name in sorted(job.units)]
 
 
-def _row(unit: UnitHistory, phases: Sequence[Phase]) -> Iterator[str]:
+def _row(job: JobHistory, unit: UnitHistory, phases: Sequence[Phase]) -> Iterator[Cell]:
+    namespace, _, name = job.name.partition("/")
     lengths = [gap.seconds / gap.steps for gap in unit.gaps]
-    yield unit.name
+    yield element("a", unit.name, href=unit_path(BASE, namespace, name, unit.name))
     yield f"{unit.tokens:,}"
     yield f"{unit.steps:,}"
     yield f"{median(lengths):.3f} s" if lengths else "-"

@@ -88,6 +88,7 @@ class Run:
         self._options = options
         self._view = UntilClosed(view, self._interrupt)
         self._known: dict[tuple[str, str], JobView] = {}
+        self._objects: dict[tuple[str, str], Obj] = {}
         self._changed = asyncio.Event()
         self._interrupts = 0
         self._timed_out = False
@@ -116,6 +117,8 @@ class Run:
                     await self._plane.client.create(DILOCO_JOBS, job, field_manager=UP_MANAGER)
                 async with self._dashboard():
                     ending = await self._follow()
+                for key, obj in self._objects.items():
+                    self._recorder.object(key, obj)
                 self._recorder.ended(ending.value)
         self._end(ending)
         return ending
@@ -209,9 +212,11 @@ class Run:
             return
         view = JobView.of(new.value)
         old = self._known.get(new.key)
-        self._known[new.key] = view
+        self._known[new.key], self._objects[new.key] = view, new.value
         self._speeds = remember(self._speeds, view)
         self._recorder.status(new.key, view.state.value if view.state is not None else "", view.status)
+        if old is None or old.state is not view.state:
+            self._recorder.object(new.key, new.value)
         for line in changes(old, view):
             self._view.line(line)
         for unit, pod in failed_attempts(old, view):

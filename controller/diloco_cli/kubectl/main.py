@@ -37,6 +37,7 @@ _IMPORTED_WHEN_NEEDED = {
     "explain": "diloco_cli.kubectl.explain",
     "doctor": "diloco_cli.doctor",
     "plan": "diloco_cli.plan",
+    "report": "diloco_cli.kubectl.report",
     "export": "diloco_cli.kubectl.export",
     "join-bundle": "diloco_cli.kubectl.join_bundle",
     "snapshots": "diloco_cli.kubectl.snapshots",

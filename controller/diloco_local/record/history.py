@@ -6,7 +6,7 @@ See docs/decisions/0216-figures-and-plots.md.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diloco_operator.api.phases import Phase
 
@@ -157,6 +157,10 @@ class JobHistory:
     """When each further command began."""
     end: float = 0.0
     """When it was over, or the last command ended."""
+    object: dict[str, Any] | None = None
+    """The job as the API server had it last; None: it is not on record."""
+    object_at: float = 0.0
+    """When it had it, seconds since the epoch."""
 
     @property
     def last_run(self) -> float:

@@ -163,6 +163,14 @@ class Missing(_Line):
     entries: Count
 
 
+class ObjectSeen(_Line):
+    """The job as the API server had it: when its state had changed, and at the end of the command."""
+
+    type: Literal["object"] = "object"
+    job: str
+    object: dict[str, Any]
+
+
 class RunEnded(_Line):
     """The command has ended. Without this line it was killed."""
 
@@ -171,7 +179,7 @@ class RunEnded(_Line):
 
 
 Line = Annotated[
-    RunBegan | JobSeen | PhaseBegan | UnitLeft | StepTaken | Merged | Figures | Recovered | FaultFired | Missing | RunEnded,
+    RunBegan | JobSeen | PhaseBegan | UnitLeft | StepTaken | Merged | Figures | Recovered | FaultFired | Missing | ObjectSeen | RunEnded,
     Field(discriminator="type"),
 ]
 _ADAPTER: TypeAdapter[Line] = TypeAdapter(Line)

@@ -21,6 +21,7 @@ from diloco_local.record.lines import (
     Line,
     Merged,
     Missing,
+    ObjectSeen,
     PhaseBegan,
     Recovered,
     RunBegan,
@@ -102,6 +103,8 @@ class _JobReader:
                 self._unit(line.unit).recoveries.append(Recovery(at, line.seconds))
             case FaultFired():
                 self.job.faults.append(Fault(at, line.unit, line.signal, line.step))
+            case ObjectSeen():
+                self.job.object, self.job.object_at = line.object, line.at
             case Missing():
                 self.job.missing += line.entries
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from diloco_operator.api.phases import Phase
 from diloco_operator.api.status import Status
+from diloco_operator.kube.client import Obj
 from diloco_operator.reconcile.units.states import phase_of
 from diloco_operator.report import LocalStep, Report
 
@@ -23,6 +24,7 @@ from diloco_local.record.lines import (
     Line,
     Merged,
     Missing,
+    ObjectSeen,
     PhaseBegan,
     Recovered,
     RunBegan,
@@ -78,6 +80,11 @@ class Recorder:
         """Record that the job has this status now. What has not changed is not written."""
         job = self._jobs.setdefault(key, _Job())
         self._write(*self._changes(job, _name(key), state, status, self._now()))
+
+    def object(self, key: JobKey, obj: Obj) -> None:
+        """Record the job as the API server has it now."""
+        meta = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+        self._write(ObjectSeen(at=self._now(), job=_name(key), object={**obj, "metadata": meta}))
 
     def fault(self, key: JobKey, unit: str, signal: str, step: int, at: float) -> None:
         """Record that a signal was sent at that time."""

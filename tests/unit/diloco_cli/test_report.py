@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from builders.jobs import a_job
 from builders.records import ARecord, a_killed_unit
 from click.testing import CliRunner
 from diloco_cli.diloco.main import main
@@ -133,6 +134,27 @@ def test_a_record_with_a_torn_line_is_shown_and_says_what_is_missing(tmp_path: P
 )
 def test_a_run_of_which_little_is_known_is_shown(tmp_path: Path, record: ARecord) -> None:
     assert "<h1>Run" in (report(record.write(tmp_path)), (tmp_path / "report.html").read_text(encoding="utf-8"))[1]
+
+
+def test_a_job_on_record_has_the_pages_of_the_dashboard(tmp_path: Path) -> None:
+    status = {"state": "Complete", "units": [{"name": "u-2", "pool": "v5p", "state": "Training", "attempt": 2, "message": HOSTILE}]}
+    obj = {**a_job("lm").in_namespace("default").with_pool().build(), "status": status}
+    page = page_of(a_killed_unit().object(21.0, obj), tmp_path)
+    assert set(page.links) == {"#/", "#/goodput", "#/jobs/default/lm", "#/jobs/default/lm/units/u-2"}  # u-0 is not in its status
+    assert page.tags.count("article") == 4
+    assert not {"script", "img"} & set(page.tags)
+    for text in (
+        "What keeps it from more",
+        "unit of default/lm in namespace default",
+        "u-2 killed at step 81",
+        "<script>alert(1)</script>",
+    ):
+        assert text in page.said, text
+
+
+def test_a_job_on_record_that_cannot_be_read_leaves_the_page_of_the_run(tmp_path: Path) -> None:
+    for obj in ({}, {"metadata": {"name": "lm", "namespace": "default"}, "spec": 7}, {"metadata": 7}):
+        assert "Run of lm" in page_of(a_killed_unit().object(21.0, obj), tmp_path).said
 
 
 def test_bad_input_is_refused_with_what_to_do(tmp_path: Path) -> None:
