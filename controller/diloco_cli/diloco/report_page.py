@@ -5,7 +5,8 @@ See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0280-dashboard-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import median
 from xml.etree.ElementTree import Element
@@ -29,18 +30,41 @@ from diloco_cli.view_text import count, duration
 
 
 def page(history: History, remarks: Sequence[str]) -> str:
-    """Return the page. `remarks`: what is missing in the record, in sentences."""
+    """Return the file. `remarks`: what is missing in the record, in sentences."""
+    of_job = {job.name: facts for job in history.jobs if (facts := _facts_of(job)) is not None}
+    said = [_origin(history), *notes([*remarks, *_missing(history)])]
+    pages = [_with_run(job, each, said) for job in history.jobs if job.name in of_job for each in job_pages(of_job[job.name], {})]
+    if pages:
+        pages.insert(1, Placed("/goodput", goodput_page(list(of_job.values()), (), BASE), "Goodput"))
+    others = [job for job in history.jobs if job.name not in of_job]
+    if others or len(of_job) != 1:
+        pages.insert(0, Placed("/", _run(history, others, of_job, said), "Run"))
+    now = max((facts.now for facts in of_job.values()), default=history.began + history.seconds)
+    return whole(pages[0].page.title, pages, now)
+
+
+def _run(history: History, others: Sequence[JobHistory], of_job: Mapping[str, JobFacts], said: Sequence[Element]) -> Page:
+    """Return a page about all jobs, with all that is known of the `others`, which have none of their own."""
     names = ", ".join(job.title for job in history.jobs)
     title = f"Run of {names}" if names else "Run without a job"
-    sections: dict[str, list[Element]] = {
-        "head": [element("h1", title), _origin(history), *notes([*remarks, *_missing(history)])],
-        **{job.name: list(_job(job)) for job in history.jobs},
-    }
-    jobs = [facts for job in history.jobs if (facts := _facts_of(job)) is not None]
-    goodput = [Placed("/goodput", goodput_page(jobs, (), BASE), "Goodput")] if jobs else []
-    pages = [each for facts in jobs for each in job_pages(facts, {})]
-    now = max((facts.now for facts in jobs), default=history.began + history.seconds)
-    return whole(title, [Placed("/", Page(title, sections), "Run"), *goodput, *pages], now)
+    links = [element("a", job.title, href=_path(job)) for job in history.jobs if job.name in of_job]
+    listed = [element("ul", *(element("li", link) for link in links))] if links else []
+    return Page(title, {"head": [element("h1", title), *said, *listed], **{job.name: list(_job(job)) for job in others}})
+
+
+def _path(job: JobHistory) -> str:
+    namespace, _, name = job.name.partition("/")
+    return job_path(BASE, namespace, name)
+
+
+def _with_run(job: JobHistory, placed: Placed, said: Sequence[Element]) -> Placed:
+    """Add to the page of a job what only the record says. Pages of units stay as they are."""
+    if not placed.name:
+        return placed
+    sections = dict(placed.page.sections)
+    sections["head"] = [*sections["head"], *said, *_claims(job)]
+    sections["run"] = [element("h2", "The run"), figures(_facts(job)), table(*_table(job), label=f"units of {job.title}")]
+    return placed._replace(page=replace(placed.page, sections=sections))
 
 
 def _facts_of(job: JobHistory) -> JobFacts | None:
@@ -66,15 +90,18 @@ def _missing(history: History) -> Iterator[str]:
 
 
 def _job(job: JobHistory) -> Iterator[Element]:
-    namespace, _, name = job.name.partition("/")
-    yield element("h2", element("a", job.title, href=job_path(BASE, namespace, name)))
+    yield element("h2", job.title)
     yield element("p", f"{job.state}, outer step {job.t:,} of {job.outer_steps:,}", class_="soft")
     yield figures(_facts(job))
+    yield from _claims(job)
+    yield from history_charts(job)
+    yield table(*_table(job), label=f"units of {job.title}")
+
+
+def _claims(job: JobHistory) -> Iterator[Element]:
     if job.faults:
         said = [*(effect.sentence() for effect in effects_of(job)), f"T{tokens_sentence(job)[1:]}"]
         yield element("div", *(element("p", f"{text}.") for text in said), class_="claims")
-    yield from history_charts(job)
-    yield table(*_table(job), label=f"units of {job.title}")
 
 
 def _facts(job: JobHistory) -> Iterator[tuple[str, str]]:
