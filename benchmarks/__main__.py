@@ -104,7 +104,8 @@ SIZES: Mapping[str, Benchmark] = {
     "uplink-overload": Benchmark(
         "benchmarks.sizes.uplink_overload", ("uplink-overload-1.05", "uplink-overload-1.2", "uplink-overload-2.0")
     ),
-    "commit-record-sizes": Benchmark("benchmarks.sizes.commit_record", ("commit-record-64MiB", "commit-record-1GiB")),
+    "commit-record-64MiB": Benchmark("benchmarks.sizes.commit_record", ("commit-record-64MiB",)),
+    "commit-record-1GiB": Benchmark("benchmarks.sizes.large_commit_record", ("commit-record-1GiB",)),
     "survivor-gap-sizes": Benchmark("benchmarks.sizes.survivor_gap", ("survivor-gap-64MiB", "survivor-gap-1GiB")),
 }
 """`make bench-sizes`: models of real sizes. Needs 16 GiB of memory."""

@@ -5,14 +5,21 @@ overlap. In the middle of an interval one unit begins again: with parameters and
 with the parameters of the last average and an empty AdamW, as without a peer. Its twin has the same seeds and goes on. The value is the
 largest difference of the held-out loss to the twin's over the next intervals, over the largest difference between the twin and the other
 undisturbed units, which is what chance makes.
+
+The line also has how far the loss is above that of the same job with all its moments when all units begin again from the last average,
+with moments that are so many local steps old (`resumed`), or empty: what a state stored more often is worth.
+
+See docs/decisions/0277-no-local-checkpoints.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from typing import Any
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -41,9 +48,16 @@ class Size:
     """Intervals before the restart."""
     after: int
     seeds: int
+    ages: tuple[int, ...]
+    """Of stored moments, in local steps."""
+
+    @property
+    def steps(self) -> int:
+        """Local steps before the restart, which is in the middle of an interval."""
+        return self.before * H + H // 2
 
 
-FULL, SMOKE = Size(before=12, after=4, seeds=5), Size(before=2, after=1, seeds=1)
+FULL, SMOKE = Size(before=12, after=4, seeds=5, ages=(12, 24, 120, 240)), Size(before=2, after=1, seeds=1, ages=(24,))
 
 
 class Chain:
@@ -142,6 +156,18 @@ class Job:
                 found.append([float(unit.loss(self._held_out)) for unit in self.units])
         return np.array(found)
 
+    def states(self) -> list[dict[str, Any]]:
+        """Return what the optimizers keep by now."""
+        return [deepcopy(unit.optimizer.state_dict()) for unit in self.units]
+
+    def resume(self, states: Sequence[dict[str, Any]] | None) -> None:
+        """Let all units begin again from the last average, with these states; None: without any."""
+        for number, unit in enumerate(self.units):
+            unit.take(self.average)
+            unit.restart()
+            if states is not None:
+                unit.optimizer.load_state_dict(states[number])
+
     def _merge(self) -> None:
         delta = self.average - np.mean([unit.values() for unit in self.units], axis=0, dtype=np.float32)
         found = nesterov(delta, self._momentum, self.average, OUTER_RATE, OUTER_MOMENTUM)
@@ -177,13 +203,29 @@ def curves(seed: int, size: Size) -> Curves:
     torch.set_num_threads(1)
     job, with_peer, without = (Job(seed) for _ in range(3))
     for each in (job, with_peer, without):
-        each.train(size.before * H + H // 2)
+        each.train(size.steps)
     with_peer.units[0].restart_with(with_peer.units[1])
     without.units[0].take(without.average)
     without.units[0].restart()
     count = size.after * H
     undisturbed = job.losses(count)
     return Curves(undisturbed[:, 0], undisturbed[:, 1:], with_peer.losses(count)[:, 0], without.losses(count)[:, 0])
+
+
+def resumed(seed: int, size: Size) -> dict[str, float]:
+    """Return the rise of the loss, by the age of the moments with which all units begin again, over that with those of the last step."""
+    torch.set_num_threads(1)
+
+    def losses(age: int | None) -> np.ndarray:
+        job = Job(seed)
+        job.train(size.steps - (age or 0))
+        states = None if age is None else job.states()
+        job.train(age or 0)
+        job.resume(states)
+        return job.losses(H // 2)
+
+    newest = losses(0)
+    return {str(age or "empty"): float((losses(age) - newest).mean()) for age in (*size.ages, None)}
 
 
 def drawing(found: Curves) -> Element:
@@ -209,6 +251,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
     size = SMOKE if smoke else FULL
     found = [curves(seed, size) for seed in range(size.seeds)]
     plot("restart-bump", partial(drawing, found[0]), smoke=smoke)
+    resumes = [resumed(seed, size) for seed in range(size.seeds)]
     ratios = [one.bump(one.with_peer) / one.noise for one in found]
     without = [one.bump(one.without) / one.noise for one in found]
     details = {
@@ -217,5 +260,6 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         "noise": round(median(one.noise for one in found), 5),
         "rise": round(median(one.rise(one.with_peer) for one in found), 5),
         "rise_without": round(median(one.rise(one.without) for one in found), 5),
+        "resumed": {age: round(median(one[age] for one in resumes), 5) for age in resumes[0]},
     }
     yield Figure("restart-bump", median(ratios), "ratio", LIMIT, median(ratios) <= LIMIT, size.seeds, details)
