@@ -49,7 +49,7 @@ class Size:
     after: int
     seeds: int
     ages: tuple[int, ...]
-    """Of stored moments, in local steps."""
+    """Ages of stored moments, in local steps."""
 
     @property
     def steps(self) -> int:

@@ -22,6 +22,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/guide/laptop.md#plan-before-you-apply",
         "docs/stopping.md#on-a-laptop",
         "docs/guide/laptop.md#what-a-syncer-wrote-down",
+        "docs/guide/laptop.md#train-under-a-schedule",
         "docs/guide/model.md#get-the-model",
         "docs/guide/laptop.md#a-llama-on-your-own-data",
         "docs/stopping.md#on-a-laptop/2",

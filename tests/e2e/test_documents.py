@@ -31,6 +31,8 @@ def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(
         tape, replayed = reader.type("docs/guide/laptop.md#what-a-syncer-wrote-down").values()
         assert "merge   700" in tape
         assert "all as the syncer had them" in replayed
+        trained = last(reader.type("docs/guide/laptop.md#train-under-a-schedule"))
+        assert re.search(r"^outer steps +700$", trained, re.MULTILINE)
         listed, *exported = reader.type("docs/guide/model.md#get-the-model").values()
         assert re.search(r"\b700\b.*\bwhole\b", listed)
         assert len(exported) == 2

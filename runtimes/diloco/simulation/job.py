@@ -23,7 +23,7 @@ from diloco.contract import Training
 from diloco.goodput import Accounts
 from diloco.simulation.network import Network, Sizes
 from diloco.simulation.timeline import Timeline
-from diloco.simulation.unit import Hardware, SimulatedUnit, Slices
+from diloco.simulation.unit import TOKENS, Hardware, SimulatedUnit, Slices
 
 _NORM = 1.0
 """Norm of every outer gradient: the guards see a healthy run."""
@@ -77,9 +77,12 @@ class SimulatedJob:
         clock: Clock | None = None,
         sizes: Sizes | None = None,
         syncer_bandwidth: float = math.inf,
+        driver: Driver | None = None,
+        tokens: int = TOKENS,
     ) -> None:
         """Simulate one unit for each `hardware`. They begin at random moments of the first step. `clock`: as of the coordinator. `sizes`:
-        None: what is sent has none. `syncer_bandwidth`: of each direction of the syncer's link, bits a second."""
+        None: what is sent has none. `syncer_bandwidth`: of each direction of the syncer's link, bits a second. `driver`: of a job that has
+        begun; None: one without arrays. `tokens`: of a slice in a step."""
         self.timeline = Timeline()
         self.merged_of: defaultdict[str, float] = defaultdict(float)
         """By unit, tokens that came into merges. Those of one fragment count as 1 / P of them."""
@@ -87,9 +90,9 @@ class SimulatedJob:
         """The merged tokens of all units."""
         self._training = training
         self._random = random
-        self._coordinator = Coordinator(training, Guard([1] * training.fragments), clock=clock)
-        self._driver = Driver(self._coordinator, NoArrays())
-        self._driver.take(Seeded(0.0, (_NORM,) * training.fragments))
+        self._tokens = tokens
+        self._driver = driver if driver is not None else _without_arrays(training, clock)
+        self._coordinator = self._driver.coordinator
         self.slices: Slices | None = None
         """Where units are that come from now on; None: they keep what they have."""
         self._network = Network(self.timeline, sizes or Sizes(), random, training.overlap_steps, syncer_bandwidth)
@@ -114,15 +117,15 @@ class SimulatedJob:
     def add_unit(self, name: str, hardware: Hardware) -> None:
         """Add the same, of one with this name."""
         (own,) = self._random.spawn(1)
-        unit = SimulatedUnit(name, hardware, self._training.fragments, self.timeline, self, own, slices=self.slices)
+        unit = SimulatedUnit(name, hardware, self._training.fragments, self.timeline, self, own, self._tokens, slices=self.slices)
         self.units[name] = unit
         unit.begin(self.timeline.now + own.random() * hardware.step_seconds)
 
     def run(self, seconds: float = math.inf, tokens: float = math.inf) -> Outcome:
-        """Simulate until that virtual time, or until so many tokens have come into merges. May go on afterwards."""
+        """Simulate until that virtual time, until so many tokens have come into merges, or to the end of the job. May go on afterwards."""
         timeline, driver = self.timeline, self._driver
         self._advance()
-        while self.merged_tokens < tokens:
+        while self.merged_tokens < tokens and not self._coordinator.done:
             wake = driver.wake_at(timeline.now)
             at = timeline.next_at if wake is None else min(wake, timeline.next_at)
             if at > seconds or math.isinf(at):
@@ -169,6 +172,9 @@ class SimulatedJob:
 
         self._network.left(unit.name, gone)
 
+    def adopted(self, unit: SimulatedUnit, fragment: int, version: int) -> None:
+        """Take note of nothing: there are no arrays."""
+
     def paused(self, unit: SimulatedUnit, until: float) -> None:
         """Tell the coordinator that the unit takes no steps until then."""
         self._network.tell_syncer(unit.name, lambda: self._take(Paused(self.timeline.now, unit.name, until)))
@@ -194,17 +200,15 @@ class SimulatedJob:
                 self._carry_out(effect)
 
     def _carry_out(self, effect: Effect) -> None:
-        now = self.timeline.now
         match effect:
             case Pull():
                 for name in effect.units:
                     self._network.pull(name, effect.fragment, effect.t, partial(self.units[name].pulled, effect))
             case Decode():
-                refused = self._driver.take(Usable(now, effect.unit, effect.offer, _NORM))
-                assert not refused, "nothing happens between an answer and its arithmetic"
-                self._given.setdefault(effect.offer.t, {})[effect.unit] = effect.offer.tokens
+                if not self._decode(effect):
+                    self._given.setdefault(effect.offer.t, {})[effect.unit] = effect.offer.tokens
             case Close():
-                for outcome in self._driver.take(Computed(now, effect.t, finite=True)):
+                for outcome in self._close(effect):
                     self._carry_out(outcome)
             case Merged():
                 self._book(effect)
@@ -214,6 +218,14 @@ class SimulatedJob:
                 self._skipped += 1
             case Rest():
                 self._network.tell_unit(effect.unit, partial(self.units[effect.unit].rest, effect.rests))
+
+    def _decode(self, effect: Decode) -> Sequence[Effect]:
+        """Do the arithmetic of an answer; nothing follows from one that is accepted."""
+        return self._driver.take(Usable(self.timeline.now, effect.unit, effect.offer, _NORM))
+
+    def _close(self, effect: Close) -> Sequence[Effect]:
+        """Do the arithmetic of a merge, and return what follows."""
+        return self._driver.take(Computed(self.timeline.now, effect.t, finite=True))
 
     def _book(self, merged: Merged) -> None:
         self._merged += 1
@@ -263,3 +275,10 @@ class SimulatedJob:
             up_bits=self._network.up_bits,
             down_bits=self._network.down_bits,
         )
+
+
+def _without_arrays(training: Training, clock: Clock | None) -> Driver:
+    """Return the driver of a job that has begun, and has no parameters."""
+    driver = Driver(Coordinator(training, Guard([1] * training.fragments), clock=clock), NoArrays())
+    driver.take(Seeded(0.0, (_NORM,) * training.fragments))
+    return driver

@@ -72,6 +72,10 @@ class Syncer(Protocol):
         """Note that it takes no steps until then, on purpose."""
         ...
 
+    def adopted(self, unit: SimulatedUnit, fragment: int, version: int) -> None:
+        """Note that it has adopted this version of the fragment: all before `joined`, and then one after the other."""
+        ...
+
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
         """Note that it has taken a step."""
         ...
@@ -179,9 +183,8 @@ class SimulatedUnit:
         if self.joined_at is None:
             self.joined_at = self._timeline.now
         # Newer ones may have come while the others were on their way.
-        self._adopted_version = [max(version, self._arrived.get(p, version)) for p, version in enumerate(versions)]
-        self._adopted_step = [self._step] * self._fragments
-        self._adopted_tokens = [self._tokens] * self._fragments
+        for p, version in enumerate(versions):
+            self._adopt(p, max(version, self._arrived.get(p, version)))
         self._pulls.clear()
         self._arrived.clear()
         self._resting = False
@@ -356,6 +359,7 @@ class SimulatedUnit:
     def _adopt(self, fragment: int, version: int) -> None:
         self._adopted_step[fragment], self._adopted_tokens[fragment] = self._step, self._tokens
         self._adopted_version[fragment] = version
+        self._syncer.adopted(self, fragment, version)
 
     def _answer(self, pull: Pull) -> None:
         p = pull.fragment

@@ -139,12 +139,23 @@ def _require_job(program: str, environment: Mapping[str, str]) -> None:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
-    model = ModelConfig()
     parser = argparse.ArgumentParser(
         prog=f"python -m {program}",
         description="Train a byte-level transformer on the Python standard library's source, as one learner of a DiLoCoJob.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
+    add_model_flags(parser)
+    add = parser.add_argument
+    add("--threads", type=int, default=1, help="compute threads; 0: the framework's own choice")
+    add("--device", default="auto", help="torch device, such as cpu or cuda; auto: a GPU if there is one; JAX takes its default device")
+    add_inner_flags(parser)
+    add_run_flags(parser)
+    return parser
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of the byte-level model, its batches and its text."""
+    model = ModelConfig()
     add = parser.add_argument
     add("--layers", type=int, default=model.layers, help="transformer blocks; the same for every learner of a job, as all of the model")
     add("--width", type=int, default=model.width)
@@ -156,11 +167,6 @@ def _parser(program: str) -> argparse.ArgumentParser:
     add("--corpus", type=Path, default=None, help="folder with Python source to train on instead of the standard library")
     add("--corpus-bytes", type=int, default=8_000_000, help="at most so much text")
     add("--held-out-bytes", type=int, default=32_768, help="evaluate on at most so much text from files never trained on")
-    add("--threads", type=int, default=1, help="compute threads; 0: the framework's own choice")
-    add("--device", default="auto", help="torch device, such as cpu or cuda; auto: a GPU if there is one; JAX takes its default device")
-    add_inner_flags(parser)
-    add_run_flags(parser)
-    return parser
 
 
 def add_inner_flags(parser: argparse.ArgumentParser) -> None:

@@ -46,6 +46,9 @@ class Heard:
     def paused(self, unit: SimulatedUnit, until: float) -> None:
         self.said.append("paused")
 
+    def adopted(self, unit: SimulatedUnit, fragment: int, version: int) -> None:
+        pass
+
     def stepped(self, unit: SimulatedUnit, metadata: Metadata) -> None:
         self.steps.append(metadata.local_step)
         self.durations.append(metadata.step_seconds)
