@@ -2,7 +2,8 @@
 
 The first is the time from the request for a page until the browser has painted it, the server's work included: the slowest page, the median
 of its loads. The second is processor time of the browser's main thread for one update, with script, style, layout and paint: every figure
-of every unit of a job changes, and its page is open. `server_ms` in the line is what the server takes to gather all jobs.
+of every unit of a job changes, and its page is open; `wall_ms` in the line is the same by the clock on the wall, `script_ms` the script
+alone. `server_ms` is what the server takes to gather all jobs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from builders.jobs import JobBuilder
 from diloco_cli.dashboard.server import Dashboard, serving
@@ -100,14 +101,26 @@ async def first_paint(browser: Browser, url: str) -> float:
         await page.close()
 
 
-async def updates(page: Page, api: MemoryApi, count: int, units: int) -> tuple[float, float]:
-    """Return milliseconds of the main thread for one update, and of the slowest one's script alone."""
-    thread = await page.context.new_cdp_session(page)
-    await thread.send("Performance.enable", {"timeDomain": "threadTicks"})  # processor time: other work on the machine adds nothing
+class Update(NamedTuple):
+    """Milliseconds of the browser's main thread for one update."""
 
-    async def spent() -> float:
-        metrics = (await thread.send("Performance.getMetrics"))["metrics"]
-        return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
+    processor: float
+    """Processor time: other work on the machine adds nothing."""
+    wall: float
+    """The same tasks by the clock on the wall."""
+    script: float
+    """The script alone, of the slowest update, by the clock on the wall."""
+
+
+async def updates(page: Page, api: MemoryApi, count: int, units: int) -> Update:
+    """Change all units of the job so many times, and return what one update takes."""
+    clocks = [await page.context.new_cdp_session(page) for _ in range(2)]
+    for clock, domain in zip(clocks, ("threadTicks", "timeTicks"), strict=True):
+        await clock.send("Performance.enable", {"timeDomain": domain})
+
+    async def spent() -> list[float]:
+        metrics = [(await clock.send("Performance.getMetrics"))["metrics"] for clock in clocks]
+        return [float(next(each["value"] for each in of if each["name"] == "TaskDuration")) for of in metrics]
 
     step = page.locator("#head dd").first
     before = await spent()
@@ -116,11 +129,12 @@ async def updates(page: Page, api: MemoryApi, count: int, units: int) -> tuple[f
         await expect(step).to_have_text(f"{number:,} of 100,000", timeout=60_000)
     after = await spent()
     slowest = await page.evaluate("Math.max(...performance.getEntriesByName('update', 'measure').map(entry => entry.duration))")
-    return (after - before) * 1000 / count, float(slowest)
+    processor, wall = ((end - start) * 1000 / count for start, end in zip(before, after, strict=True))
+    return Update(processor, wall, float(slowest))
 
 
-async def in_a_browser(served: Dashboard, api: MemoryApi, loads: int, units: int) -> tuple[dict[str, float], float, float]:
-    """Return the first paint of each page, and the update of a job's page with its script alone."""
+async def in_a_browser(served: Dashboard, api: MemoryApi, loads: int, units: int) -> tuple[dict[str, float], Update]:
+    """Return the first paint of each page, and the update of a job's page."""
     program = shutil.which("chromium")
     if program is None:
         raise RuntimeError("Chromium is not installed: apt-get install chromium")
@@ -131,31 +145,31 @@ async def in_a_browser(served: Dashboard, api: MemoryApi, loads: int, units: int
             page = await browser.new_page()
             await page.goto(f"{served.url}{PAGES[1]}")
             await expect(page.locator("#connection")).to_have_text("live", timeout=60_000)
-            each, script = await updates(page, api, loads * 4, units)
+            update = await updates(page, api, loads * 4, units)
         finally:
             await browser.close()
-    return paints, each, script
+    return paints, update
 
 
-async def measured(jobs: int, units: int, loads: int) -> tuple[dict[str, float], float, float, float]:
+async def measured(jobs: int, units: int, loads: int) -> tuple[dict[str, float], Update, float]:
     api = await a_cluster(jobs, units)
     async with serving(api, LocalPodLogs(lambda _namespace, _pod, _container: ([], False)), "") as served:
-        paints, update, script = await in_a_browser(served, api, loads, units)
+        paints, update = await in_a_browser(served, api, loads, units)
         started = time.perf_counter()
         served.source.jobs()
         server = (time.perf_counter() - started) * 1000
-    return paints, update, script, server
+    return paints, update, server
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     jobs, units, loads = (2, 10, 1) if smoke else (JOBS, UNITS, 5)
-    paints, update, script, server = asyncio.run(measured(jobs, units, loads))
+    paints, update, server = asyncio.run(measured(jobs, units, loads))
     slowest = max(paints.values())
     size = f"{jobs * units} units in {jobs} jobs"
     pages = {path or "fleet": round(value, 1) for path, value in paints.items()}
     yield Figure(
         "dashboard-first-paint", slowest, f"ms, {size}", PAINT_MS, slowest <= PAINT_MS, loads, {"by_page": pages, "server_ms": server}
     )
-    yield Figure(
-        "dashboard-update", update, f"ms of the main thread, {size}", UPDATE_MS, update <= UPDATE_MS, loads * 4, {"script_ms": script}
-    )
+    details = {"wall_ms": update.wall, "script_ms": update.script}
+    taken = update.processor
+    yield Figure("dashboard-update", taken, f"ms of the main thread, {size}", UPDATE_MS, taken <= UPDATE_MS, loads * 4, details)
