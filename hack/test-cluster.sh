@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Every test that needs a real API server, Helm, nodes, Karpenter or Kueue. Their programs are built once (15 minutes on 2 cores) and kept in
-# ~/.cache/diloco-operator. Arguments go to pytest: `hack/test-cluster.sh tests/cluster/growth -k kueue`.
+# Every test that needs a real API server, Helm, nodes, Karpenter, Kueue or Prometheus. Their programs are built once (18 minutes on 2
+# cores) and kept in ~/.cache/diloco-operator. Arguments go to pytest: `hack/test-cluster.sh tests/cluster/growth -k kueue`.
 # Real nodes want root on Debian; elsewhere this says what is missing, and runs all the rest.
 # See docs/decisions/0082-real-programs-in-tests.md.
 # See docs/decisions/0127-runs-of-tests.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 nodes=(env PYTHONPATH=hack .venv/bin/python -m nodes)
-programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm karpenter kueue)
+programs=(etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm karpenter kueue prometheus promtool)
 missing=$("${nodes[@]}" check 2>&1) && missing= && programs+=(kubelet coredns)
 hack/kube/assets.sh "${programs[@]}"
 if [ $# -gt 0 ]; then

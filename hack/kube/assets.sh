@@ -2,7 +2,7 @@
 # Finds or builds the programs of a Kubernetes control plane, and what grows and shares its nodes in tests, and links them into
 # .tools/kube/bin: hack/kube/assets.sh [PROGRAM...] (default: those of a control plane, kubectl and Helm). Looked for in KUBEBUILDER_ASSETS (envtest's
 # convention), then in the cache; what is in neither is built once from the Go modules pinned beside this script (about 8 minutes on 2 cores
-# for the default set, 7 more for Karpenter and Kueue, seconds from Go's build cache).
+# for the default set, 7 more for Karpenter and Kueue, 3 for Prometheus, seconds from Go's build cache).
 # See docs/decisions/0082-real-programs-in-tests.md.
 set -euo pipefail
 assets=${KUBEBUILDER_ASSETS:+$(realpath -m "$KUBEBUILDER_ASSETS")}  # a relative one is relative to where we were called
@@ -28,10 +28,18 @@ made_from() {
     coredns) echo "coredns github.com/coredns/coredns" ;;
     karpenter) echo "karpenter sigs.k8s.io/karpenter/kwok" ;;
     kueue) echo "kueue sigs.k8s.io/kueue/cmd/kueue" ;;
+    prometheus | promtool) echo "prometheus github.com/prometheus/prometheus/cmd/$1" ;;
     *)
       echo "error: hack/kube/assets.sh knows no program named $1; see its list \`made_from\`" >&2
       return 1
       ;;
+  esac
+}
+
+# Build tags of a module. Prometheus: without the clients of all clouds, in which it would look for what to scrape.
+tags_of() {
+  case $1 in
+    prometheus) echo remove_all_sd ;;
   esac
 }
 
@@ -148,7 +156,7 @@ for program in "${missing[@]}"; do
     fi
     unfinished=$target.$$
     trap 'rm -f "$unfinished"' EXIT
-    if ! (cd "$here/$module" && CGO_ENABLED=0 "$go" build -trimpath -ldflags "$flags" -o "$unfinished" "$package"); then
+    if ! (cd "$here/$module" && CGO_ENABLED=0 "$go" build -trimpath -tags "$(tags_of "$module")" -ldflags "$flags" -o "$unfinished" "$package"); then
       echo "error: $program could not be built from $here/$module (Go's words are above). Without a network, point KUBEBUILDER_ASSETS at a folder with: ${missing[*]}" >&2
       exit 1
     fi

@@ -31,18 +31,24 @@ def helm(*args: str, input: str | None = None) -> subprocess.CompletedProcess[st
     return subprocess.run([str(PROGRAMS / "helm"), *args], env=environment, input=input, capture_output=True, text=True, check=False)
 
 
-def render_text(values: Mapping[str, Any] | None = None, *, files: Iterable[Path] = (), release: str = RELEASE) -> str:
-    """All manifests and hooks as `helm template` prints them. `values` win over `files`. Raises `Refused`."""
+def render_text(
+    values: Mapping[str, Any] | None = None, *, files: Iterable[Path] = (), release: str = RELEASE, known: Iterable[str] = ()
+) -> str:
+    """All manifests and hooks as `helm template` prints them. `values` win over `files`. `known`: further kinds that the cluster has.
+    Raises `Refused`."""
     chosen = [argument for file in files for argument in ("--values", str(file))]
+    chosen += [argument for kind in known for argument in ("--api-versions", kind)]
     done = helm("template", release, str(CHART), "--namespace", NAMESPACE, *chosen, "--values", "-", input=json.dumps(values or {}))
     if done.returncode != 0:
         raise Refused(done.stderr)
     return done.stdout
 
 
-def render(values: Mapping[str, Any] | None = None, *, files: Iterable[Path] = (), release: str = RELEASE) -> list[Json]:
+def render(
+    values: Mapping[str, Any] | None = None, *, files: Iterable[Path] = (), release: str = RELEASE, known: Iterable[str] = ()
+) -> list[Json]:
     """The same as objects."""
-    return [obj for obj in yaml.load_all(render_text(values, files=files, release=release), yaml.CSafeLoader) if obj]
+    return [obj for obj in yaml.load_all(render_text(values, files=files, release=release, known=known), yaml.CSafeLoader) if obj]
 
 
 def of_kind(objects: Iterable[Json], kind: str) -> list[Json]:

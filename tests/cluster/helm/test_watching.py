@@ -15,9 +15,11 @@ from typing import Any
 
 import promql_parser
 import pytest
+import yaml
 from builders.chart import CHART, NAMESPACE, one, render
 from builders.control_plane import ROOT
 from builders.jobs import a_job
+from builders.prometheus import promtool
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.reconcile.observe.job import parse_job
@@ -51,8 +53,8 @@ def test_every_metric_of_the_dashboard_is_one_that_the_operator_gives(path: Any)
     assert used <= exposed()
 
 
-@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_the_dashboard_selects_jobs_by_a_label_that_prometheus_does_not_give(path: Any) -> None:
+def test_the_dashboard_of_jobs_selects_them_by_a_label_that_prometheus_does_not_give() -> None:
+    (path,) = (path for path in DASHBOARDS if path.stem == "diloco-jobs")
     used = [expression for expression in expressions(json.loads(path.read_text())) if "diloco_job_" in expression]
     assert len(used) > 15
     # one asks for all namespaces, and gives the choice of the others
@@ -74,7 +76,7 @@ def test_panels_have_a_place_of_their_own_and_say_what_they_show(path: Any) -> N
         assert panel["type"] == "row" or panel["description"]
 
 
-def test_the_config_map_holds_the_dashboard_as_it_is() -> None:
+def test_the_config_map_holds_the_dashboards_as_they_are() -> None:
     objects = render({"grafanaDashboard": {"enabled": True}})
     config = one(objects, "ConfigMap", "diloco-operator-dashboard")
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
@@ -93,7 +95,12 @@ EVERY_CONDITION = [
 
 def alerts(values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     rule = one(render(values), "PrometheusRule")
-    return {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"]}
+    return {each["alert"]: each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each}
+
+
+def rules(**values: Any) -> dict[str, Any]:
+    """Values of the chart that make an object for the Prometheus operator."""
+    return {"metrics": {"prometheusRule": {"enabled": True, "as": "PrometheusRule", **values}}}
 
 
 def samples() -> list[tuple[str, dict[str, str]]]:
@@ -110,7 +117,7 @@ def samples() -> list[tuple[str, dict[str, str]]]:
 def selectors(expression: Any) -> Iterator[promql_parser.VectorSelector]:
     if isinstance(expression, promql_parser.VectorSelector):
         yield expression
-    inner = [getattr(expression, name, None) for name in ("lhs", "rhs", "expr")]
+    inner = [getattr(expression, name, None) for name in ("lhs", "rhs", "expr", "vector_selector")]
     for each in (*filter(None, inner), *getattr(expression, "args", ())):
         yield from selectors(each)
 
@@ -126,7 +133,7 @@ def matches(matcher: promql_parser.Matcher, labels: dict[str, str]) -> bool:
 @pytest.mark.parametrize("election", [True, False])
 def test_every_series_that_an_alert_reads_is_one_that_the_operator_gives(election: bool) -> None:
     given = samples()
-    found = alerts({"metrics": {"prometheusRule": {"enabled": True}}, "leaderElection": {"enabled": election}})
+    found = alerts({**rules(), "leaderElection": {"enabled": election}})
     for name, alert in found.items():
         read = list(selectors(promql_parser.parse(alert["expr"])))
         assert read, name
@@ -136,12 +143,49 @@ def test_every_series_that_an_alert_reads_is_one_that_the_operator_gives(electio
 
 
 def test_the_alerts_are_those_of_the_page_and_carry_the_labels_of_the_values() -> None:
-    found = alerts({"metrics": {"prometheusRule": {"enabled": True, "alertLabels": {"team": "research"}}}})
+    found = alerts(rules(alertLabels={"team": "research"}))
     page = (ROOT / "docs" / "metrics.md").read_text()
     assert dict(re.findall(r"^\| `(DiLoCo\w+)` \| (\w+) \|", page, re.MULTILINE)) == {
         name: alert["labels"]["severity"] for name, alert in found.items()
     }
     assert {alert["labels"]["team"] for alert in found.values()} == {"research"}
+
+
+# --- the rules --------------------------------------------------------------------------------------------------------
+def test_the_recording_rules_are_those_of_the_page_and_read_series_that_there_are() -> None:
+    groups = one(render(rules()), "PrometheusRule")["spec"]["groups"]
+    recorded = {rule["record"]: rule["expr"] for group in groups for rule in group["rules"] if "record" in rule}
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert re.findall(r"^\| `([a-z_]+:[a-z0-9_:]+)` \|", page, re.MULTILINE) == list(recorded)
+    given = exposed() | recorded.keys()
+    for name, expression in recorded.items():
+        assert {selector.name for selector in selectors(promql_parser.parse(expression))} <= given, name
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"), [({"as": "ConfigMap"}, "ConfigMap"), ({}, "ConfigMap"), ({"as": "PrometheusRule"}, "PrometheusRule")]
+)
+def test_without_the_crd_of_the_prometheus_operator_the_rules_are_a_file_in_a_config_map(values: dict[str, str], kind: str) -> None:
+    objects = render({"metrics": {"prometheusRule": {"enabled": True, "labels": {"rules": "yes"}, **values}}})
+    (found,) = (obj for obj in objects if obj["metadata"].get("labels", {}).get("rules") == "yes")
+    assert found["kind"] == kind
+    groups = yaml.safe_load(found["data"]["diloco.yaml"])["groups"] if kind == "ConfigMap" else found["spec"]["groups"]
+    assert groups == one(render(rules()), "PrometheusRule")["spec"]["groups"]
+
+
+def test_where_the_crd_is_known_the_rules_are_a_prometheus_rule() -> None:
+    values = {"metrics": {"prometheusRule": {"enabled": True}}}
+    assert one(render(values, known=["monitoring.coreos.com/v1/PrometheusRule"]), "PrometheusRule")
+
+
+@pytest.mark.parametrize("election", [True, False])
+def test_promtool_finds_nothing_wrong_with_the_rules(election: bool, tmp_path: Path) -> None:
+    spec = one(render({**rules(), "leaderElection": {"enabled": election}}), "PrometheusRule")["spec"]
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump(spec))
+    done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(file))
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "15 rules found" in done.stdout
 
 
 # --- helm test --------------------------------------------------------------------------------------------------------
