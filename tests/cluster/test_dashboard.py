@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -37,7 +38,8 @@ class Scene:
         return f"zone-of-{self.namespace}"
 
     def get(self, kind: str, name: str) -> Any:
-        return json.loads(self.plane.kubectl("get", kind, name, "-n", self.namespace, "-o", "json").stdout)
+        """The object; {}: there is none."""
+        return json.loads(self.plane.kubectl("get", kind, name, "-n", self.namespace, "-o", "json", "--ignore-not-found").stdout or "{}")
 
     def create(self, kind: str, obj: dict[str, Any]) -> None:
         meta = {**obj["metadata"], "namespace": self.namespace}
@@ -51,6 +53,19 @@ class Scene:
     def unit(self, job: str) -> dict[str, Any]:
         """Its one unit, as the API has it; {}: none yet."""
         return next(iter((self.get("dlj", job).get("status") or {}).get("units") or ()), {})
+
+    def words(self, job: str) -> list[str]:
+        """The messages of its conditions."""
+        return [each["message"] for each in self.get("dlj", job)["status"].get("conditions", ())]
+
+    def is_bound(self, job: str) -> bool:
+        """Whether the pod of its unit is on the unit's slice."""
+        where = self.unit(job).get("slice")
+        return bool(where) and self.pod(job).get("spec", {}).get("nodeName") == where
+
+    def tpus_used(self) -> str:
+        """As the quota `tpus` counts them; "": it does not yet."""
+        return str((self.get("resourcequota", "tpus").get("status") or {}).get("used", {}).get(f"requests.{TPU}", ""))
 
     def pod(self, job: str) -> dict[str, Any]:
         """The pod of its unit."""
@@ -91,9 +106,7 @@ def begin(scene: Scene, operator: OperatorReplica) -> None:
     for job in ("hostile", "plain"):
         scene.apply(job)
     for job in ("hostile", "plain"):
-        wait_for(lambda job=job: scene.unit(job).get("slice"), f"the unit of {job} to have a slice", operator)  # type: ignore[misc]
-        bound = lambda job=job: scene.pod(job)["spec"].get("nodeName") == scene.unit(job)["slice"]  # noqa: E731
-        wait_for(bound, f"the pod of {job} to be bound", operator)
+        wait_for(functools.partial(scene.is_bound, job), f"the pod of {job} to be on its slice", operator)
     container = {"name": "learner", "image": "i", "imageID": "", "ready": False, "restartCount": 3}
     waiting = {**container, "state": {"waiting": {"reason": "ImagePullBackOff", "message": HOSTILE}}}
     scene.say_of_pod("hostile-v6e-0-a1-0", phase="Pending", containerStatuses=[waiting])
@@ -101,8 +114,7 @@ def begin(scene: Scene, operator: OperatorReplica) -> None:
     running = {**container, "ready": True, "started": True, "restartCount": 0, "state": {"running": {"startedAt": "2026-11-26T12:00:00Z"}}}
     scene.say_of_pod("plain-v6e-0-a1-0", phase="Running", containerStatuses=[running])
     wait_for(lambda: HOSTILE in scene.unit("hostile").get("message", ""), "the kubelet's words of a learner in the status", operator)
-    said = lambda: HOSTILE in json.dumps([each["message"] for each in scene.get("dlj", "hostile")["status"]["conditions"]])  # noqa: E731
-    wait_for(said, "the kubelet's words of the syncer in the status", operator)
+    wait_for(lambda: HOSTILE in " ".join(scene.words("hostile")), "the kubelet's words of the syncer in the status", operator)
     job = scene.get("dlj", "hostile")["metadata"]
     event = {
         "metadata": {"name": "crashed", "annotations": {names.LABEL_UNIT: HOSTILE, names.ANNOTATION_SAID: HOSTILE}},
@@ -112,8 +124,7 @@ def begin(scene: Scene, operator: OperatorReplica) -> None:
         "reason": "UnitCrashed", "message": HOSTILE, "type": "Warning", "lastTimestamp": "2026-11-26T12:00:00Z",
     }  # fmt: skip
     scene.create("events", event)
-    quota_counts = lambda: scene.get("resourcequota", "tpus").get("status", {}).get("used", {}).get(f"requests.{TPU}") == "12"  # noqa: E731
-    wait_for(quota_counts, "the quota to count three pods of four TPUs", operator)
+    wait_for(lambda: scene.tpus_used() == "12", "the quota to count three pods of four TPUs", operator)
 
 
 @contextmanager
@@ -155,8 +166,7 @@ def check_fleet(page: Page, scene: Scene) -> None:
         assert (shown[1], shown[6]) == (status["state"], f"{learners['contributing']} of {learners['desired']}")
     heads = page.locator("#hardware th").all_inner_texts()
     assert row(page, "hardware", "tpu-v6e 2x2")[heads.index(scene.zone)] == "2 of 4, 1 free, 1 in other use"
-    used = scene.get("resourcequota", "tpus")["status"]["used"][f"requests.{TPU}"]
-    assert cells(page, "#quotas")[f"ResourceQuota {scene.namespace}/tpus"][2:5] == [f"requests.{TPU}", used, "16"]
+    assert cells(page, "#quotas")[f"ResourceQuota {scene.namespace}/tpus"][2:5] == [f"requests.{TPU}", scene.tpus_used(), "16"]
 
 
 def check_job(page: Page, scene: Scene, job: str, prefix: str = "") -> None:
