@@ -11,12 +11,14 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import page_files
 import pexpect
 import yaml
+from builders.control_plane import ControlPlane
 from builders.documents import ROOT, SCENARIOS, not_typed, shell_blocks
 from builders.local_jobs import PROGRAM
 from pexpect.replwrap import PEXPECT_CONTINUATION_PROMPT, PEXPECT_PROMPT, REPLWrapper
@@ -157,6 +159,18 @@ def write_files(page: str, checkout: Path) -> None:
         file = checkout / path
         file.parent.mkdir(exist_ok=True)
         file.write_text(text)
+
+
+def environment_of(plane: ControlPlane, *, activated: bool) -> dict[str, str]:
+    """Return the environment of a person who has kubectl, Helm and access to the cluster. `~/.kube/config` is the same access.
+    `activated`: with this repository's programs on PATH."""
+    environment = plane.environment
+    config = Path(environment["HOME"], ".kube", "config")
+    config.parent.mkdir(exist_ok=True)
+    shutil.copy(plane.kubeconfig, config)
+    own = [] if activated else [str(Path(sys.executable).parent)]
+    path = ":".join(each for each in environment["PATH"].split(":") if each not in own)
+    return {**environment, "PATH": path, "REGISTRY": "registry.example.com/diloco"}
 
 
 def make_small(checkout: Path, example: str, steps: int | None = None, **environment: str) -> None:

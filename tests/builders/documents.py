@@ -23,10 +23,32 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/stopping.md#on-a-laptop",
         "docs/guide/laptop.md#what-a-syncer-wrote-down",
         "docs/guide/laptop.md#train-under-a-schedule",
+        "docs/guide/status.md#any-other-tracker",
         "docs/guide/model.md#get-the-model",
         "docs/guide/laptop.md#a-llama-on-your-own-data",
         "docs/stopping.md#on-a-laptop/2",
     ),
+    "programs": (
+        "docs/tutorials/README.md#set-up",
+        "docs/tutorials/torchrun.md#try-it-here",
+        "docs/tutorials/hf-trainer.md#try-it-here",
+        "docs/tutorials/lightning.md#try-it-here",
+        "docs/tutorials/maxtext.md#try-it-here",
+    ),
+    "gpus": (
+        "docs/tutorials/gpus.md#what-the-cluster-has",
+        "docs/tutorials/gpus.md#train",
+        "docs/tutorials/gpus.md#lose-a-unit",
+        "docs/tutorials/gpus.md#get-the-model",
+    ),
+    "tpus": ("docs/tutorials/tpus.md#tpu-slices-of-several-hosts", "docs/tutorials/tpus.md#tpu-slices-of-several-hosts/2"),
+    "kueue": (
+        "docs/tutorials/kueue.md#a-queue",
+        "docs/tutorials/kueue.md#a-job-of-the-queue",
+        "docs/tutorials/kueue.md#more-quota",
+        "docs/tutorials/kueue.md#more-quota/2",
+    ),
+    "karpenter": ("docs/tutorials/karpenter.md#karpenter", "docs/tutorials/karpenter.md#karpenter/2"),
     "own program": ("docs/your-program.md#try-it-here",),
     "own image": ("docs/your-program.md#in-the-cluster", "docs/your-program.md#when-it-fails"),
     "chart": (
@@ -63,8 +85,9 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/operator.md#the-operator-process",
     ),
 }
-"""By scenario of tests/e2e/test_documents.py, tests/cluster/test_documents.py and tests/cluster/nodes/test_your_program.py: the blocks that
-it types, each as PAGE#HEADING, with /2 for the second below a heading."""
+"""By scenario of tests/e2e/test_documents.py, tests/cluster/test_documents.py, tests/cluster/test_tutorials.py,
+tests/cluster/growth/test_tutorials.py and tests/cluster/nodes/test_your_program.py: the blocks that it types, each as PAGE#HEADING, with /2
+for the second below a heading."""
 
 NOT_TYPED = {
     "make images ": "there is no image builder and no registry here; tests/unit/hack/test_image_plan.py reads its plan",

@@ -7,30 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
-from builders.control_plane import ControlPlane, start
-from builders.document_reader import LONG, a_checkout, last, make_small, reading
+from builders.control_plane import start
+from builders.document_reader import LONG, a_checkout, environment_of, last, make_small, reading
 from builders.kube_jobs import nodes_command
 from builders.nodes import a_fleet_node
 from builders.operator_pods import system_node
 
 pytestmark = pytest.mark.timeout(1800)
-
-
-def environment_of(plane: ControlPlane, *, activated: bool) -> dict[str, str]:
-    """Return the environment of a person who has kubectl, Helm and access to the cluster. `~/.kube/config` is the same access.
-    `activated`: with this repository's programs on PATH."""
-    environment = plane.environment
-    config = Path(environment["HOME"], ".kube", "config")
-    config.parent.mkdir(exist_ok=True)
-    shutil.copy(plane.kubeconfig, config)
-    own = [] if activated else [str(Path(sys.executable).parent)]
-    path = ":".join(each for each in environment["PATH"].split(":") if each not in own)
-    return {**environment, "PATH": path, "REGISTRY": "registry.example.com/diloco"}
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------

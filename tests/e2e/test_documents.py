@@ -33,6 +33,10 @@ def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(
         assert "all as the syncer had them" in replayed
         trained = last(reader.type("docs/guide/laptop.md#train-under-a-schedule"))
         assert re.search(r"^outer steps +700$", trained, re.MULTILINE)
+        write_files("docs/guide/status.md", checkout)
+        scalars = re.findall(r"^(\w+) (\d+) (\S+)$", last(reader.type("docs/guide/status.md#any-other-tracker")), re.MULTILINE)
+        assert {"loss", "held_out_loss", "tokens", "contributing_learners"} <= {tag for tag, _, _ in scalars}
+        assert ("contributing_learners", "700") in {(tag, step) for tag, step, _ in scalars}
         listed, *exported = reader.type("docs/guide/model.md#get-the-model").values()
         assert re.search(r"\b700\b.*\bwhole\b", listed)
         assert len(exported) == 2
@@ -51,3 +55,19 @@ def test_a_program_of_the_readers_own_trains_on_this_machine_as_its_page_says(tm
     logs = [path.read_text() for path in (checkout / "my-training/.diloco/logs/default").glob("my-training-cpu-?-a1-0/learner-0.log")]
     assert len(logs) == 2
     assert all("the job is done" in log for log in logs), "also of a unit that came when it was"
+
+
+def test_programs_of_other_frameworks_train_on_this_machine_as_their_tutorials_say(tmp_path: Path) -> None:
+    checkout = a_checkout(tmp_path)
+    programs = ("torchrun", "hf-trainer", "lightning", "maxtext")
+    with reading("programs", tmp_path, OF_THIS_MACHINE) as reader:
+        reader.type("docs/tutorials/README.md#set-up")
+        for program in programs:
+            write_files(f"docs/tutorials/{program}.md", checkout)
+            assert "Complete" in last(reader.type(f"docs/tutorials/{program}.md#try-it-here"))
+    # Ranks of a unit each have a pod here; of some programs only the first rank speaks.
+    said = {
+        log.parent.name.removesuffix("-0") for log in checkout.glob(".my-*/logs/default/*/*.log") if "the job is done" in log.read_text()
+    }
+    jobs = ("my-torchrun", "my-trainer", "my-lightning", "my-maxtext")
+    assert said >= {f"{job}-cpu-{unit}-a1" for job in jobs for unit in range(2)}
