@@ -6,11 +6,9 @@ import json
 import os
 import re
 import subprocess
-import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from email.parser import Parser
 from pathlib import Path
 
@@ -18,54 +16,20 @@ import pytest
 import yaml
 from builders.documents import ROOT
 from builders.exchange import Place, Processes, job_file, training
+from builders.wheels import WITH_UV, Environment
 
 pytestmark = pytest.mark.xdist_group("images")
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 QUADRATIC = ROOT / "tests" / "programs" / "quadratic_learner.py"
-UV = f"{ROOT / '.tools' / 'uv' / 'bin'}:{os.environ.get('PATH', '')}"
 MACHINES = {"x86_64": 0x3E, "aarch64": 0xB7}
 """Processor in a wheel's name -> e_machine of its library (https://gabi.xinuos.com/elf/a-emachine.html)."""
-
-
-def uv(*arguments: str | Path) -> None:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("UV_PROJECT", "VIRTUAL_ENV"))}
-    done = subprocess.run(["uv", *arguments], env={**environment, "PATH": UV}, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-@dataclass(frozen=True)
-class Environment:
-    """An environment of its own, with nothing of this checkout."""
-
-    folder: Path
-
-    @property
-    def python(self) -> str:
-        return str(self.folder / "bin" / "python")
-
-    def install(self, wheels: Path, *packages: str) -> Environment:
-        uv("venv", "--quiet", "--python", sys.executable, self.folder)
-        # A wheel of an earlier build has the same version: uv's cache must not give that one.
-        uv("pip", "install", "--quiet", "--reinstall-package", "diloco", "--python", self.python, "--find-links", wheels, *packages)
-        return self
-
-    def run(self, program: str, *arguments: str, cwd: Path, status: int = 0) -> str:
-        """What a program of it prints, in a shell that knows only it."""
-        environment = {"PATH": f"{self.folder / 'bin'}:/usr/bin:/bin", "HOME": str(cwd), "OMP_NUM_THREADS": "1"}
-        done = subprocess.run([program, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    @property
-    def packages(self) -> set[str]:
-        return {re.split(r"-\d", path.name)[0] for path in (self.folder / "lib").glob("python3.*/site-packages/*.dist-info")}
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `make wheel` makes."""
     folder = tmp_path_factory.mktemp("wheels")
-    subprocess.run([ROOT / "hack" / "wheels.sh", folder], env={**os.environ, "PATH": UV}, check=True, capture_output=True)
+    subprocess.run([ROOT / "hack" / "wheels.sh", folder], env={**os.environ, "PATH": WITH_UV}, check=True, capture_output=True)
     return folder
 
 
