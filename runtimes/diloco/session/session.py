@@ -36,6 +36,7 @@ from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Evaluation, FromLearner
 from diloco.ranks.join import World
 from diloco.recovery.inner import InnerState
+from diloco.session.batch_numbers import BatchNumbers
 from diloco.session.data_feed import LeasedBatches, Shard, shard_of
 from diloco.session.forks import let_forked_children_end
 from diloco.session.joining import make_member, read_config
@@ -105,11 +106,7 @@ class Session:
         self._stepped = stepped
         self._check = LoopCheck()
         self._put_back = False
-        self._batch_size = 0
-        self._batches_held: int | None = None
-        """Batches to hold leases for, beyond those in hand; None: for some time of training."""
-        self._ahead = MOST_AHEAD
-        """Batches that the program may hold unsettled."""
+        self._numbers = BatchNumbers(member, self._check, begins=lambda: self._timer.restart(), wait_until=self._wait_for_step)
         self._pause: tuple[str, float] | None = None
         self._finish_asked = False
         self._closed = False
@@ -125,7 +122,7 @@ class Session:
         never settled come again when the program begins a new loop, and go back to the syncer when it ends. The loop ends by itself;
         code after it runs for `done` as for `draining`. Raises `Leave` when the syncer refuses this unit for good, and LoopError.
         """
-        return map(source, self._numbers(batch_size, ahead))
+        return map(source, self._numbers.loop(batch_size, ahead))
 
     def numbers(self, batch_size: int, *, samples: int | None = None, seed: int = 0, ahead: int = MOST_AHEAD) -> LeasedBatches:
         """Return the same batches as a batch sampler for data loaders, as indices into a data set of so many `samples`.
@@ -133,7 +130,7 @@ class Session:
         Sequence number n stands for a sample of epoch n // samples: in each epoch every sample comes once among all units, in an order of
         its own that `seed` decides. Every unit must give the same `samples` and `seed`. Without `samples` the indices are the numbers.
         """
-        return LeasedBatches(lambda: self._numbers(batch_size, ahead), batch_size, samples, seed)
+        return LeasedBatches(lambda: self._numbers.loop(batch_size, ahead), batch_size, samples, seed)
 
     def shards(self, count: int, *, seed: int = 0) -> Iterator[Shard]:
         """Yield one shard after the other of a data set that is cut into `count`, for streams, until the job is done or this unit drains.
@@ -143,7 +140,7 @@ class Session:
         """
         if count < 1:
             raise ValueError(f"count must be at least 1, not {count}: there is nothing to train on")
-        for numbers in self._numbers(1, MOST_AHEAD, shards=True):
+        for numbers in self._numbers.loop(1, MOST_AHEAD, shards=True):
             yield shard_of(int(numbers[0]), count, seed)
             self._check.shard_read()
 
@@ -167,8 +164,10 @@ class Session:
         self._timer.lap(lambda: self._member.draining)
         self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
         self._boundary()
-        self._ask_for_work()
-        self._wait_until_it_may_step()
+        self._numbers.ask_for_more()
+        # A rank that has overtaken its leader waits for what that decides to come before the next step. A unit that rests waits here, as a
+        # program may hold batches for many steps, or take none from the session.
+        self._wait_for_step(lambda: self._member.may_step or self.over)
 
     def evaluate(self, held_out_loss: float, tokens: int) -> None:
         """Report the loss of the final parameters on held-out data, a mean over `tokens` tokens. Call it when `done`."""
@@ -326,51 +325,9 @@ class Session:
         if self._former_handler is not None:
             signal.signal(signal.SIGTERM, self._former_handler)
 
-    def _wait_until_it_may_step(self) -> None:
-        """Wait, as a rank that has overtaken its leader, until the leader has decided what comes before the next step. A unit that rests
-        waits here, as a program may hold batches for many steps, or take none from the session."""
-        self._timer.idle(self._wait_until(lambda: self._member.may_step or self.over, lambda: self._member.why_none))
-
-    # --- work ---------------------------------------------------------------------------------------------------------
-
-    def _numbers(self, batch_size: int, ahead: int, *, shards: bool = False) -> Iterator[NDArray[np.int64]]:
-        """Yield the sequence numbers of one batch after the other, int64 [batch_size], first those of batches that no step has settled."""
-        for name, value in (("batch_size", batch_size), ("ahead", ahead)):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
-        loop, left = self._check.begin()
-        self._batch_size = batch_size
-        self._batches_held = 1 if shards else None
-        self._ahead = ahead
-        self._timer.restart()
-        while not self.over:
-            self._check.called(threading.current_thread().name)
-            self._check.again(loop)
-            if left:
-                yield left.pop(0)
-                continue
-            self._check.fetch(ahead, shards=shards, who=self._member.who)
-            if (numbers := self._next_numbers(batch_size)) is None:
-                return
-            self._check.unsettled.append(numbers)
-            self._ask_for_work()
-            yield numbers
-
-    def _next_numbers(self, count: int) -> NDArray[np.int64] | None:
-        """Return the sequence numbers of the next batch, int64 [count]; None: there is no next step."""
-        found: list[NDArray[np.int64]] = []
-
-        def come() -> bool:
-            if self.over:
-                return True
-            if (numbers := self._member.take(count)) is None:
-                self._ask_for_work()
-                return False
-            found.append(numbers)
-            return True
-
+    def _wait_for_step(self, come: Callable[[], bool]) -> None:
+        """Wait for what the next step needs; the time is no part of the step."""
         self._timer.idle(self._wait_until(come, lambda: self._member.why_none))
-        return found[0] if found else None
 
     def _put_back_final(self) -> None:
         """Let the model hold the final parameters again; the program is warned once."""
@@ -380,7 +337,3 @@ class Session:
             )
         self._put_back = True
         self._member.restore()
-
-    def _ask_for_work(self) -> None:
-        if self._batch_size and not self.done:
-            self._member.ask_for_work(self._batch_size, self._batches_held, self._ahead)
