@@ -38,7 +38,7 @@ from diloco.algorithm.pieces import Piece
 from diloco.learner.arrays import ArrayStore, StagedCopy
 from diloco.learner.store import Float32Array, Ready
 from diloco.ranks.join import World
-from diloco.ranks.member import DataRank
+from diloco.ranks.samples import DataRank
 from diloco.session.session import Session
 
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}

@@ -11,7 +11,7 @@ from jax.experimental import multihost_utils
 
 from diloco.environment import integer, required
 from diloco.ranks.join import World
-from diloco.ranks.member import DataRank
+from diloco.ranks.samples import DataRank
 
 _HEARTBEAT_SECONDS = 30
 """Interval of JAX's own heartbeats; a session notices the loss of a process within 5 s."""

@@ -30,7 +30,7 @@ from diloco.learner.incarnations import Incarnations
 from diloco.learner.outbox import Outbox
 from diloco.learner.peers import NoPeers, Peers
 from diloco.learner.push_coding import push_chunks, seed_chunks
-from diloco.learner.reconnect import reconnect_delay
+from diloco.learner.reconnect import Attempts, reconnect_delay
 from diloco.learner.remainders import Remainders
 from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
@@ -43,8 +43,6 @@ from diloco.protocol.tls import TlsError, TlsFiles
 
 _log = logging.getLogger(__name__)
 
-TLS_FAILURE_TIMEOUT = 300.0
-"""How long TLS may fail before this process gives up, seconds. A kubelet needs about two minutes to bring renewed files."""
 CLOSE_TIMEOUT = 10.0
 """How long `close` waits for the delivery of the outbox, seconds."""
 
@@ -216,30 +214,18 @@ class Connection:
     # --- the connection's own thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        failures = 0
-        refused_since: float | None = None
-        logged = ""
+        # The other ranks come back after their leader, which they have to wait for each time.
+        attempts = Attempts(first_logged=10 if self._hello.rank else 1)
         try:
             while not self._closing.is_set():
                 welcomed, failure = self._stream()
                 if failure is None:
                     return
-                failures = 1 if welcomed else failures + 1
                 refusal = "" if welcomed else self._tls.why_refused(self._address, self._identity, self._host_name)
-                if not refusal:
-                    refused_since = None
-                else:
-                    failure = refusal
-                    refused_since = refused_since or time.monotonic()
-                    if time.monotonic() - refused_since > TLS_FAILURE_TIMEOUT:
-                        raise TlsError(f"{refusal} ({TLS_FAILURE_TIMEOUT:.0f} s long)")
-                # The other ranks come back after their leader, which they have to wait for each time.
-                first = 10 if self._hello.rank else 1
-                if failures in (first, 10) or failures % 100 == 0 or refusal != logged:
-                    logged = refusal
+                if attempts.failed(time.monotonic(), welcomed=welcomed, refusal=refusal):
                     lost = "lost the syncer" if self._incarnation else "no syncer yet"
-                    _log.warning("%s at %s (%s); trying again", lost, self._address, failure)
-                self._closing.wait(reconnect_delay(failures, self._jitter()))
+                    _log.warning("%s at %s (%s); trying again", lost, self._address, refusal or failure)
+                self._closing.wait(reconnect_delay(attempts.failures, self._jitter()))
         except TlsError as error:
             self._inbox.put(RefusedForGood(Exit.REFUSED_UNAUTHENTICATED, str(error)))
         finally:

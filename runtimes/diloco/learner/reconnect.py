@@ -1,12 +1,41 @@
-"""How long a learner that lost its syncer waits before it tries again. Pure."""
+"""What a learner does that has lost its syncer: how long it waits before it tries again, what it logs, and when it gives up. Pure."""
 
 from __future__ import annotations
 
 from diloco.protocol.backoff import exponential
+from diloco.protocol.tls import TlsError
 
 FIRST_DELAY = 0.05
 LONGEST_DELAY = 2.0
 """Delay between two attempts to connect, seconds: doubles from the first to the longest, each with jitter."""
+TLS_FAILURE_TIMEOUT = 300.0
+"""How long TLS may fail before a process gives up, seconds. A kubelet needs about two minutes to bring renewed files."""
+
+
+class Attempts:
+    """The attempts to reach the syncer that failed in a row."""
+
+    def __init__(self, first_logged: int) -> None:
+        """Begin with `first_logged`: the failure in a row that is logged first."""
+        self.failures = 0
+        self._first_logged = first_logged
+        self._refused_since: float | None = None
+        self._logged = ""
+
+    def failed(self, now: float, *, welcomed: bool, refusal: str) -> bool:
+        """Note that a stream has ended, at `now` seconds; return whether to log it. `welcomed`: the syncer had taken it. `refusal`: why TLS
+        failed, or "". Raises TlsError once TLS has failed for TLS_FAILURE_TIMEOUT."""
+        self.failures = 1 if welcomed else self.failures + 1
+        if not refusal:
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = now
+        elif now - self._refused_since > TLS_FAILURE_TIMEOUT:
+            raise TlsError(f"{refusal} ({TLS_FAILURE_TIMEOUT:.0f} s long)")
+        if self.failures in (self._first_logged, 10) or self.failures % 100 == 0 or refusal != self._logged:
+            self._logged = refusal
+            return True
+        return False
 
 
 def reconnect_delay(failures: int, jitter: float) -> float:

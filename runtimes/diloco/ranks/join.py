@@ -31,8 +31,9 @@ from diloco.ranks.following import FollowerMember
 from diloco.ranks.leader import Leader
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.meeting import counting, to_message
-from diloco.ranks.member import DataRank, RankParts
+from diloco.ranks.member import RankParts
 from diloco.ranks.ranks_pb2 import Here
+from diloco.ranks.samples import DataRank
 
 _LOOPBACK = "127.0.0.1"
 

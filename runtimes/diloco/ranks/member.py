@@ -26,21 +26,9 @@ from diloco.ranks.arrivals import ReceivedVersions
 from diloco.ranks.channel import SideChannel
 from diloco.ranks.orders import LAST, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, Version
 from diloco.ranks.read_outs import ReadOuts
-from diloco.ranks.samples import Ranges, own
+from diloco.ranks.samples import DataRank, Ranges, own
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class DataRank:
-    """Which part of the unit's batch a rank trains. Ranks of one tensor-parallel group train the same."""
-
-    index: int
-    of: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.index < self.of:
-            raise ValueError(f"data_parallel is (index, count) with an index from 0 to count - 1, not {(self.index, self.of)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +178,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             if self._cut is not None and self._end is None:
                 self._carry_out(self._cut)
             return None
-        numbers = own(self._dealt[0], self._parts.data.index, self._parts.data.of)
+        numbers = own(self._dealt[0], self._parts.data)
         if len(numbers) != count:
             raise ValueError(
                 f"this rank asks for a batch of {count} samples, and its leader has dealt out {len(numbers)} to each: all ranks of a unit "

@@ -16,7 +16,7 @@ from diloco.algorithm.ownership import Group, divide
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Part
 from diloco.ranks.join import World
-from diloco.ranks.member import DataRank
+from diloco.ranks.samples import DataRank
 from diloco.torch.places import Place
 
 

@@ -10,7 +10,7 @@ from diloco.contract import Exit
 from diloco.learner.inbox import PullWanted, RefusedForGood, RestWanted, Welcomed
 from diloco.ranks.counts import Counted, Counts, Reached
 from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
-from diloco.ranks.samples import own
+from diloco.ranks.samples import DataRank, own
 from diloco.ranks.schedule import MOST_AHEAD, ahead
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -264,7 +264,7 @@ def test_the_leader_goes_ahead_as_far_as_an_order_needs() -> None:
 
 def test_the_ranks_train_the_units_batch_between_them() -> None:
     ranges = ((4, 7), (20, 24), (30, 31))
-    assert [own(ranges, index, 4).tolist() for index in range(4)] == [[4, 5], [6, 20], [21, 22], [23, 30]]
-    assert own((), 1, 2).tolist() == []
+    assert [own(ranges, DataRank(index, 4)).tolist() for index in range(4)] == [[4, 5], [6, 20], [21, 22], [23, 30]]
+    assert own((), DataRank(1, 2)).tolist() == []
     with pytest.raises(ValueError, match="8 samples cannot be dealt out to 3 ranks"):
-        own(ranges, 0, 3)
+        own(ranges, DataRank(0, 3))

@@ -16,7 +16,7 @@ from builders.exchange import job_file as a_job
 from builders.scripted_learner import ScriptedLearner
 from builders.severed_link import link_to
 from diloco.contract import Exit, learner_identity
-from diloco.learner import connection
+from diloco.learner import reconnect
 from diloco.protocol.diloco_pb2 import FromLearner, Refused, UnitReport, WatchRequest
 from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.tls import TlsError, TlsFiles
@@ -84,7 +84,7 @@ def test_a_learner_with_the_files_of_another_unit_ends_at_once(place: Place) -> 
 def test_a_learner_of_another_job_gives_up_after_a_while(
     place: Place, tmp_path: Path, uid: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection, "TLS_FAILURE_TIMEOUT", 0.3)
+    monkeypatch.setattr(reconnect, "TLS_FAILURE_TIMEOUT", 0.3)
     other = Place(tmp_path / "other", a_job(uid=uid))
     with LocalSyncer(place) as syncer:
         learner = LocalLearner(other, syncer.address, "u").start().wait()
@@ -97,7 +97,7 @@ def test_a_learner_of_another_job_gives_up_after_a_while(
 
 @pytest.mark.slow
 def test_a_learner_that_the_syncer_does_not_trust_reports_it(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "TLS_FAILURE_TIMEOUT", 0.3)
+    monkeypatch.setattr(reconnect, "TLS_FAILURE_TIMEOUT", 0.3)
     stranger = JobCertificates(tmp_path / "stranger", place.job)
     both = place.certificates.authority.root.pem + stranger.authority.root.pem
     files = stranger.write("u", Leaf("", learner_identity(JOB_UID, "u", 1)), roots=both)
