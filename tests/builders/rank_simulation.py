@@ -13,11 +13,11 @@ from functools import partial
 from random import Random
 
 from diloco.learner.inbox import Finished, InboxEvent, Leased, PullWanted, Welcomed
+from diloco.learner.push_header import PushCounts
 from diloco.learner.timetable import timetable
 from diloco.learner.unit_plan import new_unit, plan_boundary
 from diloco.learner.work import LeasedWork
 from diloco.ranks.arrivals import Dropped, ReceivedVersions
-from diloco.ranks.counts import Counted
 from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Last, Order, Version
 from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule
@@ -83,7 +83,7 @@ class SimulatedUnit:
         self.newest: dict[int, Version] = {}
         """What the syncer sent last of each fragment."""
         self.leased = 0
-        self.counted: list[Counted] = []
+        self.counted: list[PushCounts] = []
         self.on_the_way: list[deque[int]] = []
         """In lockstep: how many messages of each queue were sent in each of the last steps."""
         for fragment in range(fragments):

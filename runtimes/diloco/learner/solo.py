@@ -23,6 +23,7 @@ from diloco.learner.inbox import Inbox, Received
 from diloco.learner.leave import leave
 from diloco.learner.peers import Model, NoPeers, Peers
 from diloco.learner.progress import JobProgress
+from diloco.learner.push_header import PushCounts, push_header
 from diloco.learner.store import ParameterStore, Ready
 from diloco.learner.syncer_link import SyncerLink
 from diloco.learner.timetable import timetable
@@ -191,7 +192,7 @@ class SoloMember:
         """Carry out a plan, after which the unit is in its new state. What it says of a refusal is left to the caller."""
         self._work.follow(plan.work)
         for read in plan.reads:
-            self._read(read)
+            self._link.push(self._state.generation, self._header(read), self._model.stage(read.fragment))
         for adoption in plan.adoptions:
             self._model.adopt(adoption.fragment, self._arrived.pop(adoption.fragment))
             self._progress.adopted(plan.step, adoption.version, adoption.tokens)
@@ -205,9 +206,6 @@ class SoloMember:
         if plan.repeat_progress:
             self._report()
 
-    def _read(self, read: Read) -> None:
-        self._link.push(self._state.generation, self._header(read), self._model.stage(read.fragment))
-
     def _read_ahead(self, ahead: Sequence[ReadAhead]) -> None:
         # What is not needed any more goes first, and each new one takes the place of the old one at once: at no moment is there more in
         # memory than the plan allows and one fragment, and at no moment nothing to answer with.
@@ -218,17 +216,9 @@ class SoloMember:
             self._link.keep(self._state.generation, header, self._model.stage(one.read.fragment))
 
     def _header(self, read: Read) -> Chunk:
-        return Chunk(
-            kind=Chunk.PUSH,
-            fragment=read.fragment,
-            t=read.t,
-            coding=int(self._coding),  # type: ignore[arg-type]
-            steps=read.steps,
-            tokens=read.tokens,
-            samples_done=self._state.samples_done,
-            tokens_done=self._state.tokens_done,
-            steps_done=self._state.steps_done,
-        )
+        done = self._state
+        counts = PushCounts(read.fragment, read.t, read.steps, read.tokens, done.samples_done, done.tokens_done, done.steps_done)
+        return push_header(counts, self._coding)
 
     def _seed(self) -> None:
         """Send the job's first parameters: the last ones from the syncer, or else the model's own."""

@@ -9,18 +9,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What all ranks say of the push of a fragment at outer step `t`, once its tokens are known. See Chunk in diloco.proto."""
-
-    fragment: int
-    t: int
-    steps: int
-    tokens: int
-    samples_done: int
-    tokens_done: int
-    steps_done: int
+from diloco.learner.push_header import PushCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +82,17 @@ class Counts:
         """Note that the fragment is read after this local step."""
         self._open.append(_Open(step, self._adopted[fragment], self._began, fragment, t))
 
-    def ready(self) -> list[Counted]:
+    def ready(self) -> list[PushCounts]:
         """Return the pushes whose tokens are known by now, each given once, in the order of their reads. Those of an older generation are
         left out: the syncer does not wait for them."""
-        found: list[Counted] = []
+        found: list[PushCounts] = []
         while self._open and self._open[0].step <= self.step:
             x = self._open.popleft()
             if x.began != self._began:
                 continue
             total = self._marks[x.step]
             found.append(
-                Counted(
+                PushCounts(
                     x.fragment,
                     x.t,
                     x.step - x.since,

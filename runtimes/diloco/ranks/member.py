@@ -279,7 +279,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 self._progress.adopted(self._cursor.step, version.t, arrived.tokens)
                 self._tell(fragment, told)
             case ReadOut():
-                self._read_out(action)
+                if self._parts.model.portions[action.fragment].size:
+                    self._read_outs.put(action, self._parts.model.stage(action.fragment))
             case Seed(epoch):
                 _log.info("unit %s seeds the job", self._parts.unit)
                 self._to_seed = _ToSeed(epoch, self._parts.model.values())
@@ -301,10 +302,6 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             self._end = action
             if not isinstance(action, Drain):
                 self._read_outs.release()
-
-    def _read_out(self, read: ReadOut) -> None:
-        if self._parts.model.portions[read.fragment].size:
-            self._read_outs.put(read, self._parts.model.stage(read.fragment))
 
     def _send(self) -> None:
         """Hand over to other threads what is to be sent."""

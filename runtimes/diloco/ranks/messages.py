@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from diloco.contract import Exit
+from diloco.learner.push_header import PushCounts
 from diloco.ranks import orders, ranks_pb2
-from diloco.ranks.counts import Counted
 from diloco.ranks.orders import Action, Order
 from diloco.ranks.samples import Ranges
 
@@ -101,7 +101,7 @@ def deal_from_wire(deal: ranks_pb2.Deal) -> Ranges:
     return tuple((one.start, one.end) for one in deal.ranges)
 
 
-def counted_to_wire(counted: Counted) -> ranks_pb2.Counted:
+def counted_to_wire(counted: PushCounts) -> ranks_pb2.Counted:
     """Return the counters of a push for the wire."""
     return ranks_pb2.Counted(
         fragment=counted.fragment,
@@ -114,9 +114,9 @@ def counted_to_wire(counted: Counted) -> ranks_pb2.Counted:
     )
 
 
-def counted_from_wire(counted: ranks_pb2.Counted, fragments: int) -> Counted:
+def counted_from_wire(counted: ranks_pb2.Counted, fragments: int) -> PushCounts:
     """Return the counters of a push from the wire. Raises MessageError."""
-    return Counted(
+    return PushCounts(
         checked(counted.fragment, fragments),
         counted.t,
         counted.steps,

@@ -6,9 +6,9 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 from __future__ import annotations
 
 from diloco.algorithm.codec import Coding
+from diloco.learner.push_header import PushCounts, push_header
 from diloco.learner.store import Staged
 from diloco.protocol.diloco_pb2 import Chunk
-from diloco.ranks.counts import Counted
 from diloco.ranks.orders import ReadOut
 
 
@@ -19,7 +19,7 @@ class ReadOuts:
         """Begin with `coding`: of pushes."""
         self._coding = coding
         self._reads: dict[int, tuple[ReadOut, Staged]] = {}
-        self._counted: dict[int, Counted] = {}
+        self._counted: dict[int, PushCounts] = {}
         """By fragment. They may be known before this rank comes to the boundary at which it reads out."""
 
     def __bool__(self) -> bool:
@@ -32,7 +32,7 @@ class ReadOuts:
             former[1].release()
         self._reads[read.fragment] = read, staged
 
-    def count(self, counted: Counted) -> None:
+    def count(self, counted: PushCounts) -> None:
         """Note that the counters of a push are known."""
         self._counted[counted.fragment] = counted
 
@@ -46,7 +46,7 @@ class ReadOuts:
                 continue
             del self._reads[fragment], self._counted[fragment]
             if read.epoch == epoch:
-                found.append((self._header(counted), staged))
+                found.append((push_header(counted, self._coding), staged))
             else:
                 staged.release()
         return found
@@ -56,16 +56,3 @@ class ReadOuts:
         for _, staged in self._reads.values():
             staged.release()
         self._reads.clear()
-
-    def _header(self, counted: Counted) -> Chunk:
-        return Chunk(
-            kind=Chunk.PUSH,
-            fragment=counted.fragment,
-            t=counted.t,
-            coding=int(self._coding),  # type: ignore[arg-type]
-            steps=counted.steps,
-            tokens=counted.tokens,
-            samples_done=counted.samples_done,
-            tokens_done=counted.tokens_done,
-            steps_done=counted.steps_done,
-        )

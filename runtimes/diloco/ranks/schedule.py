@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from diloco.learner.inbox import Finished, InboxEvent, PullWanted, Received, Welcomed
+from diloco.learner.push_header import PushCounts
 from diloco.learner.store import Ready
 from diloco.learner.unit_plan import UnitPlan, UnitState, WorkChange
 from diloco.ranks.arrivals import Arrivals, Dropped
-from diloco.ranks.counts import Counted, Counts
+from diloco.ranks.counts import Counts
 from diloco.ranks.orders import Action, Adopt, Begin, Drain, Finish, Last, Order, Quit, ReadOut, Release, Seed, Version
 
 type Plan = Callable[[UnitState, Sequence[InboxEvent]], tuple[UnitPlan, UnitState]]
@@ -40,7 +41,7 @@ class Said:
     orders: tuple[Order, ...]
     """For all ranks, itself included."""
     dropped: tuple[Dropped, ...]
-    counted: tuple[Counted, ...]
+    counted: tuple[PushCounts, ...]
     work: WorkChange
     """For the leader's own leases."""
     repeat_progress: bool

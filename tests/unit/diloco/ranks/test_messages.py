@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from diloco.contract import Exit
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.push_header import PushCounts
 from diloco.ranks import messages, ranks_pb2
-from diloco.ranks.counts import Counted
 from diloco.ranks.orders import Action, Adopt, Begin, Drain, Finish, Order, Quit, ReadOut, Release, Seed, Version
 
 ACTIONS: list[Action] = [
@@ -52,7 +52,7 @@ def test_an_order_about_a_fragment_that_the_model_does_not_have_is_an_error(orde
 
 def test_batches_and_counters_arrive_as_they_were() -> None:
     assert messages.deal_from_wire(messages.deal_to_wire(((4, 8), (20, 21)), taken=2)) == ((4, 8), (20, 21))
-    counted = Counted(1, 40, steps=8, tokens=900, samples_done=70, tokens_done=1000, steps_done=9)
+    counted = PushCounts(1, 40, steps=8, tokens=900, samples_done=70, tokens_done=1000, steps_done=9)
     assert messages.counted_from_wire(messages.counted_to_wire(counted), 2) == counted
     with pytest.raises(messages.MessageError, match="fragment 1 of 1"):
         messages.counted_from_wire(messages.counted_to_wire(counted), 1)

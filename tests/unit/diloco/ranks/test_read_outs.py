@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from diloco.algorithm.codec import Coding
+from diloco.learner.push_header import PushCounts
 from diloco.protocol.diloco_pb2 import Chunk
-from diloco.ranks.counts import Counted
 from diloco.ranks.orders import ReadOut
 from diloco.ranks.read_outs import ReadOuts
 
@@ -25,8 +25,8 @@ class Values:
         self.released += 1
 
 
-def counted(fragment: int, t: int) -> Counted:
-    return Counted(fragment, t, steps=4, tokens=64, samples_done=8, tokens_done=128, steps_done=9)
+def counted(fragment: int, t: int) -> PushCounts:
+    return PushCounts(fragment, t, steps=4, tokens=64, samples_done=8, tokens_done=128, steps_done=9)
 
 
 def test_what_was_read_out_is_sent_once_with_the_counters_of_its_exchange() -> None:

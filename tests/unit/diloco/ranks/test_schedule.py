@@ -8,7 +8,8 @@ import pytest
 from builders.rank_simulation import BATCH, SimulatedUnit, in_lockstep, tokens
 from diloco.contract import Exit
 from diloco.learner.inbox import PullWanted, RefusedForGood, RestWanted, Welcomed
-from diloco.ranks.counts import Counted, Counts, Reached
+from diloco.learner.push_header import PushCounts
+from diloco.ranks.counts import Counts, Reached
 from diloco.ranks.orders import Adopt, Begin, Cursor, Drain, Finish, Order, OrderError, Quit, ReadOut, Release, Version
 from diloco.ranks.samples import DataRank, own
 from diloco.ranks.schedule import MOST_AHEAD, ahead
@@ -228,7 +229,7 @@ def test_counters_begin_anew_with_a_generation() -> None:
         counts.stepped(1, 10)
     # Tokens of steps 1 to 4 are 11, 12, 13 and 14; the fragment was never adopted, and the generation has step 4 only. It began while step
     # 2 was counted, whose samples were dealt before; those of step 3 came after. The push of step 3 belonged to the generation before.
-    assert counts.ready() == [Counted(0, 7, steps=4, tokens=50, samples_done=5, tokens_done=14, steps_done=1)]
+    assert counts.ready() == [PushCounts(0, 7, steps=4, tokens=50, samples_done=5, tokens_done=14, steps_done=1)]
     assert counts.ready() == []
 
 
