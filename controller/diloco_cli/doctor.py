@@ -52,13 +52,12 @@ def doctor(target: Target, job: str, whole: bool, output: str) -> None:
 def as_text(findings: Sequence[Finding]) -> str:
     """One line each, and their number."""
     width = max((len(each.check) for each in findings), default=0)
-    lines = [f"{each.level:7}  {each.check:{width}}  {each.where}: {each.message}{_what_helps(each)}" for each in findings]
+    lines = []
+    for each in findings:
+        remedy = f". What helps: {each.remedy}" if each.remedy else ""
+        lines.append(f"{each.level:7}  {each.check:{width}}  {each.where}: {each.message}{remedy}")
     counts = Counter(each.level for each in findings)
     return "\n".join([*lines, f"{plural(counts[Level.ERROR], 'error')}, {plural(counts[Level.WARNING], 'warning')}"])
-
-
-def _what_helps(finding: Finding) -> str:
-    return f". What helps: {finding.remedy}" if finding.remedy else ""
 
 
 def as_json(findings: Sequence[Finding]) -> str:

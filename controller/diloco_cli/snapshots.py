@@ -68,7 +68,10 @@ def show(found: Sequence[SnapshotEntry], states: Sequence[StateEntry], output: s
             click.echo(text)
         if states:
             click.echo("\nstored by units:")
-            for text in table(STATES_HEADER, [_state_row(one, now) for one in states]):
+            for text in table(
+                STATES_HEADER,
+                [(one.unit, one.job, str(one.step), str(one.local_step), one.kind, *_size_age_state(one, now)) for one in states],
+            ):
                 click.echo(text)
     if ({one.state for one in found} | {one.state for one in states}) & {State.DAMAGED, State.UNFINISHED}:
         raise SystemExit(EXIT_DAMAGED)
@@ -86,10 +89,6 @@ def _text(found: Sequence[SnapshotEntry], now: float) -> Iterable[str]:
 def _row(one: SnapshotEntry, now: float) -> Sequence[str]:
     tokens = "" if one.tokens is None else f"{one.tokens:,}"
     return one.snapshot, one.job, str(one.step), tokens, *_size_age_state(one, now)
-
-
-def _state_row(one: StateEntry, now: float) -> Sequence[str]:
-    return one.unit, one.job, str(one.step), str(one.local_step), one.kind, *_size_age_state(one, now)
 
 
 def _size_age_state(one: SnapshotEntry | StateEntry, now: float) -> tuple[str, str, str]:

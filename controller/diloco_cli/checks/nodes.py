@@ -99,7 +99,8 @@ def devices(facts: Facts) -> Iterator[Finding]:
             for name, _ in telling(node.devices):
                 found.setdefault(name, []).append(node.name)
     for name, nodes in sorted(found.items()):
-        message = f"{_count(nodes)} {_offer(nodes)} {name}, which is neither an accelerator nor incidental: it keeps cpu pools away"
+        offer = plural(len(nodes), "node offers", "nodes offer")
+        message = f"{offer} {name}, which is neither an accelerator nor incidental: it keeps cpu pools away"
         remedy = f"if no pod works with it, add it to incidentalResources of the chart: {name}; else request it in the pools' templates"
         yield warning(Check.DEVICES, _nodes(nodes), message, remedy)
     if not found:
@@ -118,7 +119,3 @@ def _nodes(nodes: Sequence[str]) -> str:
 
 def _count(nodes: Sequence[str]) -> str:
     return plural(len(nodes), "node")
-
-
-def _offer(nodes: Sequence[str]) -> str:
-    return "offers" if len(nodes) == 1 else "offer"

@@ -139,7 +139,11 @@ def outlook(job: Obj, measured: Measured, spares: SparesByPool) -> JobOutlook:
     pools = _pools(spec, status, running, spares)
     speeds = speeds_of(job, measured)
     units = _units(running, pools, speeds)
-    waiting = [_waiting(unit) for unit in status.units if _waits(unit)]
+    waiting = [
+        WaitingUnit(unit.name, unit.pool, unit.state.value, unit.reason, unit.message, unit.not_before)
+        for unit in status.units
+        if _waits(unit)
+    ]
     short = tuple(pool.name for pool in pools if pool.placed < pool.min)
     verdict, message = _verdict(job, spec, status, len(units), short)
     return JobOutlook(
@@ -205,10 +209,6 @@ def _units(running: Iterable[UnitStatus], pools: Sequence[PoolOutlook], speeds: 
 def _waits(unit: UnitStatus) -> bool:
     has = unit.slice and unit.state in _RUNNING
     return not has and not follows(unit.reason, Follows.NOT_WANTED) and unit.state not in (UnitState.COMPLETED, UnitState.DRAINING)
-
-
-def _waiting(unit: UnitStatus) -> WaitingUnit:
-    return WaitingUnit(unit.name, unit.pool, unit.state.value, unit.reason, unit.message, unit.not_before)
 
 
 def _verdict(job: Obj, spec: Spec, status: Status, placed: int, short: Sequence[str]) -> tuple[Verdict, str]:

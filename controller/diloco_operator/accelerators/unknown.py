@@ -29,7 +29,8 @@ class UnknownAccelerator(NamedTuple):
 def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> UnknownAccelerator | None:
     """Find the accelerators of a node that `identify` does not know. `devices`: the resources that it offers, without incidental ones.
     None: nothing says that it has accelerators."""
-    vendors = _vendors()
+    # By the domain of a resource: `nvidia.com/mig-1g.10gb` is of the vendor whose GPUs the catalogue has.
+    vendors = {_domain(kind.resource): kind.resource for kind in CATALOGUE.values() if kind.resource}
     offered = [name for name in devices if _domain(name) in vendors]
     labelled = [key for key in ACCELERATOR_LABELS if key in labels]
     if not offered and not labelled:
@@ -48,12 +49,6 @@ def unknown_accelerator(labels: Mapping[str, str], devices: Iterable[str]) -> Un
         return UnknownAccelerator(resource, f"{product}: {part}", "nodes that offer whole accelerators")
     remedy = f"a row for {key}={value} in the operator's catalogue file (docs/operator.md, Further accelerators)"
     return UnknownAccelerator(resource, f"{product}, which is not in the catalogue", remedy)
-
-
-def _vendors() -> dict[str, str]:
-    """Return domain of resources -> the resource of the catalogue: `nvidia.com/mig-1g.10gb` is of the vendor whose GPUs the catalogue
-    has."""
-    return {_domain(kind.resource): kind.resource for kind in CATALOGUE.values() if kind.resource}
 
 
 def _telling_label(labels: Mapping[str, str], labelled: Sequence[str]) -> str:

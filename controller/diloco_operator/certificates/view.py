@@ -72,7 +72,7 @@ def project_certificates(obj: Obj) -> CertificateSecret:
     certificates = {key: found for key, text in data.items() if key.endswith(".pem") and (found := certificate_of(text)) is not None}
     return replace(
         project_foreign(obj),
-        roots=_roots(data.get(TLS_ROOTS_FILE, "")),
+        roots=tuple(root for block in _BLOCK.findall(data.get(TLS_ROOTS_FILE, "")) if (root := root_of(block)) is not None),
         certificates=certificates,
         authority=_authority(data),
     )
@@ -123,10 +123,6 @@ def certificate_of(text: str) -> Certificate | None:
         )
     except _UNREADABLE:
         return None
-
-
-def _roots(text: str) -> tuple[Root, ...]:
-    return tuple(root for block in _BLOCK.findall(text) if (root := root_of(block)) is not None)
 
 
 def root_of(text: str) -> Root | None:

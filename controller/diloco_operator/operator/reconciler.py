@@ -332,7 +332,7 @@ class Reconciler:
             slices_since=context.slices_since.by_unit(),
             missing_rights=tuple(self._caches.missing_rights_in(key[0])),
             without=self._caches.without(key[0]),
-            priority=self._priority(job),
+            priority=self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0,
             non_preempting=self._caches.non_preempting,
             revoked=allotted.revoked,
             listening_since=context.listening_since if context.listening_since is not None else self._now(),
@@ -368,9 +368,6 @@ class Reconciler:
         if spec is not None and claim is not None and not names_class(spec, observed.config):
             change = self._default_class.discard if lacks_class(claim) else self._default_class.add
             change(observed.job.namespace)
-
-    def _priority(self, job: Job) -> int:
-        return self._caches.priority(job.spec.priority_class_name) if job.spec is not None else 0
 
     async def _certificates(self, plan: Plan) -> AsyncGenerator[Create | Patch]:
         """Make the plan's certificates while other jobs go on: a thousand certificates take a fifth of a second. The next Secret's

@@ -65,7 +65,7 @@ def pool_outcome(
         parts.append(near)
     parts += map(_odd, counts.odd)
     there = f"{plural(counts.total, 'accelerator')} on {plural(counts.hosts, 'host')}" if counts.hosts else counts.total
-    why = f"the fleet has {there}" + _list([part.text for part in parts])
+    why = f"the fleet has {there}" + (f": {'; '.join(part.text for part in parts)}" if parts else "")
     return _short(pool, placed, PoolReason.NO_FREE_SLICE, lacks, why, parts)
 
 
@@ -194,7 +194,3 @@ def _odd(odd: OddNodes) -> Part:
 def unplaced_reason(outcome: PoolOutcome) -> UnitReason:
     """Return the reason of a unit without a slice, from that of its pool."""
     return UnitReason.NO_CAPACITY if not outcome.reason or outcome.lack.of_slices else UnitReason.SCALED_DOWN
-
-
-def _list(parts: list[str]) -> str:
-    return (": " + "; ".join(parts)) if parts else ""

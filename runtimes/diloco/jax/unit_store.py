@@ -155,7 +155,8 @@ class UnitStore[Tree](TreeStore[Tree]):
         wanted = set(names)
         # In the order of the parts, which all processes share: collectives in different orders would wait for each other for ever.
         for dtype in dict.fromkeys(self._types[part.parameter] for name, part in self._parts.items() if name in wanted):
-            pieces = [[one for one in each if one.tensor in wanted and self._type(one) == dtype] for each in self._shared]
+            tensors = {name for name in wanted if self._types[self._parts[name].parameter] == dtype}
+            pieces = [[one for one in each if one.tensor in tensors] for each in self._shared]
             sizes = [sum(piece.elements for piece in each) for each in pieces]
             # Each process knows all sizes: none enters a collective that another leaves out.
             if sum(sizes):
@@ -244,9 +245,6 @@ class UnitStore[Tree](TreeStore[Tree]):
         place = self._holding(piece)
         assert place is not None  # it owns what it holds
         return place
-
-    def _type(self, piece: Piece) -> np.dtype[Any]:
-        return self._types[self._parts[piece.tensor].parameter]
 
     def _shards(self, place: Place) -> dict[jax.Device, jax.Array]:
         return {shard.device: shard.data for shard in self._leaves[place.part.parameter].addressable_shards}

@@ -36,7 +36,7 @@ from diloco.learner.store import Float32Array, ParameterStore, Staged
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import DataChunk
-from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, Refused, ToLearner, WorkWanted
+from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, ToLearner, WorkWanted
 from diloco.protocol.framing import Assembler, FramingError, Transfer
 from diloco.protocol.refusal import exit_for, name_of
 from diloco.protocol.tls import TlsError, TlsFiles
@@ -322,7 +322,8 @@ class Connection:
                     self._ahead.clear()
                 self._inbox.put(Finished(message.done.t))
             case "refused":
-                self._inbox.put(_refused_for_good(message.refused))
+                code, text = message.refused.code, message.refused.message
+                self._inbox.put(RefusedForGood(exit_for(code), f"the syncer refused this unit ({name_of(code)}): {text}"))
                 return False
             case _:
                 _log.debug("the syncer sent a message that this version does not know")
@@ -398,7 +399,3 @@ class Connection:
             self._ahead.received(header.fragment)
             self._remainders.received(header.fragment, header.t, header.merged)
         self._inbox.put(Received(header.fragment, header.t, ready, self._epoch, header.tokens))
-
-
-def _refused_for_good(refused: Refused) -> RefusedForGood:
-    return RefusedForGood(exit_for(refused.code), f"the syncer refused this unit ({name_of(refused.code)}): {refused.message}")

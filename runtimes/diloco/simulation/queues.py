@@ -5,7 +5,7 @@ See docs/decisions/0272-queues-in-the-simulator.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from diloco.learner.push_times import PushTimes
@@ -155,13 +155,9 @@ class Answers:
         return self._drop(lambda answer: answer.t + self._overlap_steps < t or (answer.fragment == fragment and answer.t <= t))
 
     def _drop(self, is_over: Callable[[Answer], bool]) -> bool:
-        self._waiting = _without(self._waiting, is_over)
+        self._waiting = [answer for answer in self._waiting if not is_over(answer)]
         if self.under_way is None or not is_over(self.under_way):
             return False
         self._times.given_up_after(self._now() - self.under_way.begun_at)
         self.under_way = None
         return True
-
-
-def _without(answers: Iterable[Answer], is_over: Callable[[Answer], bool]) -> list[Answer]:
-    return [answer for answer in answers if not is_over(answer)]

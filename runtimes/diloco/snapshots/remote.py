@@ -81,7 +81,7 @@ class RemoteSnapshots:
             return None
         skipped: list[SkippedSnapshot] = []
         try:
-            for name in self._complete():
+            for name in [name for name in self._names() if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]:
                 try:
                     return store.adopt(name, lambda folder, name=name: self._download(name, folder))  # type: ignore[misc]
                 except Unusable as reason:
@@ -110,9 +110,6 @@ class RemoteSnapshots:
         names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self._fs.ls(self._base, detail=False)}
         numbered = [(generation, name) for name in names if (generation := generation_of(name)) is not None]
         return [name for _, name in sorted(numbered, reverse=True)]
-
-    def _complete(self) -> list[str]:
-        return [name for name in self._names() if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]
 
     def _old(self, newest: str) -> list[str]:
         """Return what may go: beyond `keep`, superseded by a newer one of the same step, and what an interrupted upload left before

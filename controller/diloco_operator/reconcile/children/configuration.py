@@ -76,7 +76,7 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
         elif child.deleting:
             deleting.append(f"{resource.kind} {child.name}")
             ready = ready and context.syncer is not None and resource == names.VOLUME_CLAIMS
-        elif _outdated(resource, child, derived.job_file_digest):
+        elif resource == names.CONFIG_MAPS and child.job_file != derived.job_file_digest:
             deletes.append(Delete(resource, job.namespace, child.name, child.uid, why="the job file changed"))
             ready = False
     allowed, rejected = context.without_rejected(creates)
@@ -85,10 +85,6 @@ def configuration_changes(context: ReconcileContext) -> ConfigurationChanges:
 
 def _is_ours(resource: Resource, child: Child, job: Job) -> bool:
     return is_claim_of(child, job) if resource == names.VOLUME_CLAIMS else child.owner == job.uid
-
-
-def _outdated(resource: Resource, child: Child, job_file: str) -> bool:
-    return resource == names.CONFIG_MAPS and child.job_file != job_file
 
 
 def _config_map(job: Job, data: dict[str, str]) -> Obj:

@@ -6,7 +6,6 @@ See docs/decisions/0040-learner-pods.md.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
@@ -35,7 +34,8 @@ class LearnerPods:
         its certificate is written."""
         views = [self._context.observed.fleet.node(host.node) for host in hosts]
         locality = shared_place(view.labels if view is not None else {} for view in views)
-        return self._attempt(record, pinned_places(self._affinity(record.pool), record.slice, hosts), locality)
+        affinity = self._base(record.pool).spec.get("affinity") or {}
+        return self._attempt(record, pinned_places(affinity, record.slice, hosts), locality)
 
     def of_delegated(self, record: UnitStatusRecord, grantor: Grantor) -> list[Create]:
         """Return the same of an attempt for which this grantor brings the nodes."""
@@ -45,9 +45,6 @@ class LearnerPods:
         template, signs = self._base(record.pool).spec, context.observed.fleet.signs
         places = delegated_places(template, pool, context.shapes[record.pool], grantor, gang, avoid, signs)
         return self._attempt(record, grantor.places(context, record, places))
-
-    def _affinity(self, pool: str) -> Mapping[str, Any]:
-        return self._base(pool).spec.get("affinity") or {}
 
     def _attempt(self, record: UnitStatusRecord, places: Sequence[PodPlace], locality: str = "") -> list[Create]:
         job = self._context.observed.job

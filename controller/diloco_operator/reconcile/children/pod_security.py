@@ -72,7 +72,7 @@ def main_container(container: Mapping[str, Any]) -> Obj:
     if all(each["name"] != "HOME" for each in found.get("env") or ()):
         found["env"] = [{"name": "HOME", "value": TMP}, *(found.get("env") or ())]
     mounts = found.get("volumeMounts") or []
-    if all(_normal(each["mountPath"]) != TMP for each in mounts):
+    if all(each["mountPath"].rstrip("/") != TMP for each in mounts):
         found["volumeMounts"] = [*mounts, {"name": names.TMP_VOLUME, "mountPath": TMP}]
     return found
 
@@ -86,7 +86,3 @@ def tmp_volumes(container: Mapping[str, Any]) -> list[Obj]:
     """Return the pod's volume for what `main_container` mounts; none if it mounts none."""
     mounted = any(each["name"] == names.TMP_VOLUME for each in container.get("volumeMounts") or ())
     return [{"name": names.TMP_VOLUME, "emptyDir": {}}] if mounted else []
-
-
-def _normal(path: str) -> str:
-    return path.rstrip("/")

@@ -26,7 +26,7 @@ from diloco_operator.plan import Patch
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import NODES, QUOTA, Grantor, PodPlace, PodWait, Watched
 from diloco_operator.reconcile.grantors.kueue_words import HasQuota, WaitsForQuota
-from diloco_operator.reconcile.grantors.workload_view import Workload, project_workload
+from diloco_operator.reconcile.grantors.workload_view import project_workload
 from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pod_marks import PodGroup
 from diloco_operator.reconcile.observe.pods import PodView
@@ -84,7 +84,7 @@ class Kueue(Grantor):
 
     def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
         """Return the wait for its quota, as long as that takes, and then for a node, which may not exist yet."""
-        workload = _workload(context, pod)
+        workload = WORKLOADS.among(context.observed.children).get(pod.group.name) if pod.group is not None else None
         admitted_at = workload.admitted_at if workload is not None else None
         if startup.gated or admitted_at is None:
             queue = pod.group.queue if pod.group is not None else context.spec.queue_name
@@ -233,7 +233,3 @@ def _awaits_end(context: ReconcileContext, pod: PodView) -> bool:
     """Return whether a pod that Kueue counts can end by the operator's word only. One that the API server rejects is waited for no
     longer."""
     return _counts(pod) and context.unreachable(pod.node) and context.rejection((names.PODS.kind, pod.name)) is None
-
-
-def _workload(context: ReconcileContext, pod: PodView) -> Workload | None:
-    return WORKLOADS.among(context.observed.children).get(pod.group.name) if pod.group is not None else None

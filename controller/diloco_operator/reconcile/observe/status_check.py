@@ -31,7 +31,7 @@ def check_status(raw: object) -> tuple[bytes, str]:
     status: Mapping[str, Any] = raw if isinstance(raw, dict) else {}
     problems = [] if raw is None or isinstance(raw, dict) else [f"status must be an object, not {kind_of_json(raw)}"]
     while True:
-        data = _json(status)
+        data = json.dumps(status, separators=(",", ":")).encode()
         bad = _malformed_parts(data)
         if not bad:
             return data, _summary(problems)
@@ -75,10 +75,6 @@ def _without(status: Mapping[str, Any], bad: Iterable[_Part]) -> dict[str, Any]:
         elif isinstance(value, dict):
             left[field] = {key: item for key, item in value.items() if key not in parts}
     return left
-
-
-def _json(status: Mapping[str, Any]) -> bytes:
-    return json.dumps(status, separators=(",", ":")).encode()
 
 
 def _path(location: tuple[int | str, ...]) -> str:

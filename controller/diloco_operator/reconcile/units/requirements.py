@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from diloco_operator.api.spec import Capacity, Pool
 from diloco_operator.fleet.affinity import node_terms
 from diloco_operator.fleet.node import Toleration
@@ -26,7 +23,10 @@ def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
         capacity="" if pool.capacity in (None, Capacity.SCAVENGED) else str(pool.capacity),
         node_selector=template.get("nodeSelector") or {},
         affinity=node_terms(template.get("affinity")),
-        tolerations=tuple(_toleration(each) for each in (*(template.get("tolerations") or ()), *tolerations(pool))),
+        tolerations=tuple(
+            Toleration(each.get("key", ""), each.get("operator", "Equal"), each.get("value", ""), each.get("effect", ""))
+            for each in (*(template.get("tolerations") or ()), *tolerations(pool))
+        ),
         avoided=context.hosts.avoided,
         locality=pool.locality,
         needs=context.needs[pool.name],
@@ -36,7 +36,3 @@ def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
 def pool_requirements(context: ReconcileContext, pool: Pool) -> SliceRequirements:
     """Return the requirements of the slices of this pool's units."""
     return slice_requirements(hardware_request(context, pool))
-
-
-def _toleration(raw: Mapping[str, Any]) -> Toleration:
-    return Toleration(raw.get("key", ""), raw.get("operator", "Equal"), raw.get("value", ""), raw.get("effect", ""))

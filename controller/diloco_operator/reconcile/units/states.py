@@ -128,12 +128,8 @@ class State(enum.Enum):
         return shown in row.shown and (not row.reasons or reason in row.reasons) and row.placed in (None, placed)
 
 
-def _first(shown: UnitState, reason: str, *, placed: bool) -> State:
-    return next(state for state in State if state.fits(shown, reason, placed=placed))
-
-
 _KNOWN: Mapping[tuple[UnitState, str, bool], State] = {
-    (shown, reason, placed): _first(shown, reason, placed=placed)
+    (shown, reason, placed): next(state for state in State if state.fits(shown, reason, placed=placed))
     for shown in UnitState
     for reason in ("", *UnitReason)
     for placed in (False, True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,10 @@ class Seeding:
         what puts it together, in any thread: per fragment, float32 [size], not checked for NaN."""
         if portion is None or portion.size:
             self._payloads.setdefault(index, {})[rank] = portion, payload
-        if any(_elements(self._payloads.get(fragment.index, {})) < fragment.size for fragment in fragments):
+        if any(
+            sum(payload.nbytes // 4 for _, payload in self._payloads.get(fragment.index, {}).values()) < fragment.size
+            for fragment in fragments
+        ):
             return None
         payloads, self._payloads = self._payloads, {}
         return lambda: [_value(fragment, list(payloads[fragment.index].values())) for fragment in fragments]
@@ -52,10 +55,6 @@ class Seeding:
         own = (holder, rank) in self._asked
         self._asked.discard((holder, rank))
         return own
-
-
-def _elements(payloads: Mapping[int, tuple[Portion | None, memoryview]]) -> int:
-    return sum(payload.nbytes // 4 for _, payload in payloads.values())
 
 
 def _value(fragment: Fragment, payloads: Sequence[tuple[Portion | None, memoryview]]) -> Array:
