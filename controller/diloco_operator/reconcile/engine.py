@@ -30,14 +30,17 @@ from diloco_operator.reconcile.status.ending import finished, job_end, recorded_
 from diloco_operator.reconcile.status.starting_again import second_start
 from diloco_operator.reconcile.status.write import may_wait, write_units
 from diloco_operator.reconcile.units.answers import granted_pods
-from diloco_operator.reconcile.units.departures import depart
+from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.job_request import request_on_record
-from diloco_operator.reconcile.units.judging import judge_units
-from diloco_operator.reconcile.units.lifecycle import Units
+from diloco_operator.reconcile.units.lifecycle import Units, observe_units
 from diloco_operator.reconcile.units.removal import remove_outdated
 from diloco_operator.reconcile.units.reservations import bound_nodes, reserved_nodes
-from diloco_operator.reconcile.units.restarts import is_retry_due, restarted
+from diloco_operator.reconcile.units.restarts import is_retry_due, restarted, retry_given_up
+from diloco_operator.reconcile.units.revocations import leave_revoked
+from diloco_operator.reconcile.units.roll_out import replace_outdated
 from diloco_operator.reconcile.units.scaling import scale
+from diloco_operator.reconcile.units.stopping import leave_removed_pools
+from diloco_operator.reconcile.units.stragglers import blame_slow_hosts, leave_slow_hosts, mark_slow
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
@@ -71,7 +74,7 @@ def _decide(observed: ObservedState, now: datetime) -> Plan:
         return stopped.clean_up(context, end_on_record)
 
     # 3. What happened to its units, and whether that ends it.
-    context, units = judge_units(context)
+    context, units = _judge_units(context)
     end = job_end(context, units.records)
 
     # 4. What should be.
@@ -111,14 +114,32 @@ def first_request(observed: ObservedState, now: datetime) -> AllotmentRequest | 
     return request_on_record(build_context(observed, job.spec, now.timestamp()))
 
 
+def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
+    """Say what happened to the units since the last reconcile. Returns them, and the context with the hosts that are to be avoided."""
+    # 1. What became of each attempt.
+    units = observe_units(context)
+    # 2. Which units are slower than the others.
+    units = units._replace(records=mark_slow(context, units.records))
+    # 3. Which hosts are to blame for failures and slow steps.
+    slow = blame_slow_hosts(context, units.records)
+    context = replace(context, hosts=judge_hosts(context, units.records, [*units.failures, *slow]))
+    # 4. Which units start elsewhere, or once more, because of that.
+    records = start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now)
+    return context, units._replace(records=retry_given_up(context, records))
+
+
 def _run(context: ReconcileContext, units: Units) -> Plan:
     """Plan for a job that should train. Each step goes by what those before it decided."""
     # 1. The objects that all units share. Until they are there, no unit starts.
     shared = shared_objects(context)
     blocked = shared.blocks_units
 
-    # 2. Units that must leave, wherever placement would put them.
-    records = depart(context, units.records)
+    # 2. Units that must leave, wherever placement would put them: they were made from another template, their pool has gone, another job
+    #    gets their slice, or their host is slow. A unit leaves for the first cause that holds.
+    records = replace_outdated(context, units.records)
+    records = leave_removed_pools(context, records)
+    records = leave_revoked(context, records)
+    records = leave_slow_hosts(context, records)
 
     # 3. Place the others and start them; ask for nodes for those without a slice.
     pods = LearnerPods(context)
