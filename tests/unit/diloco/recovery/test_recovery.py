@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
-from builders.exchange import LocalSyncer, Place, job_file, solo, training, until, weights
+from builders.exchange import Place, job_file, solo, training, until, weights
+from builders.momentum_job import MomentumJob, begins
 from builders.momentum_learner import HeldState, MomentumLearner, MomentumState
-from builders.ports import held_port
 from diloco.protocol import incoming_state, outgoing_state
 from diloco.protocol.diloco_pb2 import Recovery
 
@@ -20,14 +19,11 @@ pytestmark = pytest.mark.slow
 H = 2
 
 
-class Job:
-    """A syncer and learners. A unit trains until the test has ended."""
+class Job(MomentumJob):
+    """Units take the state of others."""
 
     def __init__(self, folder: Path) -> None:
-        self.place = Place(folder, job_file(training(1_000_000, sync_interval=H)))
-        self.port = held_port()
-        self.syncer = LocalSyncer(self.place, port=self.port)
-        self.learners: list[MomentumLearner] = []
+        super().__init__(Place(folder, job_file(training(1_000_000, sync_interval=H))))
 
     def unit(self, name: str, attempt: int = 1, state: MomentumState | None = None, locality: str = "") -> MomentumLearner:
         learner = MomentumLearner(self.place, self.syncer.address, name, attempt, state=state, DILOCO_LOCALITY=locality).start()
@@ -41,41 +37,15 @@ class Job:
         until(lambda: learner.steps > 5 and self.syncer.report().t > 2 * H, f"unit {name} trains")
         return learner
 
-    def recovery(self, name: str, phase: Recovery.Phase = Recovery.OVER) -> Recovery:
-        def found() -> Recovery | None:
-            unit = self.syncer.unit(name)
-            return unit.recovery if unit is not None and unit.recovery.phase == phase else None
-
-        said: Recovery = until(found, f"unit {name} says {Recovery.Phase.Name(phase)}")
-        return said
-
     def restart_syncer(self) -> None:
         self.syncer.stop()
-        self.syncer = LocalSyncer(self.place, port=self.port)
-        self.syncer.__enter__()
-
-    def end(self) -> None:
-        for learner in self.learners:
-            learner.drain()
-        with ExitStack() as stack:
-            stack.callback(self.syncer.stop)  # the last one
-            for learner in self.learners:
-                stack.callback(learner.wait)
+        self.begin_again()
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    found = Job(tmp_path)
-    with found.syncer:
+    with Job(tmp_path).running() as found:
         yield found
-        found.end()
-
-
-def begins(learner: MomentumLearner) -> MomentumLearner:
-    until(lambda: learner.session is not None or learner.failure, f"unit {learner.unit} begins")
-    if learner.failure is not None:
-        raise learner.failure
-    return learner
 
 
 def held(job: Job, name: str, locality: str = "") -> tuple[MomentumLearner, HeldState]:

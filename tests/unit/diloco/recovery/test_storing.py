@@ -6,22 +6,21 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalSyncer, Place, job_file, training, until, weights
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, Place, job_file, training, until, weights
+from builders.momentum_job import MomentumJob, begins
 from builders.momentum_learner import MomentumLearner, MomentumState
-from builders.ports import held_port
 from diloco.algorithm.layout import Layout
 from diloco.contract import Checkpoint, LearnerStates, syncer_host_name
 from diloco.learner.arrays import ArrayStore
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
-from diloco.protocol.diloco_pb2 import Recovery, Report, StateBegin, StateMessage, StateWanted
+from diloco.protocol.diloco_pb2 import Report, StateBegin, StateMessage, StateWanted
 from diloco.tape.segments import FOLDER
 from safetensors.numpy import load_file
 
@@ -30,16 +29,13 @@ pytestmark = pytest.mark.slow
 H = 2
 
 
-class Job:
-    """A syncer and learners, which all die and begin again."""
+class Job(MomentumJob):
+    """All die and begin again."""
 
     def __init__(self, folder: Path, learners: LearnerStates = LearnerStates.ALWAYS, every_steps: int = 8) -> None:
         """`every_steps`: outer steps between snapshots."""
         checkpoint = Checkpoint(every_steps=every_steps, keep=2, learners=learners)
-        self.place = Place(folder, job_file(training(1_000_000, sync_interval=H, checkpoint=checkpoint)))
-        self.port = held_port()
-        self.syncer = LocalSyncer(self.place, port=self.port)
-        self.learners: list[MomentumLearner] = []
+        super().__init__(Place(folder, job_file(training(1_000_000, sync_interval=H, checkpoint=checkpoint))))
         self.attempts = 0
 
     @property
@@ -77,40 +73,11 @@ class Job:
         self.attempts += 1
         return report
 
-    def begin_again(self) -> None:
-        self.syncer = LocalSyncer(self.place, port=self.port)
-        self.syncer.__enter__()
-
-    def recovery(self, name: str) -> Recovery:
-        def found() -> Recovery | None:
-            unit = self.syncer.unit(name)
-            return unit.recovery if unit is not None and unit.recovery.phase == Recovery.OVER else None
-
-        said: Recovery = until(found, f"unit {name} has what it gets")
-        return said
-
-    def end(self) -> None:
-        for learner in self.learners:
-            learner.drain()
-        with ExitStack() as stack:
-            stack.callback(self.syncer.stop)  # the last one
-            for learner in self.learners:
-                stack.callback(learner.wait)
-
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    found = Job(tmp_path)
-    with found.syncer:
+    with Job(tmp_path).running() as found:
         yield found
-        found.end()
-
-
-def begins(learner: MomentumLearner) -> MomentumLearner:
-    until(lambda: learner.session is not None or learner.failure, f"unit {learner.unit} begins")
-    if learner.failure is not None:
-        raise learner.failure
-    return learner
 
 
 def test_a_unit_begins_with_what_it_had_stored_and_the_job_with_all_that_was_merged(job: Job) -> None:
