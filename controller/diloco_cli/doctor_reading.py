@@ -18,6 +18,7 @@ from diloco_operator.api.catalogue_file import BadCatalogue, read_catalogue
 from diloco_operator.api.crd import CRD_NAME
 from diloco_operator.kube.client import ApiError, Forbidden, NotFound, Obj, Resource
 from diloco_operator.kube.lease import LEASES
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.rest.pod_exec import Channel
 from diloco_operator.kube.rest.server_clock import ServerClock
@@ -29,7 +30,6 @@ from diloco_cli.checks import Facts, Reach, Review, Right, Unreadable
 from diloco_cli.checks.operators import PART_OF, watches
 from diloco_cli.checks.rights import caller_rights, operator_rights
 from diloco_cli.kubectl.jobs import find_job
-from diloco_cli.listing import list_all
 
 _KUBELET_LEASES = "kube-node-lease"
 _NO_SUCH_PROGRAM = (126, 127)

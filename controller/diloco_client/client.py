@@ -54,7 +54,7 @@ class JobFailed(ClientError):
     def __init__(self, job: DiLoCoJob) -> None:
         self.job = job
         condition = job.condition(ConditionType.FAILED)
-        why = f"{condition.reason}: {condition.message}" if condition else "its condition Failed is True"
+        why = condition.why if condition else "its condition Failed is True"
         super().__init__(f'job "{job.metadata.name}" failed: {why}')
 
 

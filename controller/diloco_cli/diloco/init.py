@@ -14,6 +14,7 @@ from diloco_operator.fleet.nearby import oddity
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.slice_kinds import kind_of
 from diloco_operator.kube.client import Forbidden
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
@@ -22,7 +23,6 @@ from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.diloco.pool_option import of_slices, slices_of
 from diloco_cli.diloco.starter import starter_job
 from diloco_cli.fleet_file import BadFleet, load_fleet
-from diloco_cli.listing import list_all
 
 
 @click.command(short_help="Write a commented starter job for the hardware of a cluster.")

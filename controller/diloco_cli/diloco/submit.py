@@ -21,6 +21,7 @@ from diloco_operator.api.names import NODES
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Forbidden, Obj
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
@@ -32,7 +33,6 @@ from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
 from diloco_cli.diloco.up_run import UpOptions
 from diloco_cli.kubectl.suspension import reference
-from diloco_cli.listing import list_all
 from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
 from diloco_cli.status_text import status_text
 from diloco_cli.validate import EXIT_BAD_INPUT

@@ -18,6 +18,7 @@ from diloco_operator.api.names import DILOCO_JOBS, EVENTS, KIND, NODES, PRIORITY
 from diloco_operator.api.reasons import lack_of
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.reconcile import OperatorConfig
 
@@ -26,7 +27,6 @@ from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.explanation import Explanation, PoolFacts, explanation
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.kubectl.jobs import find_job
-from diloco_cli.listing import list_all
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place, places
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 from diloco_operator.api.names import EVENTS, KIND
 from diloco_operator.kube.client import ApiError, Client, Obj
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
@@ -24,7 +25,6 @@ from diloco_cli.dashboard.unit_pods import UnitPods
 from diloco_cli.dashboard.unit_reader import Looked, read_unit
 from diloco_cli.html import notes
 from diloco_cli.kubectl.jobs import find_job
-from diloco_cli.listing import list_all
 from diloco_cli.pod_logs import PodLogs
 from diloco_cli.svg import element
 from diloco_cli.view_model import JobView

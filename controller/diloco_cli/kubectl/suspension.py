@@ -81,7 +81,7 @@ def foreign_manager_note(obj: Obj) -> str:
 def _why(view: JobView) -> str:
     """Return reason and message of the condition that ended the job, or of the first condition that is not True."""
     ended = next((c for c in view.status.conditions if c.type == ConditionType.FAILED and c.status.value == "True"), None)
-    return f"{ended.reason}: {ended.message}" if ended else view.missing_condition() or "it is complete"
+    return ended.why if ended else view.missing_condition() or "it is complete"
 
 
 async def _timeout_message(client: Client, namespace: str, name: str, what: str, seconds: float) -> str:

@@ -8,14 +8,13 @@ from typing import Any
 
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import Client, Forbidden, Gone, Obj, Resource
+from diloco_operator.kube.client import Client, Forbidden, Obj, Resource
+from diloco_operator.kube.listing import list_all
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.grantors.registry import WATCHES
 
 from diloco_local.nodes import set_ready
 
-_PAGE = 500
-"""Objects of one answer of the API server."""
 _USING = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 """Field selector of pods that use resources of a node."""
 
@@ -52,7 +51,7 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
     `NodesNotReadable`, and `NotFound` if the cluster has no DiLoCoJobs."""
     notes: list[str] = []
     try:
-        nodes = await _all(client, names.NODES)
+        nodes = await list_all(client, names.NODES)
     except Forbidden as error:
         raise NodesNotReadable(
             "you may not list the nodes of the cluster, without which nothing can be placed; ask for the right to list nodes, or plan on a "
@@ -64,7 +63,7 @@ async def of_cluster(client: Client, namespace: str) -> Contents:
         client, names.PODS, namespace, notes, "other pods", "use no resource of a node here", label=f"!{names.LABEL_JOB}", field=_USING
     )
     try:
-        priorities = await _all(client, names.PRIORITY_CLASSES)
+        priorities = await list_all(client, names.PRIORITY_CLASSES)
     except Forbidden:
         priorities = []
         notes.append("you may not list priority classes: every job has priority 0 here")
@@ -76,27 +75,10 @@ async def _allowed(
 ) -> list[Obj]:
     """List the objects of all namespaces, or of one and add a note."""
     try:
-        return await _all(client, resource, label=label, field=field)
+        return await list_all(client, resource, labels=label, fields=field)
     except Forbidden:
         notes.append(f"you may list {what} of namespace {namespace} only: those of other namespaces {meaning}")
-        return await _all(client, resource, namespace, label=label, field=field)
-
-
-async def _all(client: Client, resource: Resource, namespace: str = "", *, label: str = "", field: str = "") -> list[Obj]:
-    found: list[Obj] = []
-    token, limit = "", _PAGE
-    while True:
-        try:
-            page = await client.list(resource, namespace, label_selector=label, field_selector=field, limit=limit, continue_token=token)
-        except Gone:
-            if not limit:
-                raise
-            found, token, limit = [], "", 0  # the pages changed too fast: all in one answer
-            continue
-        found += page.items
-        token = page.continue_token
-        if not token:
-            return found
+        return await list_all(client, resource, namespace, labels=label, fields=field)
 
 
 def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:

@@ -52,6 +52,11 @@ class Condition(ApiModel):
     observed_generation: int = Field(0, ge=0, description="The metadata.generation that this was decided on.")
     last_transition_time: Timestamp = Field(description="When status last changed.")
 
+    @property
+    def why(self) -> str:
+        """Reason and message, for a line of text."""
+        return f"{self.reason}: {self.message}"
+
 
 class UnitState(enum.StrEnum):
     """Life of a learner unit."""

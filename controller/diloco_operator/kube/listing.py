@@ -11,7 +11,7 @@ _PAGE = 500
 async def list_all(
     client: Client, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = "", most: int = 0
 ) -> list[Obj]:
-    """All objects, or the first `most`; `labels` and `fields` are selectors. Raises what the client does."""
+    """Return all objects, or the first `most`; `labels` and `fields` are selectors. Raises what the client does."""
     found: list[Obj] = []
     token, limit = "", _PAGE
     while True:
