@@ -101,6 +101,7 @@ class Allotment:
         """Return what `refresh` does, in short steps. The caller answers the problems, wherever it likes. Between steps it may do other
         things and call any other method of this object. What changes meanwhile counts from the end on: the result is right for the state at
         the beginning, and until then the last one stands."""
+        # What has changed until here counts; what changes from here on waits for the end, so that all steps decide on one state.
         self._take_changes()
         self._deferred, self._large = {}, 0
         concerned: set[str] = set()
@@ -111,10 +112,12 @@ class Allotment:
                 # Not before the answer is whole: a caller that gives up in between leaves it to be decided again.
                 self._stale &= ~component
         finally:
+            # Also when the caller gives up: what came meanwhile must count.
             self._end_deferring(self._deferred)
         return concerned
 
     def _end_deferring(self, deferred: Mapping[str, AllotmentRequest | None]) -> None:
+        # First: what follows must change the state itself.
         self._deferred = None
         for location in self._fleet.take_changes():
             self._stale |= self._read_slice(location)
@@ -189,6 +192,7 @@ class Allotment:
         old = self._requests.get(job)
         if old is None:
             return
+        # As one that wants nothing: it gives back what it had, and those that waited for it are looked at again.
         self._update(AllotmentRequest(job))
         del self._requests[job], self._masks[job]
         for node in self._results.pop(job, NOTHING_ALLOTTED).kept:

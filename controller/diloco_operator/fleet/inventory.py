@@ -94,6 +94,7 @@ class Inventory:
 
     def copy(self) -> Inventory:
         """Return the fleet as it is now, for a reader: it takes reservations, and no changes of nodes or of what other pods use."""
+        # Now: the copy of an entry does not know its nodes, so that its slice could not be computed later.
         for index in self._indexes.values():
             for entry in index.entries.values():
                 self._slice(entry)
@@ -258,6 +259,7 @@ class Inventory:
         # The least, not the first: an operator that starts again sees nodes in another order, and must file the pool as before.
         kind = min(entry.of_kind)
         if kind != entry.kind:
+            # Under the old kind first: there the allotment knows the slice, and must hear that it is gone.
             self._drop(entry)
             entry.kind = kind
             self._indexes.setdefault(kind, SliceIndex()).entries[entry.key] = entry
@@ -360,6 +362,7 @@ class Inventory:
         for node, unit in before.keys() - now.keys():
             gone.setdefault(node, []).append(unit)
         for name in (old ^ new) | parts.keys() | gone.keys():
+            # `entry.reserved` counts nodes, and several jobs may have reserved one: only the first and the last of them change it.
             was_reserved = name in self._reserved_by
             jobs, units = self._reserved_by.setdefault(name, set()), self._units.setdefault(name, {})
             (jobs.add if name in new else jobs.discard)(job)
@@ -511,6 +514,7 @@ class Inventory:
 
     def usable(self, slice_: Slice) -> bool:
         entry = self._locations.get(slice_.hosts[0].node)
+        # Less than nothing is left of a host that has lost accelerators which units have.
         if entry is None or entry.broken or entry.unusable or (entry.left < 0 if entry.divisible else entry.used):
             return False
         # A pool that was made anew under its old name has other hosts: pods that are pinned to the old ones would wait for ever.

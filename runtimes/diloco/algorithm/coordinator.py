@@ -182,6 +182,7 @@ class Coordinator:
 
     def join(self, unit: str, now: float) -> None:
         """Join a unit that has the current parameters and begins to train. A unit that is joined already joins anew, as another process."""
+        # First: an open exchange must not wait for the process that was there before.
         self.leave(unit, now)
         self._members.join(Member(unit, self._t, [0] * len(self._versions)))
         self._guard.joined(unit)
@@ -310,6 +311,7 @@ class Coordinator:
     def _steps_and_merges(self, now: float) -> list[Order]:
         orders: list[Order] = []
         while True:
+            # Also while the quorum is missing: an exchange that waits for no one is merged at once.
             if self._answered_by_all:
                 self._answered_by_all = False
                 if self._close([e for e in self._open.values() if not e.waiting], now, orders):
@@ -331,6 +333,7 @@ class Coordinator:
             if not due:
                 self._step(now, orders)
                 continue
+            # An answer that is being decoded keeps its exchange open: `admit` has promised that the merge will contain it.
             closing = [e for e in due if e.t in self._open and not e.arriving and self._is_over(e, now)]
             if not closing or self._close(closing, now, orders):
                 return orders
@@ -346,11 +349,13 @@ class Coordinator:
             if now < grace_over:
                 return grace_over
         waits = [self._closes_at(e, now) for e in self._due_exchanges() if e.t in self._open and not e.arriving]
+        # A time that is past changes nothing more: the caller would call `advance` again and again, and never sleep.
         later = [at for at in waits if at > now]
         return min(later) if later else None
 
     def _note_quorum(self, now: float) -> None:
         """Note whether the quorum of the next step is reached, and since when."""
+        # Looked at each time: a unit that had reported may have left, and the step must not be taken without a quorum.
         if self._members.fresh < self.training.quorum:
             self._quorum_at = None
         elif self._quorum_at is None:
@@ -430,9 +435,11 @@ class Coordinator:
         self._stepped_at = now
         self._quorum_at = None
         p = self._launches.get(self._t % self.training.sync_interval)
+        # Before `stepped`, after which no member has a new step.
         units = tuple(sorted(m.unit for m in self._members if self._clock.asks(m, p))) if p is not None else ()
         self._members.stepped()
         self._waited = False
+        # The last step has the final snapshot, which follows `Finish`.
         if self._t % self.training.checkpoint.every_steps == 0 and self._t < self._last:
             self._snapshot_due = True
         if p is None:
@@ -481,6 +488,7 @@ class Coordinator:
         for exchange in exchanges:
             del self._open[exchange.t]
             exchange.closed_at = now
+            # Its answer may come yet, and then says how long the next deadline must be.
             for unit in exchange.waiting:
                 self._members[unit].missed = True
             self._remember(exchange)
@@ -517,6 +525,7 @@ class Coordinator:
         orders: list[ContributionRejected] = []
         for unit, why in verdicts.items():
             contribution = given.pop(unit)
+            # Another process of the unit may have joined since: it did not give this.
             if self._members.get(unit) is contribution.member:
                 self.leave(unit, now)
             # What it gave to other open exchanges has the same cause: one fault is one refusal.
@@ -542,6 +551,7 @@ class Coordinator:
         self._shares.merged(weights)
         for unit in weights:
             before = self._contributions.get(unit, ContributionStats())
+            # Orders of two fragments may be applied in another order than they were given.
             self._contributions[unit] = ContributionStats(before.contributions + 1, max(t, before.last))
 
     def _remember(self, exchange: Exchange) -> None:

@@ -159,9 +159,11 @@ class Connection:
         """Send the job's first parameters: what this process has of each fragment, float32 [size]. They are version 0. The caller gives
         `values` away."""
         for index, value in enumerate(values):
+            # The base of pushes to come: a change in place would code them against values that the syncer does not have.
             value.flags.writeable = False
             with self._lock:
                 self._bases[index] = (0, value)
+                # A rank may own nothing of a fragment.
                 if value.size and self._outbox is not None and generation == self._generation:
                     header = Chunk(kind=Chunk.SEED, fragment=index, coding=Chunk.FLOAT32)
                     self._outbox.seed(seed_chunks(header, value))
@@ -245,6 +247,7 @@ class Connection:
             call = rpc.exchange(channel)(iter(outbox))
             with self._lock:
                 self._call = call
+            # `close` may have come in between: it found no call to cancel, and would wait in vain.
             if self._closing.is_set():
                 call.cancel()
             try:
@@ -259,6 +262,7 @@ class Connection:
                 _log.exception("what the syncer sent cannot be used")
                 return welcomed, str(error)
             finally:
+                # First: values that are staged for a stream after its end would never be released.
                 with self._lock:
                     self._outbox = None
                     self._call = None
@@ -289,8 +293,10 @@ class Connection:
     def _handle(self, message: ToLearner | DataChunk, outbox: Outbox, assembler: Assembler) -> bool:
         """Handle one message. False: the stream is over. Raises FramingError and CodecError for a message that cannot be used."""
         if isinstance(message, DataChunk):
+            # Whatever becomes of it: the syncer's window opens by what is taken here.
             outbox.took(len(message.data))
             if (transfer := assembler.add(message)) is not None:
+                # At once, not when it is adopted: a push for this exchange would only keep newer ones from the link.
                 outbox.merged(transfer.header.fragment, transfer.header.t)
                 self._adopt(transfer)
             return True
@@ -350,6 +356,7 @@ class Connection:
                 if asked:
                     outbox.post(FromLearner(work_wanted=WorkWanted(samples=asked)))
             self._incarnation = welcome.incarnation
+            # Only from here on may the training thread add to it: what it says belongs to a session that the syncer has taken up.
             self._outbox = outbox
         if welcome.takes_cancelled:
             outbox.may_cancel()
@@ -389,6 +396,7 @@ class Connection:
         header = transfer.header
         coding = Coding(header.coding)
         version, base = self._bases.get(header.fragment, (-1, np.empty(self._broadcasts.size(header.fragment), np.float32)))
+        # Ends the stream. The next Hello says which versions are here, and the syncer sends this fragment whole.
         if coding.delta and version != header.base:
             raise CodecError(f"fragment {header.fragment} came as a delta against version {header.base}; this learner holds {version}")
         value = self._broadcasts.value(coding, transfer.payload, header.fragment, base)

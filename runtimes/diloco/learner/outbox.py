@@ -130,6 +130,7 @@ class Outbox:
         iterator is asked for nothing more.
         """
         with self._changed:
+            # A fragment has one exchange at a time: a pull for a new one says that the one before is over.
             for transfer in self._pushes():
                 if transfer.push is not None and transfer.push.fragment == header.fragment:
                     transfer.over = True
@@ -158,6 +159,7 @@ class Outbox:
             for transfer in self._ordered:
                 transfer.ended()
             self._ordered.clear()
+            # Otherwise the sending thread is inside the iterator, and needs its values until it comes back: it ends the transfer itself.
             if not self._making_chunk:
                 self._end_sending()
             self._changed.notify_all()
@@ -173,6 +175,7 @@ class Outbox:
         """Note that the syncer acknowledges chunks, and understands that this end does."""
         with self._changed:
             self._acknowledges = True
+            # Not before: against a syncer that acknowledges nothing the window would close, and never open again.
             self._window.limit()
 
     def taken(self, total: int) -> None:
@@ -288,11 +291,13 @@ class Outbox:
             return FromLearner(alive=self._alive())
         if self._acknowledges and self._receipts.due:
             return FromLearner(taken=Taken(bytes=self._receipts.tell()))
+        # In turns with chunks: a program with short steps has news all the time, and no chunk would ever go out.
         if self._progress is not None and not (self._chunk_is_next and self._may_send()):
             message, self._progress = FromLearner(progress=self._progress), None
             self._alive_at = self._now() + HEARTBEAT  # a step says that the process is alive
             self._chunk_is_next = True
             return message
+        # A transfer that has begun is not just left: the syncer keeps its chunks until the last one, or until it hears that none comes.
         if not self._may_end_unfinished() or (sending := self._sending) is None:
             return None
         assert sending.push is not None
@@ -306,6 +311,7 @@ class Outbox:
             return None
         if self._sending is None and self._ordered:
             pushes = list(itertools.takewhile(lambda transfer: transfer.push is not None, self._ordered))
+            # The newest has the most time left until its merge.
             chosen = max(pushes, key=_outer_step) if pushes else self._ordered[0]
             if chosen.push is not None and not self._times.worth_sending(chosen.push.t):
                 for transfer in pushes:  # the others are older

@@ -169,6 +169,7 @@ class Exchanges:
             else:
                 whole = Version(p, core.version(p), -1, Coding.FLOAT32, b"", core.shard.whole(p), self.tokens[p])
                 peer.outgoing.broadcast(whole, self._work.merged_at(session, p))
+        # The other ranks bring their portions, but the core counts units.
         if peer.leader is peer:
             core.take(Joined(self.at(now), session.unit))
 
@@ -237,6 +238,7 @@ class Exchanges:
         self.seeding.stop()
         for other, joined in self._peers.streams():
             self.seeding.forget_own(joined.holder, other.rank)
+            # Who sent the seed holds it: version 0 of each fragment. All others are sent it whole.
             has_seeded = seeder is not None and other.leader is seeder.leader
             self.join(other, joined, dict.fromkeys(range(len(core.fragments)), 0) if has_seeded else {}, now)
 
@@ -268,6 +270,7 @@ class Exchanges:
         return None if at is None else self.awake.back(at)
 
     def _carry_out(self, core: Core, effect: Effect, now: float) -> None:
+        # What came of an answer that is not whole is let go: it will not be merged, and a portion of a fragment is large.
         if isinstance(effect, Close | Skipped):
             for peer, _ in self._peers.joined():
                 peer.gathering.closed(effect.fragment, effect.t)
@@ -307,6 +310,7 @@ class Exchanges:
         commit = commit_of(core.coordinator.ordered(close.t), close, update.cosine)
         what = commit.to_json() | {"loss": self._unit_stats.loss()}
         gradient, result = (memoryview(x.astype("<f4", copy=False)).cast("B") for x in (update.gradient, update.value))
+        # In place and at the learners only when durable: they must not hold a version that a restarted syncer does not know.
         self._commits.commit(close.t, what, gradient, result, lambda: self._submit(MergeDurable(close, update)))
 
     def _install(self, core: Core, close: Close, update: Update | None, now: float) -> None:

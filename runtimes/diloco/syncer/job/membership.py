@@ -85,6 +85,7 @@ class Membership:
         if rejected is not None:
             self._refuse_join(peer, request, rejected, now)
             return
+        # Before the session is touched: a stream that shall come later must not displace the one that is there.
         lacks = self._exchanges.lacks(dict(enumerate(hello.versions)) if self._hello.resumes(hello) else {})
         if why := self._brake.reason(hello.unit, lacks, now):
             peer.retry_reason = why
@@ -106,6 +107,7 @@ class Membership:
         self._ranks.give_portions(peer)
         peer.joining = Joining(session, hello, resumed)
         if accepted.fenced:
+            # It joins when this is durable: if the syncer died before, an older attempt could come back beside it.
             self._fences.write(self._sessions.fences)
         self.admit(now)
 
@@ -175,9 +177,11 @@ class Membership:
             each.seed_asked = True
 
     def _refuse_join(self, peer: Peer, request: JoinRequest, rejected: Rejected, now: float) -> None:
+        # What the pod of another job asks for says nothing of a unit of this one.
         if rejected.code != Refused.WRONG_JOB and request.unit:
             stats = self._unit_stats.of(request.unit)
             stats.refuse(reason_of(rejected.code))
+            # An older attempt, which may still try, must not hide the state of the newest.
             if rejected.code == Refused.LAYOUT and request.attempt >= stats.attempt:
                 stats.attempt = request.attempt
                 stats.lost(now, rejected.message, Phase.REFUSED)
@@ -188,6 +192,7 @@ class Membership:
     def _displace(self, accepted: Accepted, now: float) -> None:
         assert accepted.displaced is not None
         former = self._peers.get(accepted.displaced)
+        # Whatever its stream still sends, no exchange waits for it.
         self._exchanges.leave(accepted.session.unit, now)
         if self._exchanges.seeding.stream == accepted.displaced:
             self._exchanges.seeding.stop()
