@@ -28,7 +28,7 @@ import pytest
 from diloco_operator.api.unit_figures import KEYS
 
 _PACKAGES = tuple(f"diloco_operator.reconcile.{each}" for each in ("engine", "grantors", "status", "units", "children.syncer_words"))
-_WORDS_OF_OTHERS = frozenset({"timeouts._REFUSALS"})
+_WORDS_OF_OTHERS = frozenset({"start_waits._REFUSALS"})
 """Constants that hold what kubelets and registries say: the operator reads these, because nothing else tells it."""
 _PROSE = frozenset({"message", "beganWith", "endedWith", "said", "grantorSaid", "lastFailure", "cause", "remedies", "why", "lacks", "text"})
 """Fields of plans and of a status that hold words."""

@@ -15,7 +15,7 @@ from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
 from diloco_operator.reconcile.units.beginning_words import TakesState, began_with
-from diloco_operator.reconcile.units.timeouts import all_bound, all_run, starting
+from diloco_operator.reconcile.units.start_waits import all_bound, all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
 

@@ -14,8 +14,8 @@ from diloco_operator.reconcile.grantors import registry
 from diloco_operator.reconcile.grantors.interface import Answer
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.start_waits import all_bound
 from diloco_operator.reconcile.units.states import State, state_of
-from diloco_operator.reconcile.units.timeouts import all_bound
 
 
 def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Answer | None:

@@ -30,8 +30,8 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.units.departure_words import NotNeeded
 from diloco_operator.reconcile.units.requirements import pool_requirements
+from diloco_operator.reconcile.units.start_waits import NoPlace, all_bound, bound_at
 from diloco_operator.reconcile.units.states import State, state_of
-from diloco_operator.reconcile.units.timeouts import NoPlace, all_bound, bound_at
 from diloco_operator.reconcile.units.wait_words import BoundToTwoSlices, NoSlice
 from diloco_operator.reconcile.units.worth import pool_worth
 from diloco_operator.timeouts import RECONCILE

@@ -38,8 +38,9 @@ from diloco_operator.reconcile.units.end_words import (
 )
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
+from diloco_operator.reconcile.units.start_waits import NoPlace, Timeout, all_bound, bound_at
 from diloco_operator.reconcile.units.states import State, state_of
-from diloco_operator.reconcile.units.timeouts import NoPlace, Timeout, all_bound, bound_at, timed_out
+from diloco_operator.reconcile.units.timeouts import timed_out
 from diloco_operator.reconcile.units.transitions import UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_taken, nodes_to_avoid
 from diloco_operator.reconcile.units.wait_words import PodsFound

@@ -21,8 +21,8 @@ from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.start_waits import NoPlace
 from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, State, state_of
-from diloco_operator.reconcile.units.timeouts import NoPlace
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.reconcile.units.wait_words import NodeTaken, PausesAfter, SliceGivenUp
 

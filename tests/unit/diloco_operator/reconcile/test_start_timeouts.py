@@ -11,7 +11,7 @@ from builders.stage import START, Stage
 from builders.timelines import at, deleted, given, has, timelines, unit
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.plan import UnitRestart
-from diloco_operator.reconcile.units.timeouts import is_refused
+from diloco_operator.reconcile.units.start_waits import is_refused
 
 HOUR = 3600.0
 

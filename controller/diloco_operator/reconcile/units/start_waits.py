@@ -1,0 +1,260 @@
+"""What the pods of an attempt wait for until they all run, and for how long they may. Pure.
+
+Judged by what scheduler and kubelet report of each pod, and counted from times of the control plane: a node's clock may be hours off. Where
+a node's time is needed, it counts only as far as the step before it allows.
+
+See docs/decisions/0102-failures-of-nodes-and-units.md.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from diloco_operator.api.reasons import UnitReason
+from diloco_operator.kube.fields import clip
+from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors.interface import PodWait
+from diloco_operator.reconcile.grantors.registry import grantor_named
+from diloco_operator.reconcile.observe.clocks import between
+from diloco_operator.reconcile.observe.pods import PodView
+from diloco_operator.reconcile.observe.startup import PodStartup
+from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.sentences import Quoted, Sentence
+from diloco_operator.reconcile.units.attempt_end import End, EndKind
+from diloco_operator.reconcile.units.end_words import (
+    ImageRefused,
+    PullTimedOut,
+    StartTimedOut,
+)
+from diloco_operator.reconcile.units.wait_words import (
+    Asked,
+    CannotStart,
+    Gated,
+    InitContainerRuns,
+    Nominated,
+    NoNodeCame,
+    NoScheduler,
+    NotLookedAt,
+    NotScheduled,
+    PodWaits,
+    PreparesPod,
+    PullsImages,
+    WaitsForPods,
+)
+
+_WORDS = 500
+"""Characters that a message takes over from a scheduler or kubelet."""
+_REFUSALS = (
+    "not found",
+    "does not exist",
+    "manifest unknown",
+    "name unknown",
+    "denied",
+    "unauthorized",
+    "forbidden",
+    "authorization failed",
+    "invalid reference",
+    "no match for platform",
+    "no such host",
+)
+"""In the words of a kubelet: the registry answered, and will answer the same to every further attempt."""
+_REFUSED_REASONS = ("InvalidImageName", "ErrImageNeverPull", "SignatureValidationFailed")
+_STARTS_BY_ITSELF = ("", "ContainerCreating", "PodInitializing")
+"""Reasons of a waiting container that is on its way. With another one the kubelet reports an error."""
+
+
+class NoPlace(NamedTuple):
+    """A pod that cannot have its node. This is no failure: the unit gives its slice up."""
+
+    reason: UnitReason
+    node: str
+    why: Sentence
+
+
+class Timeout(NamedTuple):
+    """An attempt that took too long, or when it will have taken too long."""
+
+    end: End | None = None
+    due: float | None = None
+    no_place: NoPlace | None = None
+
+
+class StartStep(enum.Enum):
+    """What a pod that does not run yet waits for."""
+
+    QUOTA = UnitReason.WAITING_FOR_QUOTA
+    NODES = UnitReason.WAITING_FOR_NODES
+    SCHEDULING = UnitReason.SCHEDULING
+    STARTING = UnitReason.STARTING_CONTAINERS
+    PULLING = UnitReason.PULLING_IMAGES
+
+
+class _Wait(NamedTuple):
+    """What one pod waits for, and for how long it may."""
+
+    pod: PodView
+    step: StartStep
+    what: Sentence
+    due: float | None
+    """None: for as long as it takes."""
+    end: End | NoPlace
+    """What follows when the time is up."""
+
+
+def all_run(pods: Sequence[PodView]) -> bool:
+    """Return whether the main container of every pod runs or has run."""
+    return bool(pods) and all(_has_run(pod) for pod in pods)
+
+
+def all_bound(pods: Sequence[PodView]) -> bool:
+    """Return whether a scheduler has bound every pod."""
+    return bool(pods) and all(pod.startup is None or pod.startup.bound_at is not None for pod in pods)
+
+
+def bound_at(pod: PodView, now: float) -> float | None:
+    """Return when a scheduler bound the pod; None: it is not bound. Of one that runs only its start is known, by the clock of its node."""
+    if pod.startup is not None:
+        return pod.startup.bound_at
+    return max(pod.created, min(pod.running_since or 0.0, now))
+
+
+def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, Sentence]:
+    """Return reason and sentence of an attempt whose pods do not all run yet: what the first of them waits for."""
+    since = record.since if record.since is not None else context.now
+    waits = _waits(context, pods, since)
+    if not waits:
+        return UnitReason.SCHEDULING, WaitsForPods()
+    first = min(waits, key=lambda wait: list(StartStep).index(wait.step))
+    return first.step.value, PodWaits(first.pod.name, first.what)
+
+
+def _has_run(pod: PodView) -> bool:
+    return pod.running_since is not None or pod.ended or pod.main_ended
+
+
+def start_timeout(context: ReconcileContext, pods: Sequence[PodView], since: float) -> Timeout:
+    """Find the timeout of the pod whose time is up first. As long as nodes are missing, nothing else of the unit can be late."""
+    waits = _waits(context, pods, since)
+    nodes = [wait for wait in waits if wait.step is StartStep.NODES]
+    timed = [(wait.due, wait) for wait in nodes or waits if wait.due is not None]
+    if not timed:
+        return Timeout()
+    due, wait = min(timed, key=lambda each: each[0])
+    if context.now < due:
+        return Timeout(due=due)
+    return Timeout(replace(wait.end, node=wait.pod.node)) if isinstance(wait.end, End) else Timeout(no_place=wait.end)
+
+
+def _waits(context: ReconcileContext, pods: Sequence[PodView], since: float) -> list[_Wait]:
+    return [_wait(context, pod, pod.startup, since) for pod in pods if not _has_run(pod) and pod.startup is not None]
+
+
+def _wait(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
+    if startup.bound_at is None and (grantor := grantor_named(pod.grantor)) is not None:
+        return _await_grant(context, pod, grantor.pod_wait(context, pod, startup, since))
+    if startup.bound_at is None:
+        return _schedule(context, pod, startup, since)
+    bound = between(since, startup.bound_at, context.now, context.now)
+    if startup.image_problem:
+        return _image_problem(context, pod, startup, bound)
+    if startup.network_at is None:
+        return _prepare(context, pod, startup, bound)
+    return _pull_or_start(context, pod, startup, bound)
+
+
+def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> _Wait:
+    timeouts = context.spec.learners.timeouts
+    began = between(since, pod.created, context.now, context.now)
+    words = _clip(pod.unschedulable)
+    late: Sentence = NotScheduled(pod.name, pod.node, timeouts.schedule, words)
+    what: Sentence = Quoted(words)
+    due: float | None
+    if startup.gated:
+        what, due = Gated(words), None
+    elif startup.nominated:  # its victims take their time to end
+        what, due = Nominated(words), began + timeouts.schedule + timeouts.start
+    elif words:
+        due = between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
+    else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
+        limit = timeouts.schedule + timeouts.start
+        what, due, late = NotLookedAt(), began + limit, NoScheduler(pod.name, limit)
+    return _Wait(pod, StartStep.SCHEDULING, what, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, late))
+
+
+def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wait:
+    """Return what a pod waits for: what its grantor says, and its node, which may not exist yet."""
+    step = StartStep(wait.waits)
+    if wait.began is None:
+        return _Wait(pod, step, wait.what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", wait.what))
+    said = context.observed.grantor_events.get(pod.name, "")
+    what = Asked(wait.what, wait.speaker, _clip(said), _clip(pod.unschedulable))
+    pool = context.pools.get(pod.pool)
+    if pool is None:
+        return _Wait(pod, step, what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", what))
+    limit = pool.provisioning.timeout
+    late = NoNodeCame(pod.name, pool.name, limit, what)
+    return _Wait(pod, step, what, wait.began + limit, NoPlace(UnitReason.NOT_PROVISIONED, "", late))
+
+
+def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
+    """Return the wait for an image; the kubelet tries again by itself, but a registry that refuses an image does not change its mind."""
+    timeouts = context.spec.learners.timeouts
+    words = _clip(startup.image_problem)
+    began = _network_ready(context, startup, bound)
+    if is_refused(startup.image_problem):
+        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, ImageRefused(pod.name, pod.node, words), context.now)
+        return _Wait(pod, StartStep.PULLING, Quoted(words), began + timeouts.start, end)
+    grace = timeouts.pull if startup.network_at is not None and not startup.init_ran else timeouts.pull + timeouts.start
+    return _Wait(pod, StartStep.PULLING, Quoted(words), began + grace, _pull_timeout(context, pod, Quoted(words)))
+
+
+def is_refused(problem: str) -> bool:
+    """Return whether a kubelet's words about an image mean that a further pull would fail in the same way."""
+    reason, _, detail = problem.partition(": ")
+    return reason in _REFUSED_REASONS or any(words in detail.lower() for words in _REFUSALS)
+
+
+def _prepare(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
+    timeouts = context.spec.learners.timeouts
+    what = PreparesPod(pod.node, startup.seen, "" if pod.waiting in _STARTS_BY_ITSELF else _clip(pod.waiting))
+    return _Wait(pod, StartStep.STARTING, what, bound + timeouts.start, _too_slow_to_start(context, pod, what))
+
+
+def _pull_or_start(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
+    """Return the wait once volumes and network are there. No time says when images were there: what comes after them has the time of
+    both."""
+    timeouts = context.spec.learners.timeouts
+    ready = _network_ready(context, startup, bound)
+    what: Sentence
+    if startup.init_runs:
+        what = InitContainerRuns(startup.init_runs, pod.node)
+        return _Wait(pod, StartStep.STARTING, what, ready + timeouts.pull + timeouts.start, _too_slow_to_start(context, pod, what))
+    if pod.waiting.partition(": ")[0] not in _STARTS_BY_ITSELF:
+        what = CannotStart(pod.node, _clip(pod.waiting))
+        return _Wait(pod, StartStep.STARTING, what, ready + timeouts.start, _too_slow_to_start(context, pod, what))
+    what = PullsImages(pod.node)
+    grace = timeouts.pull + (timeouts.start if startup.init_ran else 0.0)
+    return _Wait(pod, StartStep.PULLING, what, ready + grace, _pull_timeout(context, pod, what))
+
+
+def _pull_timeout(context: ReconcileContext, pod: PodView, wait: Sentence) -> End:
+    why = PullTimedOut(pod.name, context.spec.learners.timeouts.pull, wait)
+    return End(EndKind.FAILURE, UnitReason.PULL_TIMEOUT, why, context.now, leave_slice=True)
+
+
+def _too_slow_to_start(context: ReconcileContext, pod: PodView, wait: Sentence) -> End:
+    why = StartTimedOut(pod.name, context.spec.learners.timeouts.start, wait)
+    return End(EndKind.FAILURE, UnitReason.START_TIMEOUT, why, context.now, leave_slice=True)
+
+
+def _network_ready(context: ReconcileContext, startup: PodStartup, bound: float) -> float:
+    """Return when the pulls began. The time is that of the node's clock, so it counts only within the time that the step before it had."""
+    latest = min(context.now, bound + context.spec.learners.timeouts.start)
+    return between(bound, startup.network_at, latest, context.now)
+
+
+def _clip(words: str) -> str:
+    return clip(words, _WORDS)
