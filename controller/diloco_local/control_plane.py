@@ -43,6 +43,7 @@ class LocalTiming:
     eviction: float = 300.0
     """From a node's failure to the eviction of its pods."""
     heartbeat: float = 300.0
+    """How often nodes say that they are there."""
     volume_sync: float = 10.0
     """How often pods get changes of the ConfigMaps and Secrets that they mount."""
     streams: TelemetryTimeouts = field(default_factory=lambda: TelemetryTimeouts(interval=1.0, notify_interval=1.0))
@@ -104,8 +105,11 @@ class LocalControlPlane:
                 eviction_seconds=self._timing.eviction, heartbeat_seconds=self._timing.heartbeat,
             )  # fmt: skip
             self.injector = FaultInjector(client, self.kubelet, self._faults, self._on_fault)
+            # Last, so that it is called first: the tasks must end before what they use.
             stack.push_async_callback(tasks.stop)
-            await self._prepare()
+            # Before the tasks: the operator watches the kind that this makes, and places jobs on these nodes.
+            await self.client.create(CUSTOM_RESOURCES, build_crd())
+            await self.nodes.register()
             tasks.run("scheduler", Scheduler(client).run)
             tasks.run("claims", ClaimBinder(client, self.state_dir.path).run)
             tasks.run("kubelet", self.kubelet.run)
@@ -122,7 +126,3 @@ class LocalControlPlane:
         rng = random.random
         telemetry = SyncerWatcher(now=time.time, rng=rng, timeouts=self._timing.streams, on_report=self._on_report)
         return Operator(self.client, config=self._config, telemetry=telemetry, now=time.time, rng=rng)
-
-    async def _prepare(self) -> None:
-        await self.client.create(CUSTOM_RESOURCES, build_crd())
-        await self.nodes.register()

@@ -23,7 +23,9 @@ from diloco_local.kubelet import Kubelet
 log = logging.getLogger(__name__)
 
 SIGNALS = {name: getattr(signal, f"SIG{name}") for name in ("KILL", "TERM", "STOP", "CONT")}
+"""By name: a crash, a drain, a hang, and the end of a hang."""
 _FORM = "unit=NAME,step=N,signal=KILL|TERM|STOP|CONT[,job=NAME]"
+"""How a fault is written, for messages about one that is not."""
 
 
 class BadFault(ValueError):
@@ -158,6 +160,7 @@ class FaultInjector:
                 if pod is None:
                     continue
                 name, at = pod["metadata"]["name"], self._now()
+                # The pod may have ended since the cache saw it run: the fault waits for the next one then.
                 if await self._kubelet.signal(held.namespace, name, SIGNALS[fault.signal]):
                     self.waiting.remove(fault)
                     fired = Fired(fault, held.namespace, held.name, name, step, at)

@@ -13,8 +13,15 @@ from diloco_cli.runbook import url_of
 from diloco_cli.view_text import duration, ordinal
 
 _LABEL = 18
+"""Columns of what stands before the text of a row."""
 _LEAST_WIDTH = 60
+"""Columns of a narrower terminal: shorter lines are harder to read than those that it breaks."""
 _NAMED = 5
+"""Units of a group that are named."""
+_ANSWERED = (Cause.OVER, Cause.NOT_SEEN, Cause.REFUSED, Cause.SUSPENDED)
+"""Causes that the sentence at the top tells."""
+_OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
+"""Causes that are no pool's and no unit's, so that nothing below has the operator's words."""
 
 
 def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
@@ -45,12 +52,6 @@ def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
     if found.notes:
         lines += ["", *(line for note in found.notes for line in _wrapped(f"Note: {note}", "", width))]
     return "\n".join(lines)
-
-
-_ANSWERED = (Cause.OVER, Cause.NOT_SEEN, Cause.REFUSED, Cause.SUSPENDED)
-"""Causes that the sentence at the top tells."""
-_OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
-"""Causes that are no pool's and no unit's, so that nothing below has the operator's words."""
 
 
 def _dominant_rows(found: Explanation, now: float) -> Iterable[tuple[str, str]]:

@@ -21,6 +21,9 @@ from diloco_cli.view_model import JobView
 
 type Emit = Callable[[str], None]
 
+_TRIES = 10
+"""The most tries of the write, while others change the job: its status is written every few seconds."""
+
 
 class Retry(NamedTuple):
     """A retry that was asked for."""
@@ -28,10 +31,6 @@ class Retry(NamedTuple):
     number: int
     units: tuple[str, ...]
     """Those that were given up in a job that goes on; () of a failed job."""
-
-
-_TRIES = 10
-"""The most tries of the write, while others change the job: its status is written every few seconds."""
 
 
 async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Retry:

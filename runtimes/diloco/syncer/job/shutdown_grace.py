@@ -1,4 +1,7 @@
-"""How long the syncer of a job that has reached its end waits for its learners."""
+"""How long the syncer of a job that has reached its end waits for its learners, which take the final parameters, evaluate them and say Bye.
+
+A learner whose syncer has ended before takes it for one that is lost, and looks for it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from diloco.syncer.streams.sessions import SessionRegistry
 
 
 class ShutdownGrace:
-    """Times in seconds on the clock of the unit statistics."""
+    """When the syncer may end. Times in seconds on the clock of the unit statistics."""
 
     def __init__(
         self,
@@ -21,7 +24,7 @@ class ShutdownGrace:
         continued_at: float | None,
         began_finished: bool,
     ) -> None:
-        """Prepare the end; `continued_at`: when this process began with the state of one before it; None: it began a new job.
+        """Begin with `continued_at`: when this process began with the state of one before it; None: it began a new job.
         `began_finished`: that state was the end of the job."""
         self._timeouts = timeouts
         self._peers = peers
@@ -34,13 +37,14 @@ class ShutdownGrace:
 
     @property
     def until(self) -> float | None:
-        """When to end: once no learner is connected that still may evaluate and say Bye, or may be on its way back. One that pauses has its
-        time. None: not yet."""
+        """When to end; None: the job goes on."""
         if self.finished_at is None:
             return None
+        # A learner that is here evaluates and says Bye. One that pauses, for its evaluation, has said for how long.
         if self._peers.joined() or self._peers.joining():
             paused = (self._unit_stats.of(session.unit).paused_until for _, session in self._peers.joined())
             return max([self.finished_at, *filter(None, paused)]) + self._timeouts.farewell
+        # One that is away may be on its way back: it must hear that the job is done, or it would look for its syncer for ever.
         linger = self._timeouts.linger
         away = self._sessions.wake_at() is not None
         until = self.finished_at + (linger if away or self.began_finished else 0.0)
