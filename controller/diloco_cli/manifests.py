@@ -119,7 +119,7 @@ def validate_jobs(manifests: Iterable[Manifest]) -> list[Manifest]:
         found = [_problem(manifest, path, message) for path, message in _unknown_fields(schema, manifest.obj)]
         obj = kube_schema.apply_defaults(schema, manifest.obj)
         found += [_problem(manifest, cause.field, cause.message) for cause in kube_schema.validate(schema, obj)]
-        # Until the schema holds a field may have any type, and what follows reads fields.
+        # A field may have any type until the schema holds, and what follows reads fields.
         if not found:
             try:
                 spec = load(obj).spec

@@ -356,7 +356,7 @@ class ControlPlane:
         return True
 
     def wait_for(self, holds: Callable[[], bool], what: str, seconds: float = START_SECONDS) -> None:
-        """Until `holds`. Raises `ControlPlaneError` when a program ends meanwhile, or after `seconds`."""
+        """Wait until `holds`. Raises `ControlPlaneError` when a program ends meanwhile, or after `seconds`."""
         end = time.monotonic() + seconds
         while not holds():
             for program in self._programs.values():
@@ -521,7 +521,7 @@ class ControlPlane:
         self.wait_for(lambda: self._publishes("apis/diloco.dev/v1alpha1", "dev.diloco.v1alpha1.DiLoCoJob"), "the schema of DiLoCoJob")
 
     def wait_until_established(self, *names: str) -> None:
-        """Until the server serves what these CustomResourceDefinitions define, and says so to those who look for it. Both come a little
+        """Wait until the server serves what these CustomResourceDefinitions define, and says so to those who look for it. Both come
         after the condition Established."""
         for name in names:
             self.wait_for(lambda name=name: self._is_established(name), f"the resource of {name}")  # type: ignore[misc]

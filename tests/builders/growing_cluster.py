@@ -51,7 +51,7 @@ class GrowingCluster(KubeCluster):
         await self.pod(name, is_gone)
 
     async def without_machines(self, autoscaler: Karpenter) -> None:
-        """Until the autoscaler has none. It looks for unused nodes every 10 s, and looks again 15 s later."""
+        """Wait until the autoscaler has none. It looks for unused nodes every 10 s, and looks again 15 s later."""
         await asyncio.to_thread(autoscaler.wait_empty)
 
     async def told(self, about: str, reason: str, *, source: str) -> str:

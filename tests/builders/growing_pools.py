@@ -100,7 +100,7 @@ class GrowingPools:
     _idle_since: dict[str, float] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Wait until cancelled."""
         while True:
             with contextlib.suppress(ApiError):  # another client wrote at the same time: look again
                 await self.step()

@@ -31,7 +31,7 @@ class GrownNodes:
         """By name, of those that were taken on and are there."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Wait until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._reflector.run())
             group.create_task(self._take_on())

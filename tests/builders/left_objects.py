@@ -73,7 +73,7 @@ def the_jobs() -> list[Obj]:
 
 
 async def play(api: MemoryApi, cluster: FakeCluster) -> None:
-    """Until `mixed` has four units that train, one that backs off and one that was given up, and the other jobs are as their names say."""
+    """Wait until `mixed` has four units that train, one that backs off and one given up, and the other jobs are as their names say."""
     await cluster.add(the_fleet())
     priority = {"metadata": {"name": "research"}, "value": 1000}
     await api.create(names.PRIORITY_CLASSES, priority)

@@ -181,7 +181,7 @@ def series(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def wait_for(holds: Callable[[], object], what: str, *replicas: OperatorReplica) -> None:
-    """Until `holds()`; fails with the replicas' last lines."""
+    """Wait until `holds()`; fails with the replicas' last lines."""
     end = time.monotonic() + WAIT_SECONDS
     while not holds():
         if time.monotonic() > end:

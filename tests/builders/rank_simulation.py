@@ -233,7 +233,7 @@ class SimulatedUnit:
         self.counted += self.schedule.counts.ready()
 
     def run(self, chance: Random, most: int = 20_000, meanwhile: Callable[[int], None] = lambda done: None) -> None:
-        """Until all ranks are over. `meanwhile` is called before each event with the number of events so far."""
+        """Wait until all ranks are over. `meanwhile` is called before each event with the number of events so far."""
         for count in range(most):
             meanwhile(count)
             if all(rank.over for rank in self.ranks):

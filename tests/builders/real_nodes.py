@@ -121,7 +121,7 @@ class RealCluster:
         self.plane.kubectl("apply", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def wait_for(self, holds: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-        """Until `holds`. Fails with the state of the cluster when it takes longer than `seconds`."""
+        """Wait until `holds`. Fails with the state of the cluster when it takes longer than `seconds`."""
         end = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > end:

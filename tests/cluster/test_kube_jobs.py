@@ -259,7 +259,7 @@ def mentions(job: Obj | None, what: str) -> bool:
 
 
 async def until_untainted(cluster: KubeCluster) -> None:
-    """Until the controllers have taken the taints away, which they do some time after a node is Ready again."""
+    """Wait until the controllers have taken the taints away, which they do some time after a node is Ready again."""
     async with asyncio.timeout(WAIT_SECONDS):
         while "unreachable" in await cluster.kubectl("get", "nodes", "-o", "jsonpath={.items[*].spec.taints}"):  # noqa: ASYNC110
             await asyncio.sleep(0.2)

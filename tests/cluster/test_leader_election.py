@@ -62,7 +62,7 @@ class Scene:
         return "observedGeneration" in (self.plane.request("GET", path).get("status") or {})
 
     def wait_second_works(self) -> None:
-        """Until the second replica has taken over and reconciled a job that was created since."""
+        """Wait until the second replica has taken over and reconciled a job that was created since."""
         self.second.wait_leads()
         count = len(self.made)
         wait_for(lambda: len(self.made) > count, "another job to be made")

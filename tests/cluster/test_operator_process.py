@@ -53,7 +53,7 @@ class Scene:
         return sum(1 for e in events if e["objectRef"]["resource"] == "leases")
 
     def wait_settled(self) -> None:
-        """Until the operator has written nothing for five renewals of its lease."""
+        """Wait until the operator has written nothing for five renewals of its lease."""
         since = self.plane.audit_position()
 
         def settled() -> bool:

@@ -137,7 +137,7 @@ class Cluster:
         return found
 
     def until(self, what: str, holds: Callable[[], object], operator: OperatorReplica) -> None:
-        """Until `holds()`; the kubelets and the syncers work meanwhile."""
+        """Wait until `holds()`; the kubelets and the syncers work meanwhile."""
 
         def worked() -> object:
             self._work()
@@ -207,7 +207,7 @@ def cluster(landed: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 
 def play(cluster: Cluster, operator: OperatorReplica) -> None:
-    """Until the jobs are as `LEFT` says."""
+    """Wait until the jobs are as `LEFT` says."""
     mixed, own, paused, done = the_jobs()
     cluster.create(done)
     cluster.until("done to train", lambda: cluster.units("done") == {"v5p-0": "Training"}, operator)

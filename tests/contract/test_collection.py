@@ -36,8 +36,8 @@ async def _dependent(client: Client, namespace: str, name: str, *owners: Obj, bl
 
 
 async def _until_known(client: Client, namespace: str) -> None:
-    """Until the collector has seen every config map of before. It follows each kind of object by itself, so it may see the end of an owner
-    before the dependent."""
+    """Wait until the collector has seen every config map of before. It follows each kind of object by itself, so it may see the end of an
+    owner before the dependent."""
     nobody = {"apiVersion": WIDGETS.api_version, "kind": WIDGETS.kind, "metadata": {"name": "nobody", "uid": str(uuid.uuid4())}}
     await _dependent(client, namespace, "last", nobody)
     await until_gone(client, CONFIG_MAPS, namespace, "last")

@@ -219,7 +219,7 @@ _RETRY, _OLD_RETRY = _number_or_0("self.spec", "retry"), _number_or_0("oldSelf.s
 _AS_BEFORE = " && ".join(
     (
         *map(_same, ("suspend", "priorityClassName", "queueName", "learners", "pools", "placement", "training")),
-        # Of the syncer everything else has a rule of its own.
+        # Everything else of the syncer has a rule of its own.
         "has(self.spec.syncer.template) == has(oldSelf.spec.syncer.template)",
         f"(!has(self.spec.syncer.template) || {_same('syncer.template')})",
         "has(self.spec.syncer.externalAddress) == has(oldSelf.spec.syncer.externalAddress)",

@@ -62,7 +62,7 @@ def free_elsewhere(pool: PoolRequest, fleet: Fleet, requirements: SliceRequireme
             example = example or fleet.shortage(slice_, requirements.needs)
     raise_it = "raise learners.min or the priority of this job"
     found = [Part(f"{kept.total()} free, but kept for {_jobs(kept)}", raise_it)] if kept.total() else []
-    # Of units of several hosts `too_few_together` tells it, by domain.
+    # `too_few_together` tells it of units of several hosts, by domain.
     if 0 < idle < least and pool.shape.slots == 1:
         found.append(Part(f"{idle} free, but too few for its minimum, which it gets as a whole"))
     found += [_avoided(pool, avoided, many(avoided))] if avoided else []

@@ -202,7 +202,7 @@ class SyncerWatcher:
         urgent = before is None or before.pod_uid != report.pod_uid or matters(before) != matters(report)
         urgent = self._faults.pop(key, None) is not None or urgent
         loop_now = asyncio.get_running_loop().time()
-        # Of a syncer that is gone each report may be the last.
+        # Each report of a syncer that is gone may be its last.
         if urgent or stream.end is not None or loop_now - stream.notified >= self._timeouts.notify_interval:
             self._tell(key)
 

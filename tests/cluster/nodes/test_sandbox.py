@@ -56,7 +56,7 @@ def sandbox(script: str) -> subprocess.Popen[bytes]:
 
 
 def reaped(started: subprocess.Popen[bytes]) -> None:
-    """Until everybody has let go of its output, the reaper last."""
+    """Wait until everybody has let go of its output, the reaper last."""
     started.communicate()
 
 

@@ -152,7 +152,7 @@ def gang_end(
     heaviest = max(end.kind for end in over)
     if heaviest is EndKind.COMPLETE and len(over) < len(pods):
         return None  # the other hosts will end too
-    # Of several failures the first is the cause: when one host fails, the others of the gang fail without it, and may say so.
+    # The first of several failures is the cause: when one host fails, the others of the gang fail without it, and may say so.
     worst = [end for end in over if end.kind is heaviest]
     if heaviest is EndKind.COMPLETE:  # the hosts of a drained unit end one after the other, and the last one's end is that of the unit
         return replace(next((end for end in worst if end.reason), worst[0]), at=max(end.at for end in worst))

@@ -233,7 +233,7 @@ def _restored(
     elif not same_job:
         message = f"went on from outer step {stored.t} of job {meta['job']['name']} (uid {meta['job']['uid']})"
     message = "; ".join(text for text in (message, *ledger.repaired) if text)
-    # Of the final parameters. With more training.steps than before, these are no longer the final ones.
+    # Evaluations are of the final parameters. With more training.steps than before, these are no longer the final ones.
     final = is_over(training, ending, stored.t, ledger.tokens)
     evaluations = {str(unit): (float(loss), int(tokens)) for unit, (loss, tokens) in meta["evaluations"].items() if final}
     return RestoredState(
