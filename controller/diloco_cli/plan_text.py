@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,8 @@ from diloco_operator.api.reasons import PoolReason, lack_of
 
 from diloco_cli.status_text import table
 from diloco_cli.view_text import count, ordinal
+from diloco_cli.wrapped_text import wrapped
 
-_LEAST_WIDTH = 60
 _NAMED = 4
 _VERDICTS = {
     Verdict.FITS: "fits",
@@ -58,18 +57,18 @@ def plan_text(found: Preview, page: Page, lacking: Sequence[JobOutlook], width: 
     cost = found.spares_cost
     lines = _stage(found.now, found.planned, page.keys, width) + _cost_of_spares(cost.planned if cost else None, width)
     if found.changed is not None:
-        lines += ["", *_wrapped(f"AFTER {', '.join(page.changes)}", "", width), "", *_stage(found.planned, found.changed, (), width)]
+        lines += ["", *wrapped(f"AFTER {', '.join(page.changes)}", "", width), "", *_stage(found.planned, found.changed, (), width)]
         lines += _cost_of_spares(cost.changed if cost else None, width)
     lines += _footnotes([*found.planned, *(found.changed or ())], width)
     if not found.settled:
-        lines += ["", *_wrapped("Note: units still came and went after a virtual hour; this is how it was then.", "", width)]
+        lines += ["", *wrapped("Note: units still came and went after a virtual hour; this is how it was then.", "", width)]
     lines += [""] if page.notes else []
     for note in page.notes:
-        lines += _wrapped(f"Note: {note}", "", width)
+        lines += wrapped(f"Note: {note}", "", width)
     if lacking:
         named = ", ".join(f"{job.namespace}/{job.name}" for job in lacking[:_NAMED])
         more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
-        lines += ["", *_wrapped(f"Without what {'it needs' if len(lacking) == 1 else 'they need'}: {named}{more}", "", width)]
+        lines += ["", *wrapped(f"Without what {'it needs' if len(lacking) == 1 else 'they need'}: {named}{more}", "", width)]
     return "\n".join(lines)
 
 
@@ -90,12 +89,12 @@ def _stage(before: Sequence[JobOutlook], after: Sequence[JobOutlook], keys: Coll
 
 
 def _job(job: JobOutlook, before: JobOutlook | None, change: Difference, width: int) -> list[str]:
-    lines = _wrapped(_headline(job, before), "", width)
+    lines = wrapped(_headline(job, before), "", width)
     moves = {move.unit: move for move in change.moves if (move.namespace, move.job) == job.key}
     # Without moves the column BEFORE would repeat RUNS ON.
     told = before is not None and bool(moves)
     if job.message:
-        lines += _wrapped(job.message, "  ", width)
+        lines += wrapped(job.message, "  ", width)
     rows = [_row(unit, job, moves.get(unit.name), told=told) for unit in job.units]
     ended = [_ended(move) for move in moves.values() if move.move is Move.ENDS] if told else []
     if rows or ended:
@@ -119,7 +118,7 @@ def _spares(job: JobOutlook, width: int) -> Iterator[str]:
         if spares.asked and job.verdict not in (Verdict.IDLE, Verdict.REFUSED):
             less = f"{spares.kept} of " if spares.kept < spares.asked else ""
             which = f": {', '.join(spares.slices)}" if spares.slices else ""
-            yield from _wrapped(f"pool {pool.name} keeps {less}{plural(spares.asked, 'spare')} free{which}", "  ", width)
+            yield from wrapped(f"pool {pool.name} keeps {less}{plural(spares.asked, 'spare')} free{which}", "  ", width)
 
 
 def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
@@ -128,7 +127,7 @@ def _cost_of_spares(units: Sequence[str] | None, width: int) -> list[str]:
         return []
     more = f" and {len(units) - _NAMED} more" if len(units) > _NAMED else ""
     named = f": {', '.join(units[:_NAMED])}{more}" if units else ""
-    return ["", *_wrapped(f"Without spares {plural(len(units), 'more unit')} would run{named}", "", width)]
+    return ["", *wrapped(f"Without spares {plural(len(units), 'more unit')} would run{named}", "", width)]
 
 
 def _headline(job: JobOutlook, before: JobOutlook | None) -> str:
@@ -192,7 +191,7 @@ def _footnotes(jobs: Sequence[JobOutlook], width: int) -> list[str]:
         found.append("Speeds are peaks of the catalogue, a unit of the job's fastest pool being 1: nothing is measured yet.")
     if any(lack_of(pool.reason) is Lack.GRANT for job in jobs for pool in job.pools):
         found.append("A plan grants no nodes and no quota: what waits for them may start once they come.")
-    return [line for text in found for line in ("", *_wrapped(text, "", width))]
+    return [line for text in found for line in ("", *wrapped(text, "", width))]
 
 
 def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
@@ -210,18 +209,6 @@ def _waiting(job: JobOutlook, width: int) -> Iterator[str]:
         short = " (below the minimum of the pool)" if pool.name in job.short else ""
         reason = pool.reason if pool.waits else "; ".join(dict.fromkeys(unit.reason for unit in units))
         message = pool.message if pool.waits else "; ".join(dict.fromkeys(unit.message for unit in units if unit.message))
-        yield from _wrapped(f"{what} {'wait' if len(names) > 1 else 'waits'}{short}: {reason}: {message}", "  ", width)
+        yield from wrapped(f"{what} {'wait' if len(names) > 1 else 'waits'}{short}: {reason}: {message}", "  ", width)
         for remedy in pool.remedies if pool.waits else ():
-            yield from _wrapped(remedy, "    - ", width)
-
-
-def _wrapped(text: str, label: str, width: int) -> list[str]:
-    # Messages are of people and other programs: a line break in one would end the indentation.
-    whole = " ".join(text.split())
-    if not width:
-        return [f"{label}{whole}"]
-    wide = max(width, _LEAST_WIDTH)
-    # Names of units and options have hyphens: broken there, they could not be copied.
-    return textwrap.wrap(
-        whole, wide, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False, break_on_hyphens=False
-    )
+            yield from wrapped(remedy, "    - ", width)

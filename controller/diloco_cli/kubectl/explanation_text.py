@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 
 from diloco_operator.kube.timestamps import format_timestamp
@@ -11,11 +10,10 @@ from diloco_cli.dominant import Cause
 from diloco_cli.explanation import Explanation, PoolExplained, UnitsExplained
 from diloco_cli.runbook import url_of
 from diloco_cli.view_text import duration, ordinal
+from diloco_cli.wrapped_text import wrapped
 
 _LABEL = 18
 """Columns of what stands before the text of a row."""
-_LEAST_WIDTH = 60
-"""Columns of a narrower terminal: shorter lines are harder to read than those that it breaks."""
 _NAMED = 5
 """Units of a group that are named."""
 _ANSWERED = (Cause.OVER, Cause.NOT_SEEN, Cause.REFUSED, Cause.SUSPENDED)
@@ -26,13 +24,13 @@ _OF_JOB = (Cause.BLOCKED, Cause.SYNCER, Cause.WARNED)
 
 def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
     """Render the explanation for a terminal of `width` columns; 0: lines are not wrapped, for a file or another program."""
-    lines = _wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
+    lines = wrapped(f"{found.name} in namespace {found.namespace} is {found.answer}" if found.state else found.answer, "", width)
     lines += _rows(_dominant_rows(found, now), width)
     for pool in found.pools:
-        lines += ["", *_wrapped(_pool_head(pool), "", width)]
+        lines += ["", *wrapped(_pool_head(pool), "", width)]
         lines += _rows(_pool_rows(pool, now), width)
     for group in found.units:
-        lines += ["", *_wrapped(_units_head(group), "", width)]
+        lines += ["", *wrapped(_units_head(group), "", width)]
         lines += _rows(_unit_rows(found, group, now), width)
     if found.beginnings:
         lines += ["", "units that came back, and what they began with"]
@@ -50,7 +48,7 @@ def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
             width,
         )
     if found.notes:
-        lines += ["", *(line for note in found.notes for line in _wrapped(f"Note: {note}", "", width))]
+        lines += ["", *(line for note in found.notes for line in wrapped(f"Note: {note}", "", width))]
     return "\n".join(lines)
 
 
@@ -123,16 +121,5 @@ def _since(moment: float, now: float) -> str:
 def _rows(rows: Iterable[tuple[str, str]], width: int) -> list[str]:
     found: list[str] = []
     for label, text in rows:
-        found += _wrapped(text, f"  {label.ljust(_LABEL - 2)}", width)
+        found += wrapped(text, f"  {label.ljust(_LABEL - 2)}", width)
     return found
-
-
-def _wrapped(text: str, label: str, width: int) -> list[str]:
-    """Put `label` before the first line, and indent the others as far."""
-    whole = " ".join(text.split())
-    if not width:
-        return [f"{label}{whole}"]
-    wide = max(width, _LEAST_WIDTH)
-    return textwrap.wrap(
-        whole, wide, initial_indent=label, subsequent_indent=" " * len(label), break_long_words=False, break_on_hyphens=False
-    )

@@ -24,6 +24,7 @@ from diloco_operator.accelerators import CPU, MAX_NAME, NAME_PATTERN, Accelerato
 from diloco_operator.accelerators.incidental import covers
 from diloco_operator.accelerators.labels import DIALECTS, LabelDialect
 from diloco_operator.accelerators.topology import torus
+from diloco_operator.api.base import field_path
 from diloco_operator.api.names import CONFIG_API_VERSION
 
 KIND = "AcceleratorCatalogue"
@@ -252,10 +253,7 @@ def _node_labels(labels: Labels) -> NodeLabels:
 def _sentence(content: object, location: tuple[int | str, ...], text: str) -> str:
     """Return `accelerators[1] (acme-npu): hostSizes[0]: …`."""
     rows = content.get("accelerators") if isinstance(content, dict) else None
-    place = ""
-    for part in location:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}"
-    place = place.removeprefix(".")
+    place = field_path(location)
     of_row = len(location) > 1 and location[0] == "accelerators"
     if of_row and isinstance(index := location[1], int) and isinstance(rows, list) and isinstance(rows[index], dict):
         row = f"accelerators[{index}]"

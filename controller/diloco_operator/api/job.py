@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from diloco_operator.api.base import ApiModel
+from diloco_operator.api.base import ApiModel, field_path
 from diloco_operator.api.names import API_VERSION, KIND
 from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.api.status import Condition, Status
@@ -72,7 +72,7 @@ def load(obj: Obj) -> DiLoCoJob:
     except ValidationError as error:
         metadata = obj.get("metadata")
         name = str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
-        raise InvalidJob(name, tuple(Cause(_path(problem["loc"]), problem["msg"]) for problem in error.errors())) from error
+        raise InvalidJob(name, tuple(Cause(field_path(problem["loc"]), problem["msg"]) for problem in error.errors())) from error
 
 
 def dump(job: DiLoCoJob) -> Obj:
@@ -83,8 +83,3 @@ def dump(job: DiLoCoJob) -> Obj:
 def dump_status(status: Status) -> dict[str, Any]:
     """Return what goes into `.status`; absent optional fields are left out."""
     return status.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    """Return a pydantic location in Kubernetes' notation: spec.pools[0].name."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).removeprefix(".")

@@ -19,6 +19,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.alias_generators import to_camel
 
+from diloco_operator.api.base import field_path
 from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import CONFIG_API_VERSION, CONFIG_KIND
 from diloco_operator.operator import RunConfig
@@ -52,7 +53,7 @@ def read_configuration(content: object, where: str) -> tuple[OperatorConfig, Run
         run = RunConfig(**{name: values.pop(name) for name in _RUN_FIELDS})
         return OperatorConfig(**values), run
     except ValidationError as error:
-        lines = [f"  {_place(each['loc'])}: {_text(each)}" for each in error.errors()]
+        lines = [f"  {field_path(each['loc'])}: {_text(each)}" for each in error.errors()]
         raise BadConfiguration("\n".join([f"{where}:", *lines])) from error
     except ValueError as error:
         raise BadConfiguration(f"{where}: {error}") from error
@@ -68,13 +69,6 @@ def _model() -> type[BaseModel]:
                 kind = Annotated[Duration, Field(ge=0)] if types[each.name] is float else types[each.name]
                 fields[each.name] = (kind, each.default)
     return create_model(CONFIG_KIND, __config__=ConfigDict(alias_generator=to_camel, extra="forbid"), **fields)
-
-
-def _place(location: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
 
 
 def _text(error: Any) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from diloco_operator.api import names
+from diloco_operator.api.base import field_path
 from diloco_operator.api.status import Status
 from diloco_operator.kube.fields import clip, kind_of_json
 
@@ -45,7 +46,10 @@ def _malformed_parts(data: bytes) -> dict[_Part, str]:
     try:
         checked = Status.model_validate_json(data, strict=True, context={"from": "api"})
     except ValidationError as error:
-        return {_part(problem["loc"]): f"{_path(problem['loc'])}: {problem['msg']}" for problem in error.errors(include_input=False)}
+        return {
+            _part(problem["loc"]): f"{field_path(('status', *problem['loc']))}: {problem['msg']}"
+            for problem in error.errors(include_input=False)
+        }
     found: dict[_Part, str] = {}
     for index, unit in enumerate(checked.units):
         if names.unit_index(unit.pool, unit.name) is None:
@@ -75,10 +79,6 @@ def _without(status: Mapping[str, Any], bad: Iterable[_Part]) -> dict[str, Any]:
         elif isinstance(value, dict):
             left[field] = {key: item for key, item in value.items() if key not in parts}
     return left
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    return "status" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
 
 
 def _summary(problems: list[str]) -> str:
