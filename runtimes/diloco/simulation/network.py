@@ -2,7 +2,7 @@
 
 Each unit has a connection, from when it asks for the parameters until its process ends. What is under way then is lost.
 
-See docs/decisions/0209-simulator.md. See docs/decisions/0272-queues-in-the-simulator.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What waits for a link, and what goes next: to a unit as in `syncer.streams.outgoing`, from it as in `learner.outbox`.
 
-See docs/decisions/0272-queues-in-the-simulator.md.
+See docs/decisions/0209-simulator.md.
 """
 
 from __future__ import annotations
