@@ -212,6 +212,7 @@ class ModuleStore:
 
     def _plan_fill(self, replicas: Replicas, names: set[str]) -> list[_Fill]:
         """Return the collectives that bring these tensors."""
+        # In the order of the parts, which all ranks share: collectives in different orders would wait for each other for ever.
         types = dict.fromkeys((self._parameters[part.parameter].dtype for name, part in self._parts.items() if name in names))
         fills = []
         for dtype in types:
@@ -219,6 +220,7 @@ class ModuleStore:
                 [one for one in owned if one.tensor in names and self._parameters[self._parts[one.tensor].parameter].dtype == dtype]
                 for owned in replicas.group.owned
             ]
+            # Each rank knows all sizes: none enters a collective that another leaves out.
             if sum(sizes := [sum(piece.elements for piece in of_rank) for of_rank in pieces]):
                 fills.append(_Fill(dtype, sizes, [[self._held[piece.tensor].inner(piece) for piece in of_rank] for of_rank in pieces]))
         return fills
