@@ -19,6 +19,11 @@ Generated from `controller/diloco_cli/runbook.py` and the table of reasons: chan
 `kubectl get dlj` shows a job's reason, `kubectl diloco status JOB` those of its units and pools, and `kubectl diloco explain JOB` the one
 that matters most, with a link to its page here.
 """
+NOTHING_TO_DO = """\
+## Reasons that ask nothing
+
+These say how things go, or the same as a reason above that stands beside them. They have no page.
+"""
 
 
 def pages() -> Mapping[str, str]:
@@ -48,12 +53,15 @@ def _where(row: ReasonRow) -> str:
 
 
 def _index(rows: Mapping[str, Sequence[ReasonRow]]) -> str:
-    listed = [
-        [f"[`{reason}`]({reason}.md)", ", ".join(row.subject for row in rows[reason]), rows[reason][0].meaning]
-        for reason in sorted(RUNBOOK)
-    ]
-    header = table(["reason", "of", "meaning"], listed)
-    return "\n".join(["# Runbook\n", *map(paragraph, INTRODUCTION.strip().split("\n\n")), header])
+    listed = [[f"[`{reason}`]({reason}.md)", *_summary(rows[reason])] for reason in sorted(RUNBOOK)]
+    others = [[f"`{reason}`", *_summary(rows[reason])] for reason in sorted(rows.keys() - RUNBOOK.keys())]
+    columns = ["reason", "of", "meaning"]
+    introduction = map(paragraph, INTRODUCTION.strip().split("\n\n"))
+    return "\n".join(["# Runbook\n", *introduction, table(columns, listed), NOTHING_TO_DO, table(columns, others)])
+
+
+def _summary(rows: Sequence[ReasonRow]) -> tuple[str, str]:
+    return ", ".join(row.subject for row in rows), rows[0].meaning
 
 
 def main() -> None:
