@@ -61,7 +61,7 @@ bench-kube: setup  ## measure the operator on a real API server, and with Karpen
 	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubectl karpenter kueue
 	@$(BIN)/python -m benchmarks --kube
 
-bench-quality: setup  ## measure what models learn; trains for an hour or more
+bench-quality: setup  ## measure what models learn; trains for hours, and goes on where it was stopped
 	@$(BIN)/python -m benchmarks --quality
 
 bench-smoke: setup  ## run every benchmark in a small size, without limits, as CI does

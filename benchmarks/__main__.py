@@ -111,6 +111,8 @@ SIZES: Mapping[str, Benchmark] = {
 """`make bench-sizes`: models of real sizes. Needs 16 GiB of memory."""
 QUALITY: Mapping[str, Benchmark] = {
     "mixture-merge": Benchmark("benchmarks.mixture_merge", ("mixture-merge",)),
+    "learning-law": Benchmark("benchmarks.law.law", ("learning-law",)),
+    "failure-quality": Benchmark("benchmarks.law.failures", ("failure-quality",)),
     "learning-parity": Benchmark("benchmarks.learning_parity", ("learning-parity",)),
 }
 """`make bench-quality`: models are trained to the end."""

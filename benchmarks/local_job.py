@@ -1,12 +1,15 @@
 """One job of real processes over loopback, without an operator: a syncer and its learners, started as the contract says.
 
-The learners join together, when the slowest of them is ready (`gated_learner`).
+The learners join together, when the slowest of them is ready (`gated_learner`). A learner may have deaths: its process ends by SIGKILL
+after a given step and comes back later as the next attempt of its unit. One that is not back when the syncer ends is ended, as the
+operator does it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,13 +26,25 @@ from builders.ports import held_port
 from diloco import contract
 
 from benchmarks import ROOT
+from benchmarks.gated_learner import DIES_AFTER
 
 _HOST = "127.0.0.1"
-_POLL = 0.2
+_SYNCER = "syncer"
+_POLL = 0.05
 
 
 class JobFailed(RuntimeError):
     """A process of the job ended with another status than 0, or the job took too long. The message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """The end of one attempt of a unit."""
+
+    after_steps: int
+    """Completed steps of this attempt."""
+    out_seconds: float
+    """Time until its process is started again."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,8 @@ class Learner:
     module: str
     arguments: Sequence[str]
     relative_speed: float = 1.0
+    deaths: Sequence[Death] = ()
+    """In their order. Those that come after the job's end do not happen."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +65,11 @@ class JobResult:
 
     result: contract.Result
     learners: dict[str, dict[str, Any]]
+    """Without those that were not back at the end."""
+    deaths: dict[str, int]
+    """How often each unit has died."""
+    goodput: float
+    """Share of the units' time from the start of the job to its end in which they trained: from the first step of an attempt to its end."""
 
 
 def run_job(training: contract.Training, learners: Sequence[Learner], timeout: float) -> JobResult:
@@ -65,12 +87,19 @@ class _LocalJob:
         self._certificates = JobCertificates(folder / "tls", job)
         self._port = held_port()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._left = {learner.unit: list(learner.deaths) for learner in learners}
+        self._returns: dict[str, float] = {}
+        """When units that have died start again."""
+        self._ended: dict[str, list[float]] = {learner.unit: [] for learner in learners}
+        """When each of their attempts has that had a first step."""
+        self._died = dict.fromkeys(self._left, 0)
 
     def run(self, deadline: float) -> JobResult:
         try:
             self._start_all()
             self._wait_until_ready(deadline)
             (self._folder / "go").touch()
+            began = time.monotonic()
             self._wait(deadline)
         finally:
             for process in self._processes.values():
@@ -79,8 +108,22 @@ class _LocalJob:
         outputs = {learner.unit: (self._folder / f"{learner.unit}.out").read_text() for learner in self._learners}
         return JobResult(
             result=contract.Result.model_validate_json((self._folder / "result.json").read_bytes()),
-            learners={unit: json.loads(text.splitlines()[-1]) for unit, text in outputs.items()},
+            learners={unit: json.loads(text.splitlines()[-1]) for unit, text in outputs.items() if text},
+            deaths=dict(self._died),
+            goodput=self._goodput(began),
         )
+
+    def _goodput(self, began: float) -> float:
+        trained = 0.0
+        for unit, ended in self._ended.items():
+            trained += sum(end - start for start, end in zip(self._first_steps(unit), ended, strict=True))
+        whole = max(end for ended in self._ended.values() for end in ended) - began
+        return trained / (len(self._ended) * whole)
+
+    def _first_steps(self, unit: str) -> list[float]:
+        """Return when each attempt of a unit has taken its first step, of those that have."""
+        file = self._folder / f"{unit}.began"
+        return [float(line) for line in file.read_text(encoding="ascii").splitlines()] if file.exists() else []
 
     def _start_all(self) -> None:
         common = os.environ | {
@@ -95,26 +138,34 @@ class _LocalJob:
             contract.ENV_LISTEN_PORT: str(self._port),
             contract.ENV_TERMINATION_LOG: str(self._folder / "result.json"),
         }
-        self._start("syncer", ["-m", "diloco.syncer"], common | own)
+        self._start(_SYNCER, ["-m", "diloco.syncer"], common | own)
+        self._common = common
         for learner in self._learners:
-            own = {
-                contract.ENV_TLS_DIR: str(self._certificates.learner(learner.unit).folder),
-                contract.ENV_UNIT: learner.unit,
-                contract.ENV_ATTEMPT: "1",
-                contract.ENV_POOL: learner.unit,
-                contract.ENV_HOST: "0",
-                contract.ENV_HOSTS: "1",
-                contract.ENV_SYNCER_ADDRESS: f"{_HOST}:{self._port}",
-                contract.ENV_RELATIVE_SPEED: str(learner.relative_speed),
-            }
-            self._start(
-                learner.unit,
-                ["-m", "benchmarks.gated_learner", str(self._folder), learner.unit, learner.module, *learner.arguments],
-                common | own,
-            )
+            self._begin(learner)
+
+    def _begin(self, learner: Learner) -> None:
+        """Start the next attempt of a unit."""
+        attempt = self._died[learner.unit] + 1
+        own = {
+            contract.ENV_TLS_DIR: str(self._certificates.learner(learner.unit, attempt).folder),
+            contract.ENV_UNIT: learner.unit,
+            contract.ENV_ATTEMPT: str(attempt),
+            contract.ENV_POOL: learner.unit,
+            contract.ENV_HOST: "0",
+            contract.ENV_HOSTS: "1",
+            contract.ENV_SYNCER_ADDRESS: f"{_HOST}:{self._port}",
+            contract.ENV_RELATIVE_SPEED: str(learner.relative_speed),
+        }
+        if left := self._left[learner.unit]:
+            own[DIES_AFTER] = str(left[0].after_steps)
+        self._start(
+            learner.unit,
+            ["-m", "benchmarks.gated_learner", str(self._folder), learner.unit, learner.module, *learner.arguments],
+            self._common | own,
+        )
 
     def _start(self, name: str, arguments: Sequence[str], environment: dict[str, str]) -> None:
-        with (self._folder / f"{name}.out").open("wb") as out, (self._folder / f"{name}.log").open("wb") as log:
+        with (self._folder / f"{name}.out").open("wb") as out, (self._folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, *arguments], cwd=ROOT, env=environment, stdout=out, stderr=log, preexec_fn=die_with_parent
             )
@@ -130,17 +181,31 @@ class _LocalJob:
             time.sleep(_POLL)
 
     def _wait(self, deadline: float) -> None:
-        """Wait until every process has ended with 0; the first that does not ends the wait."""
+        """Wait until every process has ended with 0; the first that does not, and had no death before it, ends the wait."""
+        of = {learner.unit: learner for learner in self._learners}
         waiting = dict(self._processes)
-        while waiting:
+        while waiting or self._returns:
             for name, process in list(waiting.items()):
                 if process.poll() is None:
                     continue
-                if process.returncode:
-                    raise JobFailed(f"{name} ended with status {process.returncode}:\n{self._log_end(name)}")
+                if name in of:
+                    self._ended[name].append(time.monotonic())
                 del waiting[name]
+                if process.returncode == -signal.SIGKILL and self._left.get(name):
+                    self._died[name] += 1
+                    self._returns[name] = time.monotonic() + self._left[name].pop(0).out_seconds
+                elif process.returncode:
+                    raise JobFailed(f"{name} ended with status {process.returncode}:\n{self._log_end(name)}")
+            for name in [name for name, at in self._returns.items() if time.monotonic() >= at]:
+                del self._returns[name]
+                self._begin(of[name])
+                waiting[name] = self._processes[name]
+            if _SYNCER not in waiting:
+                self._returns.clear()
+                for name in [name for name in waiting if len(self._first_steps(name)) == len(self._ended[name])]:
+                    waiting.pop(name).kill()
             if time.monotonic() > deadline:
-                name = next(iter(waiting))
+                name = next(iter(waiting), _SYNCER)
                 raise JobFailed(
                     f"the job takes too long; still running: {', '.join(waiting)}; the log of {name} ends with:\n{self._log_end(name)}"
                 )

@@ -1,0 +1,104 @@
+"""Arms beyond the law, each of one seed beside an arm of the law with the same seed. Pure but for the trainings.
+
+What stands in the limits was predicted before any of them was trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from benchmarks.law.losses import Losses
+from benchmarks.law.trials import Arm, Rates, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One figure."""
+
+    value: float
+    unit: str
+    limit: float
+    within: bool
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Base:
+    tuned: Mapping[Arm, Rates]
+    size: str
+    seed: int
+    interval: int
+
+    def trial(self, units: int, **changes: object) -> Trial:
+        """Return the arm of the law with this number of units, changed, with that arm's rates."""
+        arm = Arm(units, interval=self.interval) if units else Arm(0)
+        rates = self.tuned[arm]
+        if "rates" in changes:
+            chosen = changes.pop("rates")
+            assert isinstance(chosen, Rates)
+            rates = chosen
+        return Trial(self.size, replace(arm, **changes), rates, self.seed)  # type: ignore[arg-type]
+
+
+def _interval(base: _Base, trained: Losses) -> Line:
+    """Return how much worse H = 1 is than H = 10 with four units, and each H against the law's."""
+    trials = {f"H={each}": base.trial(4, interval=each) for each in (1, 10, base.interval, 100) if base.size != "smoke" or each <= 10}
+    losses = _losses(trained, trials)
+    value = losses["H=1"] / losses["H=10"]
+    return Line(value, "loss at H = 1 / at H = 10", 1.0, value >= 1.0, {"losses": losses})
+
+
+def _coding(base: _Base, trained: Losses) -> Line:
+    """Return the loss with Int4 ÷ without a coding, four units."""
+    trials = {each: base.trial(4, compression=each) for each in ("None", "BFloat16", "Int4")}
+    losses = _losses(trained, trials)
+    value = losses["Int4"] / losses["None"]
+    return Line(value, "loss with Int4 / with None", 1.01, value <= 1.01, {"losses": losses})
+
+
+def _merge(base: _Base, trained: Losses) -> Line:
+    """Return the loss of RDA ÷ of the average, eight units: at most as much."""
+    losses = _losses(trained, {each: base.trial(8, method=each) for each in ("RDA", "Average")})
+    value = losses["RDA"] / losses["Average"]
+    return Line(value, "loss of RDA / of Average", 1.0, value <= 1.0, {"losses": losses})
+
+
+def _outer(base: _Base, trained: Losses) -> Line:
+    """Return the worst of the losses with the API's default outer optimizer ÷ with the tuned rate, over numbers of units."""
+    inner = {units: base.tuned[Arm(units, interval=base.interval)].quarters for units in (1, 2, 4, 8)}
+    trials = {f"m{units} tuned": base.trial(units) for units in inner}
+    trials |= {f"m{units} 0.7/0.9": base.trial(units, rates=Rates(quarters, 7)) for units, quarters in inner.items()}
+    trials |= {f"m{units} 0.7/0.6": base.trial(units, rates=Rates(quarters, 7), momentum=0.6) for units, quarters in inner.items()}
+    losses = _losses(trained, trials)
+    value = max(losses[f"m{units} 0.7/0.9"] / losses[f"m{units} tuned"] for units in inner)
+    return Line(value, "loss of the default / of the tuned rate, worst", 1.02, value <= 1.02, {"losses": losses})
+
+
+def _batch(base: _Base, trained: Losses) -> Line:
+    """Return what a batch of twice the size in half of the steps costs data parallel ÷ what it costs one unit: more than 1."""
+    trials = {f"{name} x{times}": base.trial(units, batches=times) for name, units in (("dp", 0), ("m1", 1)) for times in (1, 2)}
+    losses = _losses(trained, trials)
+    value = (losses["dp x2"] / losses["dp x1"]) / (losses["m1 x2"] / losses["m1 x1"])
+    return Line(value, "cost for data parallel / for M = 1", 1.0, value >= 1.0, {"losses": losses})
+
+
+def _losses(trained: Losses, trials: Mapping[str, Trial]) -> dict[str, float]:
+    found = trained.all(trials.values())
+    return {name: round(found[trial], 4) for name, trial in trials.items()}
+
+
+GROUPS: Final[Mapping[str, Callable[[_Base, Losses], Line]]] = {
+    "interval": _interval,
+    "coding": _coding,
+    "merge": _merge,
+    "outer": _outer,
+    "batch": _batch,
+}
+"""By the name that ARMS has."""
+
+
+def beyond(group: str, tuned: Mapping[Arm, Rates], size: str, seed: int, interval: int, trained: Losses) -> Line:
+    """Return the figure of a group."""
+    return GROUPS[group](_Base(tuned, size, seed, interval), trained)

@@ -1,0 +1,105 @@
+"""Train one trial to its end, all replicas in this process.
+
+A job's replicas take turns; its merges, codec, guards and outer optimizer are those of the syncer, on virtual time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from builders.regression import LockStep, Parameters, Trainee
+from diloco.algorithm.fragments import unpack
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.schedules import Schedule
+from diloco.trainers.byte_lm import EMBEDDINGS
+from diloco.trainers.byte_lm_torch import ByteLM, held_out_loss, initial_model, make_optimizer, train_step
+from diloco.trainers.inner_optimizer import InnerConfig
+from diloco.trainers.text import ByteCorpus
+from numpy.typing import NDArray
+
+from benchmarks.law.corpus import read_corpus
+from benchmarks.law.trials import SIZES, Trial
+
+WARMUP = 0.09
+FINAL = 0.05
+"""Shares of arXiv 2503.09799: of the steps, and of the highest rate at the end of the cosine."""
+
+
+def trained(trial: Trial) -> float:
+    """Return the held-out loss of the final global parameters, nats per byte. Raises RuntimeError when a contribution is refused."""
+    torch.set_num_threads(1)
+    size = SIZES[trial.size]
+    corpus = read_corpus(context=size.context, seed=trial.seed, tokens=size.tokens, held_out=size.held_out)
+    model = _job(trial, corpus) if trial.arm.units else _alone(trial, corpus)
+    return held_out_loss(model, corpus)
+
+
+class Replica:
+    """A model with its inner optimizer, and the share of each global batch that is its own. A `Trainer` of `builders.regression`."""
+
+    def __init__(self, trial: Trial, corpus: ByteCorpus, unit: int, units: int) -> None:
+        self.step = 0
+        self.rate = np.float32(trial.rates.inner)
+        self.model = initial_model(SIZES[trial.size].model, trial.seed)
+        self._config = InnerConfig(learning_rate=trial.rates.inner, weight_decay=1 / trial.steps)
+        self._optimizer = make_optimizer(self.model, SIZES[trial.size].model, self._config)
+        self._schedule = Schedule("cosine", warmup=math.ceil(WARMUP * trial.steps), final=FINAL)
+        self._trial, self._corpus, self._unit, self._units = trial, corpus, unit, units
+        self._values = dict(self.model.named_parameters())
+        self._views: Parameters = {name: value.detach().numpy() for name, value in self._values.items()}
+        """The model's own memory."""
+
+    def train(self, theta: Parameters) -> Parameters:
+        """Take one step from theta: views of the model's own memory. After the last step nothing is trained."""
+        for name, value in theta.items():
+            if value is not self._views[name]:
+                np.copyto(self._views[name], value)
+        self.step += 1
+        if self.step <= self._trial.steps:
+            self.train_once()
+        return self._views
+
+    def train_once(self) -> None:
+        """Take the step of the number `step`, from 1."""
+        rate = self._config.learning_rate * self._schedule.share(self.step, (self.step - 1) / self._trial.steps)
+        windows = self._corpus.batch(self._rows(self.step - 1))
+        train_step(self.model, self._optimizer, torch.from_numpy(windows.astype(np.int64)), rate)
+
+    def _rows(self, step: int) -> NDArray[np.int64]:
+        """Return the sequence numbers of a step, from 0."""
+        rows = self._trial.rows
+        return np.arange(step * rows + self._unit, (step + 1) * rows, self._units, dtype=np.int64)
+
+
+def _alone(trial: Trial, corpus: ByteCorpus) -> ByteLM:
+    replica = Replica(trial, corpus, 0, 1)
+    for replica.step in range(1, trial.steps + 1):
+        replica.train_once()
+    return replica.model
+
+
+def _job(trial: Trial, corpus: ByteCorpus) -> ByteLM:
+    units = trial.arm.units
+    replicas = [Replica(trial, corpus, unit, units) for unit in range(units)]
+    first: Parameters = {name: value.detach().numpy().copy() for name, value in replicas[0].model.named_parameters()}
+    embeddings = {f"{name}.weight" for name in EMBEDDINGS}
+    layout = Layout(TensorSpec(name, value.shape, name in embeddings) for name, value in first.items())
+    initial: Callable[[], Parameters] = lambda: first  # noqa: E731
+    tokens = trial.rows // units * SIZES[trial.size].context
+    trainees = {f"u{unit}": Trainee(replica, tokens=tokens, theta=dict(first)) for unit, replica in enumerate(replicas)}
+    job = LockStep(trial.training, trainees, layout=layout, initial=initial)
+    while not job.core.done:
+        job.tick()
+    if job.refused or job.rejected:
+        raise RuntimeError(f"{trial}: contributions were refused: {[*job.refused, *job.rejected][:3]}")
+    if replicas[0].step < trial.steps:
+        raise RuntimeError(f"{trial}: the job ended after {replicas[0].step} steps")
+    model = replicas[0].model
+    final = {name: value for f in job.core.fragments for name, value in unpack(f, job.core.value(f.index)).items()}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(torch.from_numpy(final[name].copy()))
+    return model
