@@ -294,7 +294,10 @@ class Checkpoint(_Wire):
     every_steps: int = Field(240, ge=1, description="Outer steps between two snapshots.")
     keep: int = Field(3, ge=1, le=100, description="Complete snapshots to keep.")
     uri: str = Field(
-        "", max_length=1024, description='Where snapshots go: "" is the syncer\'s volume; file://, s3://, gs:// through fsspec.'
+        "",
+        max_length=1024,
+        description='Where copies of snapshots, and of what learners have stored, go: "" is nowhere but the syncer\'s volume; file://, '
+        "s3://, gs:// through fsspec. A job whose volume is lost goes on from them.",
     )
     learners: LearnerStates = Field(
         LearnerStates.NEVER,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import urllib.request
@@ -12,7 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders.documents import ROOT
+from builders.dying_job import DyingJob
 from builders.exchange import until
+from builders.momentum_job import begins
+from diloco.export.listing import State, list_states
 from diloco.export.places import ExportError, find_snapshot
 from diloco.object_stores import file_system
 from diloco.snapshots.remote import RemoteSnapshots
@@ -86,6 +90,26 @@ def test_snapshots_are_copied_to_a_bucket_kept_restored_and_exported(tmp_path: P
     assert {file.name: file.read_bytes() for file in restored.iterdir()} == {file.name: file.read_bytes() for file in made[2].iterdir()}
     found = find_snapshot("s3://bucket/jobs", step=20)
     assert (found.t, found.job, found.name) == (20, "llama", f"s3://bucket/jobs/uid/{made[1].name}")
+
+
+def test_a_job_whose_volume_is_lost_goes_on_from_a_bucket_with_what_its_units_had_stored(tmp_path: Path) -> None:
+    with DyingJob(tmp_path / "job", uri="s3://bucket/lost").running() as job:
+        for name in ("a", "b"):
+            begins(job.unit(name))
+        until(lambda: len({one.unit for one in list_states("s3://bucket/lost")}) == 2, "the states of both are copied")
+        job.die()
+        copied = {one.unit: one for one in list_states("s3://bucket/lost", check=True)}
+        assert {one.state for one in copied.values()} == {State.WHOLE}
+        shutil.rmtree(job.place.state)
+        job.begin_again()
+        for name in ("a", "b"):
+            job.unit(name)
+        taken = {name: job.recovery(name) for name in ("a", "b")}
+        # One of them may find that the other one trains already, and takes its state then.
+        stored = [name for name, said in taken.items() if said.stored]
+        assert stored
+        assert all(taken[name].t == copied[name].step for name in stored)
+        assert all(said.why == "" for said in taken.values())
 
 
 def test_training_data_is_read_from_a_bucket(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from diloco.snapshots.unit_state_file import REST_FILE
 from diloco.snapshots.unit_states import FOLDER, unit_of
 
 _SNAPSHOTS = "snapshots"
-"""The folder of a volume beside which the states are. Copies below a URI have none."""
+"""The folder of a volume beside which the states are. Those of copies are among the snapshots."""
 
 
 class State(enum.StrEnum):
@@ -82,14 +82,14 @@ class StateEntry:
 
 def list_states(where: str, *, job: str = "", check: bool = False, reading: Callable[[], None] = lambda: None) -> Iterator[StateEntry]:
     """Yield what units have stored beside the snapshots in `where`, or beside those of a job; arguments and errors as of `list_snapshots`.
-    Nothing for one snapshot alone, and for copies: a state is no part of either."""
+    Nothing for one snapshot alone: a state is no part of it."""
     fs, path = opened(where)
     with errors_of_drivers(where):
         for folder in folders_of(fs, where, path):
             volume, _, last = folder.path.rpartition("/")
             named = job_of(fs, folder)
-            states = f"{volume}/{FOLDER}"
-            if last != _SNAPSHOTS or path.startswith(f"{folder.path}/") or (job and named != job) or not fs.isdir(states):
+            states = f"{volume if last == _SNAPSHOTS else folder.path}/{FOLDER}"
+            if path.startswith(f"{folder.path}/") or (job and named != job) or not fs.isdir(states):
                 continue
             for name in subfolders(fs, states):
                 if (unit := unit_of(name)) is not None:

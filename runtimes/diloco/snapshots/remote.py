@@ -9,19 +9,10 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
-from diloco.object_stores import REMEDY, file_system, words
-from diloco.snapshots.store import (
-    MANIFEST_FILE,
-    TENSORS_FILE,
-    SkippedSnapshot,
-    SnapshotError,
-    SnapshotStore,
-    Unusable,
-    generation_of,
-    step_of,
-)
+from diloco.object_stores import words
+from diloco.snapshots.remote_folders import FIELD, RemoteFolders
+from diloco.snapshots.store import TENSORS_FILE, SkippedSnapshot, SnapshotError, SnapshotStore, Unusable, generation_of, step_of
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -35,42 +26,28 @@ class RemoteSnapshots:
         it."""
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
-        self._uri = uri
         self._keep = keep
-        try:
-            self._fs: Any
-            self._fs, self._base = file_system(uri)
-        except (ImportError, ValueError) as error:
-            raise SnapshotError(
-                f"snapshots cannot be copied to {uri} (spec.training.checkpoint.uri): {error}. In the syncer's image: {REMEDY}"
-            ) from error
+        self._folders = RemoteFolders(uri)
 
     def upload(self, path: Path, *, tensors: bool = True) -> None:
         """Copy one complete local snapshot, then drop what is beyond `keep`, and other copies of the same step. Idempotent. `tensors`:
         False if these are there from an earlier upload, and only the manifest has changed. Raises `SnapshotError`."""
-        target = f"{self._base}/{path.name}"
         try:
-            self._fs.makedirs(target, exist_ok=True)
-            for file in (TENSORS_FILE, MANIFEST_FILE) if tensors else (MANIFEST_FILE,):
-                self._fs.put_file(str(path / file), f"{target}/{file}")
-            self._fs.invalidate_cache()
+            self._folders.put(path, [TENSORS_FILE] if tensors else [])
             for name in self._old(newest=path.name):
-                # The manifest first: an interrupted removal must not appear as a damaged snapshot.
-                if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"):
-                    self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
-                self._fs.rm(f"{self._base}/{name}", recursive=True)
+                self._folders.remove(name)
         except Exception as error:  # drivers raise classes of their own, which are no OSError
             raise SnapshotError(
-                f"snapshot {path.name} could not be copied to {self._uri} (spec.training.checkpoint.uri): {words(error)}. "
+                f"snapshot {path.name} could not be copied to {self._folders.uri} ({FIELD}): {words(error)}. "
                 "The one on the syncer's volume is intact."
             ) from error
 
     def holds(self, name: str) -> bool:
         """Return whether there is a complete copy of the snapshot with this name. Raises `SnapshotError`."""
         try:
-            return bool(self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"))
+            return self._folders.holds(name)
         except Exception as error:  # as above
-            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {words(error)}") from error
+            raise SnapshotError(self._folders.refusal(error)) from error
 
     def restore(self, store: SnapshotStore) -> Path | None:
         """Copy the newest usable snapshot into an empty local store; None if there is none here, or the store is not empty.
@@ -81,34 +58,30 @@ class RemoteSnapshots:
             return None
         skipped: list[SkippedSnapshot] = []
         try:
-            for name in [name for name in self._names() if self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}")]:
+            for name in [name for name in self._names() if self._folders.holds(name)]:
                 try:
                     return store.adopt(name, lambda folder, name=name: self._download(name, folder))  # type: ignore[misc]
                 except Unusable as reason:
-                    _log.warning("snapshot %s/%s cannot be used: %s", self._uri, name, reason)
+                    _log.warning("snapshot %s/%s cannot be used: %s", self._folders.uri, name, reason)
                     skipped.append(SkippedSnapshot(Path(name), str(reason)))
         except SnapshotError:
             raise
         except Exception as error:  # as above
-            raise SnapshotError(f"{self._uri} (spec.training.checkpoint.uri) cannot be read: {words(error)}") from error
+            raise SnapshotError(self._folders.refusal(error)) from error
         if skipped:
             reasons = "; ".join(f"{one.path}: {one.why}" for one in skipped)
             raise SnapshotError(
-                f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._uri}, and none can be used ({reasons}). Put a good "
-                "copy back in its place, or empty it if the job shall start afresh."
+                f"{plural(len(skipped), 'snapshot is', 'snapshots are')} in {self._folders.uri}, and none can be used ({reasons}). "
+                "Put a good copy back in its place, or empty it if the job shall start afresh."
             )
         return None
 
     def _download(self, name: str, folder: Path) -> None:
-        for file in (TENSORS_FILE, MANIFEST_FILE):
-            self._fs.get_file(f"{self._base}/{name}/{file}", str(folder / file))
+        self._folders.get(name, folder, [TENSORS_FILE])
 
     def _names(self) -> list[str]:
         """Return folders that are named like snapshots, newest first."""
-        if not self._fs.exists(self._base):
-            return []
-        names = {str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self._fs.ls(self._base, detail=False)}
-        numbered = [(generation, name) for name in names if (generation := generation_of(name)) is not None]
+        numbered = [(generation, name) for name in self._folders.names() if (generation := generation_of(name)) is not None]
         return [name for _, name in sorted(numbered, reverse=True)]
 
     def _old(self, newest: str) -> list[str]:
@@ -117,6 +90,6 @@ class RemoteSnapshots:
         names = [name for name in self._names() if name <= newest]
         kept: dict[int | None, str] = {}
         for name in names:
-            if len(kept) < self._keep and step_of(name) not in kept and self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"):
+            if len(kept) < self._keep and step_of(name) not in kept and self._folders.holds(name):
                 kept[step_of(name)] = name
         return [name for name in names if name not in kept.values()]

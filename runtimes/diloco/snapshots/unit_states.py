@@ -10,10 +10,11 @@ See docs/decisions/0266-stored-states.md.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from diloco.durable import fsync_directory
 from diloco.protocol.diloco_pb2 import StateBegin
 from diloco.protocol.state_parts import StateError
 from diloco.snapshots.store import TEMPORARY_PREFIX, Unusable
-from diloco.snapshots.unit_state_file import StateWriter, StoredState, read_state
+from diloco.snapshots.unit_state_file import StateWriter, StoredState, check_state, read_state
 from diloco.wording import plural
 
 FOLDER = "learners"
@@ -49,6 +50,8 @@ class UnitStates:
         self._changing = threading.Lock()
         self._newest: dict[str, StoredState] = {}
         self._number = 0
+        self._dropped: set[str] = set()
+        """Units whose states were dropped, and are to go elsewhere too."""
 
     def load(self) -> None:
         """Find what is stored, and remove what was torn. What cannot be read is passed over. Raises nothing."""
@@ -76,6 +79,47 @@ class UnitStates:
     def of(self, unit: str) -> StoredState | None:
         """Return the newest state of a unit."""
         return self._newest.get(unit)
+
+    @property
+    def newest(self) -> list[StoredState]:
+        """The newest state of each unit."""
+        with self._changing:
+            return list(self._newest.values())
+
+    @property
+    def dropped(self) -> frozenset[str]:
+        """Units whose states were dropped, until `forget_dropped`."""
+        with self._changing:
+            return frozenset(self._dropped)
+
+    def forget_dropped(self, units: Collection[str]) -> None:
+        """Note that what these units had stored is nowhere any more."""
+        with self._changing:
+            self._dropped.difference_update(units)
+
+    def adopt(self, name: str, fill: Callable[[Path], None]) -> None:
+        """Add a state from another place, before `load`: `fill` writes its files into an empty folder, which is then checked. Several
+        threads may adopt states of unlike units.
+
+        Raises `Unusable` if it does not hold what its manifest says, OSError as the operating system does, and what `fill` raises.
+        """
+        temporary, place = self._root / f"{TEMPORARY_PREFIX}{name}", self._root / name
+        if place.is_dir():  # of a process that ended before it had all of them
+            return
+        self._root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        try:
+            fill(temporary)
+            check_state(read_state(temporary))
+            for file in temporary.iterdir():
+                with file.open("rb+") as opened:
+                    os.fsync(opened.fileno())
+            fsync_directory(temporary)
+            temporary.replace(place)
+            fsync_directory(self._root)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
 
     def begin(self, begin: StateBegin, layout: Layout) -> StateWriter:
         """Begin a new state of a unit, for `commit` or `abandon`. Raises OSError and StateError."""
@@ -109,6 +153,7 @@ class UnitStates:
             writer.folder.replace(place)
             fsync_directory(self._root)
             self._newest[state.unit] = state = replace(state, folder=place)
+            self._dropped.discard(state.unit)
             self._remove(folder for folder in self._folders(state.unit) if folder.name < place.name)
         return state
 
@@ -123,6 +168,7 @@ class UnitStates:
                 except OSError as error:
                     _log.warning("the old states of unit %s could not be removed: %s", unit, error)
                 del self._newest[unit]
+                self._dropped.add(unit)
         if old:
             _log.info("removed the stored %s of %s", plural(len(old), "state"), ", ".join(sorted(old)))
 

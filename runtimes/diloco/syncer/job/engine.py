@@ -25,6 +25,7 @@ from diloco.contract import Result
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import Chunk, Done, Entry, FromLearner, Report, ToLearner
 from diloco.protocol.framing import Transfer
+from diloco.snapshots.remote_states import RemoteStates
 from diloco.snapshots.unit_states import UnitStates
 from diloco.snapshots.writer import SnapshotData, SnapshotWriter
 from diloco.start.source import Source, StartError
@@ -90,10 +91,11 @@ class Engine:
         states: UnitStates,
         clock: Callable[[], float] = time.monotonic,
         start: Source | None = None,
+        state_copies: RemoteStates | None = None,
     ) -> None:
         """`tape`: of this state. `process`: random, names this process. It names the state as well, unless that is the one of the process
         before. `states`: what units have stored. `start`: the model that a job without parameters begins with; None: that of its first
-        learner."""
+        learner. `state_copies`: where what units have stored is copied to; None: nowhere."""
         training = config.job.training
         self._config = config
         self._unit_stats = state.unit_stats
@@ -122,7 +124,7 @@ class Engine:
         self._fences = FenceWriter(config.state_dir, config.job.uid, state.fences, lambda: self._events.put_nowait(FencesWritten()))
         continued_at = None if state.core is None else clock()
         donors = Donors(training.sync_interval, lambda: secrets.token_bytes(16), continued_at)
-        self.states = StoredStates(states, training, self.exchanges, self._peers, changes.notify)
+        self.states = StoredStates(states, training, self.exchanges, self._peers, changes.notify, state_copies)
         self._recoveries = Recoveries(donors, self._peers, self.exchanges, state.unit_stats, self.states, self._sessions_may_return)
         self._membership = Membership(
             config,

@@ -18,8 +18,10 @@ from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
 from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.remote_states import RemoteStates
 from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore
 from diloco.snapshots.tensor_file import Array, TensorParts
+from diloco.snapshots.unit_states import UnitStates
 from diloco.snapshots.writer import DurableSnapshot, SnapshotData
 from diloco.syncer.config import SyncerConfig
 from diloco.syncer.ending import EndError, Ending, is_over, load_ending
@@ -113,6 +115,31 @@ def snapshot_places(config: SyncerConfig) -> tuple[SnapshotStore, RemoteSnapshot
         return store, RemoteSnapshots(folder, checkpoint.keep)
     except SnapshotError as error:
         raise BadState(str(error)) from error
+
+
+def state_copies(config: SyncerConfig) -> RemoteStates | None:
+    """Return the copies of what units have stored, beside those of snapshots; None: there are none. Raises BadState as `snapshot_places`
+    does."""
+    job = config.job
+    if not job.training.checkpoint.uri:
+        return None
+    try:
+        return RemoteStates(remote_snapshots(job.training.checkpoint.uri, job.namespace, job.name, job.uid))
+    except SnapshotError as error:
+        raise BadState(str(error)) from error
+
+
+def restore_states(store: SnapshotStore, states: UnitStates, copies: RemoteStates | None) -> None:
+    """Bring back what units have stored, if the volume was lost. Before `restore`: the snapshot says that all of it is there. Raises
+    BadState."""
+    if copies is None or store.paths():
+        return
+    try:
+        copies.restore(states)
+    except SnapshotError as error:
+        raise BadState(str(error)) from error
+    except OSError as error:
+        raise BadState(f"what units have stored could not be copied to the syncer's volume: {error.strerror or error}") from error
 
 
 def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, changed: Callable[[], None]) -> TapeWriter:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from diloco.algorithm.layout import Layout
 from diloco.contract import LearnerStates, Training
 from diloco.protocol.diloco_pb2 import Marker, StateBegin, ToLearner
+from diloco.snapshots.remote_states import RemoteStates
+from diloco.snapshots.state_copies import StateCopies
 from diloco.snapshots.unit_state_file import StoredState
 from diloco.snapshots.unit_states import UnitStates
 from diloco.syncer.job.donors import Taking
@@ -26,15 +28,29 @@ _MOST_WHY = 300
 class StoredStates:
     """The stored states of one job."""
 
-    def __init__(self, files: UnitStates, training: Training, exchanges: Exchanges, peers: Peers, changed: Callable[[], None]) -> None:
-        """`files` are loaded. `changed` is called when `error` has changed."""
+    def __init__(
+        self,
+        files: UnitStates,
+        training: Training,
+        exchanges: Exchanges,
+        peers: Peers,
+        changed: Callable[[], None],
+        remote: RemoteStates | None = None,
+    ) -> None:
+        """`files` are loaded. `changed` is called when `error` has changed. `remote`: where copies go; None: there are none."""
         self.files = files
+        self._copies = StateCopies(remote, files, changed)
         self._wanted = training.checkpoint.learners is LearnerStates.ALWAYS
         self._exchanges = exchanges
         self._peers = peers
         self._changed = changed
-        self.error = ""
+        self._not_stored = ""
         """Why the newest state could not be written; empty: it was."""
+
+    @property
+    def error(self) -> str:
+        """Why the newest states could not be written or copied; empty: they were."""
+        return self._not_stored or self._copies.error
 
     @property
     def layout(self) -> Layout | None:
@@ -50,6 +66,7 @@ class StoredStates:
 
     def snapshot_written(self, t: int) -> None:
         """Send the marker of a durable snapshot of outer step `t`. The first one is of no training."""
+        self._copies.begin()  # what a process before this could not copy, and what goes as it is too old
         if not self._wanted or t == 0 or self._exchanges.finished:
             return
         for peer, _ in self._peers.joined():
@@ -75,6 +92,7 @@ class StoredStates:
 
     def stored(self) -> None:
         """Note that a state is durable."""
+        self._copies.begin()
         self._said("")
 
     def not_stored(self, unit: str, why: str) -> None:
@@ -82,8 +100,8 @@ class StoredStates:
         self._said(one_line(f"the state of unit {unit} could not be stored: {why}", _MOST_WHY))
 
     def _said(self, error: str) -> None:
-        if error != self.error:
-            self.error = error
+        if error != self._not_stored:
+            self._not_stored = error
             self._changed()
 
     def of(self, taking: Taking, why: str) -> tuple[StoredState | None, str]:

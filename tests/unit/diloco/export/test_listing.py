@@ -14,6 +14,7 @@ from diloco.export.listing import SnapshotEntry, State, list_snapshots, list_sta
 from diloco.export.listing_stream import ListingReader, send_listing
 from diloco.export.places import ExportError
 from diloco.snapshots.remote import RemoteSnapshots
+from diloco.snapshots.remote_states import RemoteStates
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE
 from diloco.snapshots.unit_state_file import REST_FILE
 from diloco.snapshots.unit_states import FOLDER, UnitStates
@@ -113,6 +114,17 @@ def test_what_units_have_stored_is_listed_beside_the_snapshots_of_their_volume(t
     reader.feed(sent(tmp_path))
     reader.end()
     assert (reader.found, reader.states) == (listed(tmp_path), list(list_states(str(tmp_path))))
+
+
+def test_what_units_have_stored_is_listed_among_the_copies_of_snapshots(tmp_path: Path) -> None:
+    copies = tmp_path / "default-quad-uid"
+    save_snapshot(copies, 30, a_model(), job="quad")
+    states = UnitStates(tmp_path / "volume", "uid")
+    a_stored_state(states, "v5p-0", t=20)
+    RemoteStates(f"file://{copies}").update(states.newest, ())
+    assert [(one.unit, one.job, one.step, one.state) for one in list_states(f"file://{tmp_path}", check=True)] == [
+        ("v5p-0", "quad", 20, State.WHOLE)
+    ]
 
 
 def test_a_place_without_snapshots_is_an_error(tmp_path: Path) -> None:

@@ -12,66 +12,20 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from builders.exchange import JOB_UID, WAIT_TIMEOUT, Place, job_file, training, until, weights
-from builders.momentum_job import MomentumJob, begins
-from builders.momentum_learner import MomentumLearner, MomentumState
+from builders.dying_job import DyingJob as Job
+from builders.exchange import JOB_UID, WAIT_TIMEOUT, until, weights
+from builders.momentum_job import begins
+from builders.momentum_learner import MomentumState
 from diloco.algorithm.layout import Layout
-from diloco.contract import Checkpoint, LearnerStates, syncer_host_name
+from diloco.contract import LearnerStates, syncer_host_name
 from diloco.learner.arrays import ArrayStore
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
-from diloco.protocol.diloco_pb2 import Report, StateBegin, StateMessage, StateWanted
+from diloco.protocol.diloco_pb2 import StateBegin, StateMessage, StateWanted
 from diloco.tape.segments import FOLDER
 from safetensors.numpy import load_file
 
 pytestmark = pytest.mark.slow
-
-H = 2
-
-
-class Job(MomentumJob):
-    """All die and begin again."""
-
-    def __init__(self, folder: Path, learners: LearnerStates = LearnerStates.ALWAYS, every_steps: int = 8) -> None:
-        """`every_steps`: outer steps between snapshots."""
-        checkpoint = Checkpoint(every_steps=every_steps, keep=2, learners=learners)
-        super().__init__(Place(folder, job_file(training(1_000_000, sync_interval=H, checkpoint=checkpoint))))
-        self.attempts = 0
-
-    @property
-    def states(self) -> Path:
-        return self.place.state / "learners"
-
-    def unit(self, name: str, state: MomentumState | None = None) -> MomentumLearner:
-        learner = MomentumLearner(self.place, self.syncer.address, name, 1 + self.attempts, state=state).start()
-        self.learners.append(learner)
-        return learner
-
-    def stored(self, unit: str, after: int = 0) -> dict[str, Any]:
-        """The manifest of the newest state of a unit, once it is of a marker after this outer step."""
-
-        def found() -> dict[str, Any] | None:
-            whole = sorted(self.states.glob(f"{unit}.*/manifest.json"))
-            try:
-                manifest: dict[str, Any] = json.loads(whole[-1].read_text()) if whole else {"t": 0}
-            except FileNotFoundError:
-                return None  # the next one has taken its place meanwhile
-            return manifest if manifest["t"] > after else None
-
-        manifest: dict[str, Any] = until(found, f"unit {unit} stores its state after outer step {after}")
-        return manifest
-
-    def die(self) -> Report:
-        """Let everything die, learners without a word. The syncer's last report."""
-        for learner in self.learners:
-            learner.kill()
-        for learner in self.learners:
-            learner.wait()
-        self.learners.clear()
-        report = self.syncer.report()
-        self.syncer.stop()
-        self.attempts += 1
-        return report
 
 
 @pytest.fixture
@@ -97,6 +51,24 @@ def test_a_unit_begins_with_what_it_had_stored_and_the_job_with_all_that_was_mer
     assert 1 <= learner.began_with_steps - newest["meta"]["localStep"] <= 2
     assert {one.name for one in learner.state.put_arrays} == {"momentum"}
     np.testing.assert_equal(learner.joined_with, learner.adopted_at_join)  # the syncer's parameters
+
+
+def test_a_job_whose_volume_is_lost_goes_on_with_the_copies_of_its_snapshot_and_of_what_its_units_had_stored(tmp_path: Path) -> None:
+    with Job(tmp_path / "job", uri=f"file://{tmp_path}/remote").running() as job:
+        begins(job.unit("a"))
+        copies = tmp_path / "remote" / f"default-job-{JOB_UID}"
+        until(lambda: any(copies.glob("learners/a.*/manifest.json")), "the state of a is copied")
+        job.die()
+        stored = json.loads((max(copies.glob("learners/a.*")) / "manifest.json").read_text())
+        newest = max(copies.glob("snapshot-*"))
+        shutil.rmtree(job.place.state)
+        job.begin_again()
+        assert job.syncer.report().t >= json.loads((newest / "manifest.json").read_text())["t"]
+        learner = begins(job.unit("a"))
+        said = job.recovery("a")
+        assert (said.unit, said.stored, said.t, said.why) == ("a", True, stored["t"], "")
+        assert {one.name for one in learner.state.put_arrays} == {"momentum"}
+        assert job.syncer.report().snapshot_error == ""
 
 
 def test_each_of_several_units_begins_with_a_state(job: Job) -> None:

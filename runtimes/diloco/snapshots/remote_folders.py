@@ -1,0 +1,73 @@
+"""Folders of files below one URI: `file://`, `s3://`, `gs://` and what else there is a driver for.
+
+An object store has no atomic rename, so the manifest is uploaded last and removed first: a folder without one is nothing yet, or any more.
+
+See docs/decisions/0152-snapshots.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from diloco.object_stores import REMEDY, file_system, words
+from diloco.snapshots.store import MANIFEST_FILE, SnapshotError
+
+FIELD = "spec.training.checkpoint.uri"
+
+
+class RemoteFolders:
+    """The folders in one place. Blocking, so call it from a thread. What a driver raises has a class of its own, which is no OSError:
+    callers catch Exception, and say it by `refusal`."""
+
+    def __init__(self, uri: str) -> None:
+        """Open the folder at `uri`. Raises `SnapshotError` if there is no driver for it."""
+        self.uri = uri
+        try:
+            self._fs: Any
+            self._fs, self._base = file_system(uri)
+        except (ImportError, ValueError) as error:
+            raise SnapshotError(f"snapshots cannot be copied to {uri} ({FIELD}): {error}. In the syncer's image: {REMEDY}") from error
+
+    def put(self, folder: Path, files: Sequence[str]) -> None:
+        """Copy these files of a folder, and then its manifest."""
+        target = f"{self._base}/{folder.name}"
+        self._fs.makedirs(target, exist_ok=True)
+        for file in (*files, MANIFEST_FILE):
+            self._fs.put_file(str(folder / file), f"{target}/{file}")
+        self._fs.invalidate_cache()
+
+    def get(self, name: str, folder: Path, files: Sequence[str]) -> None:
+        """Copy these files of a folder, and its manifest, to `folder`."""
+        for file in (*files, MANIFEST_FILE):
+            self._fs.get_file(f"{self._base}/{name}/{file}", str(folder / file))
+
+    def remove(self, name: str) -> None:
+        """Remove a folder. Idempotent."""
+        # The manifest first: an interrupted removal must not appear as a damaged folder.
+        if self.holds(name):
+            self._fs.rm_file(f"{self._base}/{name}/{MANIFEST_FILE}")
+        if self._fs.exists(f"{self._base}/{name}"):
+            self._fs.rm(f"{self._base}/{name}", recursive=True)
+
+    def holds(self, name: str) -> bool:
+        """Return whether the folder is complete."""
+        return bool(self._fs.exists(f"{self._base}/{name}/{MANIFEST_FILE}"))
+
+    def files(self, name: str) -> list[str]:
+        """Return the names of the files of a folder besides its manifest, sorted."""
+        return sorted(file for file in self._in(f"{self._base}/{name}") if file != MANIFEST_FILE)
+
+    def names(self) -> list[str]:
+        """Return the names of all that is there, in any order."""
+        if not self._fs.exists(self._base):
+            return []
+        return self._in(self._base)
+
+    def _in(self, path: str) -> list[str]:
+        return [str(entry).rstrip("/").rsplit("/", 1)[-1] for entry in self._fs.ls(path, detail=False)]
+
+    def refusal(self, error: Exception) -> str:
+        """Return what a driver's error says of a read."""
+        return f"{self.uri} ({FIELD}) cannot be read: {words(error)}"
