@@ -13,10 +13,10 @@ See docs/decisions/0152-snapshots.md.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from diloco.durable import fsync_directory
+from diloco.free_space import demand, remedy
 from diloco.snapshots.tensor_file import Array, TensorParts, Written, checksum, read_tensors, tensors_checksum, write_tensors
 from diloco.wording import plural
 
@@ -33,6 +34,10 @@ FORMAT_VERSION = 1
 TENSORS_FILE = "tensors.safetensors"
 MANIFEST_FILE = "manifest.json"
 TEMPORARY_PREFIX = ".tmp-"
+_ITEM = 4
+"""Bytes of a value."""
+_MANIFEST = 1 << 20
+"""Bytes of a manifest, about: with the ledger and the statistics of units."""
 
 type Arrays = Callable[[Path, Mapping[str, Any]], Mapping[str, Array]]
 """The arrays by name that the snapshot in a folder, with this `meta`, is read into: float32, contiguous and writable."""
@@ -113,6 +118,7 @@ class SnapshotStore:
             self._make_root()
             # Before writing: the remains of a crash may take the space that is missing now.
             self._remove_temporaries()
+            demand(self._root, _ITEM * sum(math.prod(shape) for shape in tensors.shapes.values()) + _MANIFEST)
             temporary.mkdir()
             written = _write_snapshot(temporary, t, tensors, meta)
             temporary.replace(path)
@@ -188,7 +194,9 @@ class SnapshotStore:
             temporary.replace(self._root / name)
             fsync_directory(self._root)
         except OSError as error:
-            raise SnapshotError(f"snapshot {name} could not be copied to {self._root}: {error.strerror or error}") from error
+            raise SnapshotError(
+                f"snapshot {name} could not be copied to {self._root}: {error.strerror or error}. {remedy(error)}."
+            ) from error
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
         return self._root / name
@@ -228,12 +236,10 @@ class SnapshotStore:
                 steps.add(t)
 
     def _refusal(self, t: int, error: OSError) -> str:
-        remedy = "Check the syncer's volume"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            remedy = "Give the syncer's volume more room (spec.syncer.storage.size) or keep fewer (spec.training.checkpoint.keep)"
+        what = remedy(error, "keep fewer (spec.training.checkpoint.keep)")
         kept = len(self._complete())
         before = f"the {kept} before it are intact" if kept > 1 else "the one before it is intact" if kept else "there is none before it"
-        return f"the snapshot of step {t} could not be written to {self._root}: {error.strerror or error}; {before}. {remedy}."
+        return f"the snapshot of step {t} could not be written to {self._root}: {error.strerror or error}; {before}. {what}."
 
 
 def snapshot_name(generation: int, t: int) -> str:

@@ -81,6 +81,8 @@ class StateWriter:
             raise StateError(f"the optimizer keeps {most} arrays of one parameter; {MOST_OF_TENSOR} can be stored")
         self.left = sum(math.prod(shape) for _, shape in self._places.values())
         """Elements that have not come."""
+        self.bytes = _ITEM * self.left
+        """Bytes of the tensors, once all have come."""
         self._rest = ""
         """Checksum of the small rest; "": it has not come."""
         self._using = threading.Lock()

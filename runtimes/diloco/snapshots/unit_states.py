@@ -20,6 +20,7 @@ from pathlib import Path
 
 from diloco.algorithm.layout import Layout
 from diloco.durable import fsync_directory
+from diloco.free_space import demand
 from diloco.protocol.diloco_pb2 import StateBegin
 from diloco.protocol.state_parts import StateError
 from diloco.snapshots.store import TEMPORARY_PREFIX, Unusable
@@ -122,7 +123,7 @@ class UnitStates:
             shutil.rmtree(temporary, ignore_errors=True)
 
     def begin(self, begin: StateBegin, layout: Layout) -> StateWriter:
-        """Begin a new state of a unit, for `commit` or `abandon`. Raises OSError and StateError."""
+        """Begin a new state of a unit, for `commit` or `abandon`. Raises StateError, and OSError, also if there is no room for it."""
         if not _UNIT.fullmatch(begin.unit):
             raise StateError(f"{begin.unit!r} is no name of a unit")
         with self._changing:
@@ -130,11 +131,16 @@ class UnitStates:
             folder = self._root / f"{TEMPORARY_PREFIX}{begin.unit}.{self._number:08d}"
         self._root.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
+        writer: StateWriter | None = None
         try:
-            return StateWriter(folder, begin, layout)
+            writer = StateWriter(folder, begin, layout)
+            demand(self._root, writer.bytes)
         except BaseException:
+            if writer is not None:
+                writer.close()
             shutil.rmtree(folder, ignore_errors=True)
             raise
+        return writer
 
     def abandon(self, writer: StateWriter) -> None:
         """Remove what was not committed. Idempotent."""

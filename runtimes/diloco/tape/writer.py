@@ -13,7 +13,6 @@ See docs/decisions/0247-commit-records.md.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from diloco.durable import fsync_directory
+from diloco.free_space import demand, remedy
 from diloco.tape.records import Head, TapeError, checksum, write_record
 from diloco.tape.segments import FORMAT, SEGMENT, retire, segment_path, segments
 
@@ -209,7 +209,9 @@ class TapeWriter:
                 then()
 
     def _write(self, batch: list[_Waiting]) -> None:
-        """In a thread. Raises OSError."""
+        """In a thread. Raises OSError; `NoRoom` before anything of the batch is written, so that no record is torn for lack of room."""
+        if values := sum(one.gradient.nbytes for one in batch if one.gradient is not None):
+            demand(self._folder, values + _HEAD * len(batch))
         durable = False
         for one in batch:
             if one.kind == SEGMENT:
@@ -284,12 +286,9 @@ class TapeWriter:
     def _refusal(self, error: OSError | ValueError) -> str:
         if isinstance(error, ValueError):
             return f"a record could not be written to {self._folder}: {error}"
-        remedy = "Check the syncer's volume"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            remedy = "Give the syncer's volume more room (spec.syncer.storage.size)"
         return (
             f"a merge could not be written to {self._folder}: {error.strerror or error}; a restart goes back to before it, until a "
-            f"snapshot is written. {remedy}."
+            f"snapshot is written. {remedy(error)}."
         )
 
     def _set_error(self, error: str) -> None:

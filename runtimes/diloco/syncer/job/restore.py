@@ -17,6 +17,7 @@ from diloco.algorithm.layout import LayoutError
 from diloco.algorithm.state import CoreState, StateError
 from diloco.contract import JobFile, remote_snapshots
 from diloco.data.ledger import Ledger, LedgerError
+from diloco.free_space import remedy
 from diloco.snapshots.remote import RemoteSnapshots
 from diloco.snapshots.remote_states import RemoteStates
 from diloco.snapshots.store import Loaded, SnapshotError, SnapshotStore
@@ -139,7 +140,8 @@ def restore_states(store: SnapshotStore, states: UnitStates, copies: RemoteState
     except SnapshotError as error:
         raise BadState(str(error)) from error
     except OSError as error:
-        raise BadState(f"what units have stored could not be copied to the syncer's volume: {error.strerror or error}") from error
+        why = f"{error.strerror or error}. {remedy(error)}."
+        raise BadState(f"what units have stored could not be copied to the syncer's volume: {why}") from error
 
 
 def open_tape(config: SyncerConfig, state: RestoredState, process: bytes, changed: Callable[[], None]) -> TapeWriter:

@@ -19,6 +19,7 @@ import grpc
 
 from diloco.algorithm.layout import Layout
 from diloco.contract import learner_identity
+from diloco.free_space import remedy
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import StateBegin, StateEnd, StateMessage, StateStored, StateWanted
 from diloco.protocol.framing import FramingError
@@ -85,7 +86,8 @@ class StateStreams:
         except OSError as error:
             why = error.strerror or str(error)
             _log.error("the state of unit %s could not be stored: %s", begin.unit, why)
-            self._states.not_stored(begin.unit, why)
+            helps = remedy(error, "store no states (spec.training.checkpoint.learners: Never)")
+            self._states.not_stored(begin.unit, f"{why}; the one before it is intact. {helps}.")
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the syncer's volume: {why}")
         else:
             self._states.stored()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import threading
@@ -18,10 +19,12 @@ from builders.momentum_job import begins
 from builders.momentum_learner import MomentumState
 from diloco.algorithm.layout import Layout
 from diloco.contract import LearnerStates, syncer_host_name
+from diloco.free_space import NoRoom
 from diloco.learner.arrays import ArrayStore
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import StateBegin, StateMessage, StateWanted
+from diloco.snapshots import unit_states
 from diloco.tape.segments import FOLDER
 from safetensors.numpy import load_file
 
@@ -69,6 +72,24 @@ def test_a_job_whose_volume_is_lost_goes_on_with_the_copies_of_its_snapshot_and_
         assert (said.unit, said.stored, said.t, said.why) == ("a", True, stored["t"], "")
         assert {one.name for one in learner.state.put_arrays} == {"momentum"}
         assert job.syncer.report().snapshot_error == ""
+
+
+def test_too_little_room_for_a_state_is_told_and_the_unit_trains_on(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(folder: Path, _: int) -> None:
+        raise NoRoom(errno.ENOSPC, "it needs 2.00 GiB, and 1.1 GiB are free", str(folder))
+
+    with monkeypatch.context() as full:
+        full.setattr(unit_states, "demand", refuses)
+        learner = begins(job.unit("a"))
+        said = until(lambda: job.syncer.report().snapshot_error, "the syncer says that the state is not stored")
+        assert said == (
+            "the state of unit a could not be stored: it needs 2.00 GiB, and 1.1 GiB are free; the one before it is intact. Give the "
+            "syncer's volume more room (spec.syncer.storage.size) or store no states (spec.training.checkpoint.learners: Never)."
+        )
+        steps = learner.steps
+        until(lambda: learner.steps > steps + 20, "the unit trains on")
+    job.stored("a")
+    until(lambda: not job.syncer.report().snapshot_error, "nothing is wrong any more")
 
 
 def test_each_of_several_units_begins_with_a_state(job: Job) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.full_volume import with_free_bytes
+from diloco.snapshots import store as snapshots
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
 from numpy.typing import NDArray
@@ -380,6 +382,25 @@ def test_refused_write_leaves_earlier_snapshots_and_nothing_partial(
     assert loaded.t == 2
     store.save(3, TensorParts([state(3)]), {})
     assert steps_in(store) == [3, 2, 1]
+
+
+def test_too_little_room_is_told_in_figures_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 MiB of values and 1 MiB for the manifest, on a volume with 2 MiB."""
+    store = store_with(tmp_path, 1)
+    large = {"large": np.ones(1 << 20, dtype=np.float32)}
+    with monkeypatch.context() as patch:
+        with_free_bytes(patch, 2 << 20)
+        patch.setattr(snapshots, "write_tensors", lambda *_: pytest.fail("it was written"))
+        with pytest.raises(SnapshotError) as caught:
+            store.save(2, TensorParts([large]), {})
+    assert str(caught.value) == (
+        f"the snapshot of step 2 could not be written to {tmp_path}: it needs 5.0 MiB, and 2.0 MiB are free; the one before it is intact. "
+        "Give the syncer's volume more room (spec.syncer.storage.size) or keep fewer (spec.training.checkpoint.keep)."
+    )
+    assert steps_in(store) == [1]
+    assert len(list(tmp_path.iterdir())) == 1
+    store.save(2, TensorParts([large]), {})
+    assert steps_in(store) == [2, 1]
 
 
 def test_full_volume_is_reported_and_training_state_is_kept(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.full_volume import with_free_bytes
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, whole
+from diloco.free_space import NoRoom
 from diloco.protocol.diloco_pb2 import StateBegin
 from diloco.protocol.state_parts import PieceArray, StateError, cut, to_message
 from diloco.snapshots import unit_state_file
@@ -177,6 +179,20 @@ def test_a_state_is_refused_that_is_none(states: UnitStates) -> None:
         writer.put([PieceArray(whole(LAYOUT.tensors[1]), "exp_avg_sq", "float32")], np.zeros(7, np.float32))
     states.abandon(writer)
     assert states.of("v5p-0") is None
+
+
+def test_too_little_room_for_a_state_is_told_in_figures_and_leaves_nothing_behind(
+    states: UnitStates, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """68 elements of four bytes, on a volume with 271."""
+    before = store(states)
+    with_free_bytes(monkeypatch, 271)
+    with pytest.raises(NoRoom, match="it needs 272 bytes, and 271 bytes are free"):
+        states.begin(begin(t=32), LAYOUT)
+    assert states.of("v5p-0") == before
+    assert [path.name for path in (tmp_path / "learners").iterdir()] == [before.folder.name]
+    with_free_bytes(monkeypatch, 272)
+    states.abandon(states.begin(begin(t=32), LAYOUT))
 
 
 def test_a_full_volume_leaves_nothing_behind_and_the_state_before_it(

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.full_volume import with_free_bytes
 from diloco.tape import writer as tape_writer
 from diloco.tape.records import RecordFile, write_record
 from diloco.tape.segments import heads, segments
@@ -63,6 +64,28 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Mapping[str, Any]:
 
     monkeypatch.setattr(tape_writer, "write_record", writes)
     return state
+
+
+async def test_too_little_room_loses_the_tape_before_a_record_is_torn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record has 16 bytes of values and about 512 of a head."""
+    writing = Writing(tmp_path / "tape")
+    writing.merge(1)
+    await writing.tape.idle()
+    with_free_bytes(monkeypatch, 16 + 511)
+    writing.merge(2)
+    await writing.tape.idle()
+    assert writing.durable == [1, 2], "training goes on"
+    assert "it needs 528 bytes, and 527 bytes are free; a restart goes back to before it" in writing.tape.error
+    assert "(spec.syncer.storage.size)" in writing.tape.error
+    (segment,) = segments(tmp_path / "tape")
+    reader = RecordFile(segment.path, values=True)
+    assert [record.head.get("t") for record in reader] == [None, 1]
+    assert (segment.cut, reader.torn) == (True, None)
+    with_free_bytes(monkeypatch, 16 + 512)
+    await writing.snapshot()
+    writing.merge(3)
+    await writing.tape.idle()
+    assert (writing.tape.error, writing.durable, values_of(tmp_path / "tape")[-1]) == ("", [1, 2, 3], 3)
 
 
 async def test_records_stand_in_the_order_of_what_happened(tmp_path: Path) -> None:

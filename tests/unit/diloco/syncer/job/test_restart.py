@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
+from builders.full_volume import with_free_bytes
 from builders.ports import held_port
 from builders.scripted_learner import ScriptedLearner
 from diloco.contract import Exit
@@ -273,6 +274,25 @@ def test_a_full_disk_does_not_stop_training_and_heals(
         assert "No space left on device" in report.snapshot_error
         assert "spec.syncer.storage.size" in report.snapshot_error
         full = False
+        report = until(lambda: (r := syncer.report()).snapshot_t > 20 and r, "a snapshot after all")
+        assert report.snapshot_error == ""
+
+
+@pytest.mark.slow
+def test_too_little_room_is_in_reports_with_field_path_and_figures_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, learners: list[LocalLearner]
+) -> None:
+    """Less than the MiB that a manifest may need."""
+    place = place_for(tmp_path)
+    with monkeypatch.context() as full, LocalSyncer(place) as syncer:
+        with_free_bytes(full, 1 << 19)
+        learners.append(LocalLearner(place, syncer.address, "u").start())
+        report = until(lambda: (r := syncer.report()).t > 20 and r.snapshot_error and r, "training to go on")
+        assert report.snapshot_t == -1
+        assert f"could not be written to {place.state}/snapshots: it needs 1.0 MiB, and 524,288 bytes are free" in report.snapshot_error
+        assert "spec.syncer.storage.size" in report.snapshot_error
+        assert list((place.state / "snapshots").iterdir()) == []
+        with_free_bytes(full, 1 << 40)
         report = until(lambda: (r := syncer.report()).snapshot_t > 20 and r, "a snapshot after all")
         assert report.snapshot_error == ""
 
