@@ -47,6 +47,9 @@ class MomentumState:
 
     lent = False
 
+    def held(self) -> Sequence[Piece]:
+        return [Piece(name, (0,) * array.ndim, array.shape) for name, array in self.arrays_of_model.items()]
+
     def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
         pass
 

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 import yaml
 from builders.event_files import scalars
-from builders.jobs import JobBuilder, template, tpu_pool
+from builders.jobs import JobBuilder, cpu_pool, template
 from builders.local_jobs import a_quadratic_job, samples_drawn
+from builders.nodes import a_fleet_node
 from builders.up_runs import DILOCO, Up, all_train
 from diloco.tape.segments import FOLDER, heads
 from diloco_operator.api.losses import parse_losses
@@ -28,6 +29,7 @@ type Obj = dict[str, Any]
 
 _MODEL = ["--width", "48", "--context", "32", "--corpus-bytes", "400000"]
 PROGRAMS = Path(__file__).parents[1] / "programs"
+CPUS = [a_fleet_node("cpu-0", cpu=8, memory="16Gi", pods=110)]
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
@@ -149,15 +151,16 @@ def test_ctrl_c_drains_and_the_same_command_goes_on_with_nothing_trained_twice_i
     assert done["tokens"] <= 16 * len(samples_drawn(tmp_path / "trace"))
 
 
-def an_optimizer_job(program: str, trace: Path) -> Obj:
-    """One unit: of two, the second one may find that the first one trains already."""
+def an_optimizer_job(program: str, trace: Path, ranks: int = 1) -> Obj:
+    """One unit: of two, the second one may find that the first one trains already. `ranks`: its processes."""
     environment: dict[str, object] = {"ADAMW_TRACE": str(trace), "OPTAX_TRACE": str(trace), "JAX_PLATFORMS": "cpu"}
-    learner = template(command=["python", str(PROGRAMS / f"{program}_learner.py")], env=environment, terminationGracePeriodSeconds=5)
+    command = ["python", "-m", "diloco.launch", "--nproc-per-node", str(ranks), str(PROGRAMS / f"{program}_learner.py")]
+    learner = template(command=command, env=environment, terminationGracePeriodSeconds=5)
     checkpoint = {"everySteps": 16, "keep": 2, "learners": "Always"}
     return (
         JobBuilder("adamw")
         .with_learners(1, 1)
-        .with_pools(tpu_pool(topology="2x2x1", max=1, template=learner))
+        .with_pools(cpu_pool(hosts=1, max=1, template=learner, processesPerHost=ranks))
         .with_training(steps=1_000_000, syncInterval=8, fragments=8, overlapSteps=2, checkpoint=checkpoint)
         .build()
     )
@@ -173,7 +176,7 @@ def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_
     states = volume / "learners"
     job = an_optimizer_job(program, trace)
     steps_of_processes_before = 0
-    running, t = up([job]), 0
+    running, t = up([job], fleet=CPUS), 0
     for _ in range(2):
         kill_at = t + 16 + draw.randrange(48)
         before = running.until(trains_from(kill_at, states, stored_after=t))
@@ -182,7 +185,7 @@ def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_
         merged = max(head["t"] for head in heads(volume / FOLDER) if head["type"] == "merge")
         trace.unlink()
 
-        running = up([job])
+        running = up([job], fleet=CPUS)
         line = running.until(lambda line: all_train(1)(line) and "beganWith" in line["units"][0])
         t = line["progress"]["step"]
         assert t >= merged, "an outer step that had begun, and whose merge was not durable, is taken again"
@@ -206,19 +209,54 @@ def test_a_unit_that_was_stored_in_jax_and_goes_on_in_torch_begins_without_momen
     up: Callable[..., Up], tmp_path: Path
 ) -> None:
     trace, states = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer/learners"
-    running = up([an_optimizer_job("optax", trace)])
+    running = up([an_optimizer_job("optax", trace)], fleet=CPUS)
     before = running.until(trains_from(16, states, stored_after=0))
     kill_all(running)
     stored = json.loads((max(states.glob("[!.]*")) / "manifest.json").read_text())
     trace.unlink()
 
-    line = up([an_optimizer_job("adamw", trace)]).until(lambda line: all_train(1)(line) and "beganWith" in line["units"][0])
+    resumed = up([an_optimizer_job("adamw", trace)], fleet=CPUS)
+    line = resumed.until(lambda line: all_train(1)(line) and "beganWith" in line["units"][0])
     assert line["progress"]["tokens"] >= before["progress"]["tokens"], "parameters and ledger are of no framework"
     said = line["units"][0]["beganWith"]
     assert said.startswith("the parameters of the syncer, and an optimizer without state: ")
     assert f"what the unit has stored at outer step {stored['t']} is the state of jax ScaleByAdamState" in said
     (begun,) = map(json.loads, trace.read_text().splitlines())
     assert begun["steps"] == []
+
+
+@pytest.mark.parametrize("program", ["adamw", "optax"])
+def test_a_unit_goes_on_with_what_it_had_stored_in_another_number_of_processes(program: str, up: Callable[..., Up], tmp_path: Path) -> None:
+    """Two ranks that share the model, two again, one, and two."""
+    trace, states = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer/learners"
+    running, t, counted = up([an_optimizer_job(program, trace, ranks=2)], fleet=CPUS), 0, 0
+    for ranks, before in ((2, 2), (1, 2), (2, 1)):
+        running.until(trains_from(t + 16, states, stored_after=t))
+        kill_all(running)
+        folder = max(states.glob("[!.]*"))
+        stored = json.loads((folder / "manifest.json").read_text())
+        arrays = load_file(folder / "tensors.safetensors")
+        moments = sum(float(value.sum()) for name, value in arrays.items() if name.startswith(("exp_avg_sq/", "0.0.nu/")))
+        trace.unlink()
+
+        running = up([an_optimizer_job(program, trace, ranks)], fleet=CPUS)
+        line = running.until(lambda line: all_train(1)(line) and "beganWith" in line["units"][0])
+        t = line["progress"]["step"]
+        assert f"the optimizer's state that it had stored after outer step {stored['t']} " in line["units"][0]["beganWith"]
+        begun = sorted(map(json.loads, trace.read_text().splitlines()), key=lambda one: one["rank"])
+        assert [one["rank"] for one in begun] == list(range(ranks))
+        (step,) = {step for one in begun for step in one["steps"]}  # of all ranks after the same local step
+        assert step - counted > stored["meta"]["localStep"]
+        for one in begun:
+            assert one["moments"] == pytest.approx(moments, rel=1e-5)
+            # Each rank has its own generator back; of another number of ranks, that of the first one.
+            rank = one["rank"] if ranks == before else 0
+            if program == "adamw":
+                assert one["rate"] == pytest.approx(1e-3 * 0.999**step, rel=1e-9)
+                assert one["draw"] == draw_after(step, rank)
+            else:
+                assert one["key"] == key_after(step)
+        counted = step
 
 
 def trains_from(step: int, states: Path, stored_after: int) -> Callable[[Obj], bool]:
@@ -251,11 +289,11 @@ def key_after(steps: int) -> list[int]:
     return data
 
 
-def draw_after(steps: int) -> float:
+def draw_after(steps: int, rank: int = 0) -> float:
     """What the generator of the program draws next after so many steps, each of which has drawn a batch."""
     import torch
 
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(1 + rank)
     for _ in range(steps):
         torch.randn(2, 16, generator=generator)
     drawn: float = torch.rand(1, generator=generator).item()

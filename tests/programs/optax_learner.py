@@ -1,8 +1,8 @@
 """The model of `adamw_learner.py` in JAX, with AdamW of optax and a key of random numbers: for tests of what a process begins with.
 
 OPTAX_STEP_MS  a step lasts this long (default 20)
-OPTAX_TRACE    append one JSON line {"unit", "attempt", "steps", "moments", "key"} to this file before the first step: what the optimizer
-               has counted by then, the sum of the second moments, and the key
+OPTAX_TRACE    append one JSON line {"unit", "attempt", "rank", "steps", "moments", "key"} to this file before the first step: what the
+               optimizer has counted by then, the sum of the second moments, and the key
 """
 
 from __future__ import annotations
@@ -16,20 +16,31 @@ from typing import Any
 import diloco.jax
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from diloco import contract
 from diloco.canonical import Canonical
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 LAYERS = 8
 
 
+def initial() -> dict[str, np.ndarray]:
+    chance = np.random.default_rng(0)
+    weights = chance.standard_normal((LAYERS, 16, 16), np.float32) / 4
+    return {"weights": weights, "biases": np.zeros((LAYERS, 16), np.float32)}
+
+
 def main() -> None:
-    keys = jax.random.split(jax.random.key(0), LAYERS)
-    params = {"weights": jnp.stack([jax.random.normal(key, (16, 16)) / 4 for key in keys]), "biases": jnp.zeros((LAYERS, 16))}
     canonical = {
         "weights": Canonical("{layer}.weight", axes=(1, 0), stacked=True),
         "biases": Canonical("{layer}.bias", stacked=True),
     }
+    diloco.jax.initialize()
+    # Of several processes, the model is sharded over them.
+    mesh = Mesh(np.array(jax.devices()), ("x",))
+    shardings = {"weights": NamedSharding(mesh, PartitionSpec(None, None, "x")), "biases": NamedSharding(mesh, PartitionSpec())}  # type: ignore[no-untyped-call]
+    params = {name: jax.make_array_from_callback(value.shape, shardings[name], value.__getitem__) for name, value in initial().items()}
     optimizer = optax.adamw(1e-3)
 
     def step(params: Any, state: Any) -> Any:
@@ -45,7 +56,10 @@ def main() -> None:
 
         value, gradients = jax.value_and_grad(loss)(params)
         updates, moments = optimizer.update(gradients, moments, params)
-        return optax.apply_updates(params, updates), (moments, key), value
+        moved: Any = optax.apply_updates(params, updates)
+        constrain: Any = jax.lax.with_sharding_constraint
+        moments = jax.tree.map(lambda leaf: constrain(leaf, shardings["weights"]) if leaf.ndim == 3 else leaf, moments)
+        return {name: constrain(leaf, shardings[name]) for name, leaf in moved.items()}, (moments, key), value
 
     compiled = jax.jit(step, donate_argnums=(0, 1))
     seconds = float(os.environ.get("OPTAX_STEP_MS", "20")) / 1000
@@ -66,6 +80,7 @@ def _trace(state: Any) -> None:
     said = {
         "unit": os.environ[contract.ENV_UNIT],
         "attempt": int(os.environ[contract.ENV_ATTEMPT]),
+        "rank": jax.process_index(),
         "steps": [int(moments[0].count)],
         "moments": float(sum(jnp.sum(leaf) for leaf in jax.tree.leaves(moments[0].nu))),
         "key": jax.random.key_data(key).tolist(),

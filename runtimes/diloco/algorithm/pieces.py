@@ -51,6 +51,14 @@ class Piece:
         return self.tensor + _place(self.start, tuple(start + size for start, size in zip(self.start, self.size, strict=True)))
 
 
+def common(one: Piece, other: Piece) -> Piece | None:
+    """Return what is in both pieces of one tensor; None: nothing."""
+    start = tuple(max(a, b) for a, b in zip(one.start, other.start, strict=True))
+    ends = (min(a + n, b + m) for a, n, b, m in zip(one.start, one.size, other.start, other.size, strict=True))
+    size = tuple(end - first for end, first in zip(ends, start, strict=True))
+    return Piece(one.tensor, start, size) if all(length > 0 for length in size) else None
+
+
 def whole(spec: TensorSpec) -> Piece:
     """Return all of a tensor."""
     return Piece(spec.name, (0,) * len(spec.shape), spec.shape)

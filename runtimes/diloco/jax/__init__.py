@@ -78,7 +78,7 @@ def join[Tree, State](
     except LayoutError as error:
         raise refused_layout(error) from error
     masters = Masters(params, opt_state)
-    inner = TreeState(store, opt_state) if jax.process_count() == 1 else None
+    inner = TreeState(store, opt_state)
     store.watch()
     world = world_of(data_parallel)
     driver = Driver.join(
@@ -90,4 +90,4 @@ def join[Tree, State](
         how_to_meet=_HOW_TO_MEET,
         inner=inner,
     )
-    return Session(driver, store, opt_state if inner is None else inner.opt_state, on_adopt, masters, inner)
+    return Session(driver, store, inner.opt_state, on_adopt, masters, inner)

@@ -3,11 +3,12 @@
 Below one place of the state (`0.mu`) what lies as the parameters do, in their shapes, goes by pieces, as they do; all other leaves (counts,
 rates, keys of random numbers) are the small rest.
 
-See docs/decisions/0276-states-in-jax.md.
+See docs/decisions/0276-states-in-jax-and-of-ranks.md.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import numpy as np
 from diloco.algorithm.pieces import Piece
 from diloco.jax.own_mesh import beside_the_mesh
 from diloco.jax.rectangles import Rectangle, StagedRectangles, cut, rectangle
+from diloco.jax.shards import with_shards
 from diloco.jax.store import RUNTIME_ZERO, TreeStore
 from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.state_parts import PieceArray, StateError
@@ -70,6 +72,10 @@ class TreeState[State]:
                 self._shaped.setdefault(parameter, {})[names.of(above)] = index
             else:
                 self._rest[_joined(path)] = index
+        self._expected: Counter[str] = Counter()
+        """By path of the parameter how many of its elements this process stores."""
+        for piece in store.pieces():
+            self._expected[store.placed(piece.tensor)[0].parameter] += piece.elements
         self._new: dict[int, _Array] = {}
         """By leaf what was put of a copy."""
         self._elements: Counter[int] = Counter()
@@ -91,9 +97,16 @@ class TreeState[State]:
         """The program has donated the state to a step whose result it has not given yet."""
         return any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in self._leaves())
 
+    def held(self) -> Sequence[Piece]:
+        return self._store.pieces()
+
     @beside_the_mesh
     def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
-        """Compile what `stage` and `stage_rest` run for these parts."""
+        """Compile what `stage` and `stage_rest` run for these parts. State that cannot be given is said when it is wanted."""
+        with contextlib.suppress(StateError):
+            self._compile(parts)
+
+    def _compile(self, parts: Sequence[Sequence[Piece]]) -> None:
         compiled = set()
         for piece in (piece for part in parts for piece in part):
             part, parameter = self._store.placed(piece.tensor)
@@ -156,10 +169,12 @@ class TreeState[State]:
                 raise ValueError(f"{differing[0]} is in one of the two states only")
             for path, index in self._rest.items():
                 leaves[index] = _read(path, saved[path], leaves[index])
-            for of_parameter in self._shaped.values():
+            for path, of_parameter in self._shaped.items():
                 for name, index in of_parameter.items():
-                    if self._elements[index] != leaves[index].size:
-                        raise ValueError(f"{self._elements[index]} of {leaves[index].size} elements of {name} came")
+                    if self._elements[index] != self._expected[path]:
+                        raise ValueError(f"{self._elements[index]} of {self._expected[path]} elements of {name} came")
+                    if not self._store.is_sharded_alike(path, leaves[index]):
+                        raise ValueError(f"{name} of {path} is otherwise sharded than the parameter itself")
                     leaves[index] = _placed(self._new[index], leaves[index])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the donor's state does not fit this program: {type(error).__name__}: {error}") from error
@@ -222,8 +237,10 @@ def _kept(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array):
         return leaf
     numbers = jax.random.key_data(leaf) if _is_key(leaf) else leaf
+    if not (numbers.is_fully_replicated or numbers.is_fully_addressable):
+        raise StateError(f"the optimizer keeps an array of shape {list(leaf.shape)} sharded over processes that has no parameter's shape")
     # Of one device where each has all of it: no other has to take part.
-    copy: jax.Array = _copy(numbers.addressable_shards[0].data if numbers.is_fully_replicated else numbers, RUNTIME_ZERO)
+    copy: jax.Array = _copy(with_shards(numbers).addressable_shards[0].data if numbers.is_fully_replicated else numbers, RUNTIME_ZERO)
     copy.copy_to_host_async()
     return copy
 
@@ -247,7 +264,8 @@ def _read(path: str, saved: Any, leaf: Any) -> Any:
     if not isinstance(saved, Leaf) or (saved.dtype, saved.shape) != (numbers.dtype.name, numbers.shape):
         raise ValueError(f"{path} is {numbers.dtype}{list(numbers.shape)} here and {saved} there")
     value = np.array(np.frombuffer(saved.data, numbers.dtype).reshape(saved.shape))
-    return _placed(jax.random.wrap_key_data(jnp.asarray(value), impl=jax.random.key_impl(leaf)) if is_key else value, leaf)
+    placed = _placed(value, numbers)
+    return jax.random.wrap_key_data(placed, impl=jax.random.key_impl(leaf)) if is_key else placed
 
 
 def _is_key(leaf: Any) -> bool:
@@ -258,6 +276,8 @@ def _placed(value: Any, leaf: Any) -> Any:
     """Return a value where `leaf` is. A committed one in place of an uncommitted one would compile the program's step anew."""
     if not isinstance(leaf, jax.Array):
         return np.array(value)
+    if not leaf.is_fully_addressable:
+        return jax.make_array_from_callback(leaf.shape, leaf.sharding, lambda index: value[index])
     if leaf.committed:
         return jax.device_put(value, leaf.sharding)
     with jax.default_device(next(iter(leaf.sharding.device_set))):

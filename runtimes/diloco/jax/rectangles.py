@@ -1,6 +1,6 @@
 """Rectangles of arrays on their way to the host: copies on the devices, so that the program may donate the arrays.
 
-See docs/decisions/0276-states-in-jax.md.
+See docs/decisions/0276-states-in-jax-and-of-ranks.md.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import numpy as np
 
 from diloco.algorithm.pieces import Piece
 from diloco.canonical import Part
+from diloco.jax.shards import with_shards
 from diloco.jax.store import RUNTIME_ZERO, cast, same
 from diloco.learner.store import Float32Array
+from diloco.protocol.state_parts import StateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +58,11 @@ type Shares = Sequence[tuple[tuple[slice, ...], jax.Array]]
 
 
 def cut(leaf: jax.Array, wanted: Rectangle) -> Shares:
-    """Copy a rectangle of a leaf that this process holds whole, and begin to bring it to the host. The host does not wait."""
+    """Copy a rectangle of a leaf, all of which this process holds, and begin to bring it to the host. The host does not wait. Raises
+    StateError where the process holds a part only."""
     found = []
-    for shard in leaf.addressable_shards:
-        if shard.replica_id != 0:
-            continue  # replicas are equal: each element comes to the host once
+    # Replicas are equal: each element comes to the host once.
+    for shard in {str(shard.index): shard for shard in with_shards(leaf).addressable_shards}.values():
         bounds = [index.indices(length)[:2] for index, length in zip(shard.index, leaf.shape, strict=True)]
         lows = [max(low, start) for (low, _), start in zip(bounds, wanted.start, strict=True)]
         highs = [min(high, start + size) for (_, high), start, size in zip(bounds, wanted.start, wanted.size, strict=True)]
@@ -71,6 +73,8 @@ def cut(leaf: jax.Array, wanted: Rectangle) -> Shares:
             copy.copy_to_host_async()
             where = tuple(slice(low - start, high - start) for low, high, start in zip(lows, highs, wanted.start, strict=True))
             found.append((where, copy))
+    if sum(copy.size for _, copy in found) != wanted.piece.elements:
+        raise StateError(f"the optimizer keeps what belongs to {wanted.piece} otherwise sharded than the parameter itself")
     return found
 
 

@@ -161,6 +161,10 @@ class TreeStore[Tree]:
         """Return all of every tensor."""
         return [whole(part.spec) for part in self._parts.values()]
 
+    def pieces(self) -> Sequence[Piece]:
+        """Return what this process stores."""
+        return self.owned()
+
     @property
     def paths(self) -> Collection[str]:
         """The paths of the leaves that are exchanged."""
@@ -170,6 +174,10 @@ class TreeStore[Tree]:
         """Return where a tensor lies, and the leaf with it. Raises KeyError for a tensor that is not exchanged."""
         part = self._parts[tensor]
         return part, self._leaves[part.parameter]
+
+    def is_sharded_alike(self, path: str, array: Any) -> bool:
+        """Whether this process stores of an array in the shape of a leaf what it stores of that leaf. Of one process it stores all."""
+        return True
 
     def newest(self, tensor: str) -> Ready | None:
         """Return what was applied last of a tensor, of all since the tree was handed out; None: nothing."""

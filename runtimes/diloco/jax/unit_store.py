@@ -110,6 +110,15 @@ class UnitStore[Tree](TreeStore[Tree]):
         """Return what this process stages and applies."""
         return [place.piece for places in self._owned.values() for place in places]
 
+    def is_sharded_alike(self, path: str, array: Any) -> bool:
+        """Whether this process stores of an array in the shape of a leaf what it stores of that leaf."""
+        leaf = self._leaves[path]
+        return isinstance(array, jax.Array) and array.sharding.is_equivalent_to(leaf.sharding, leaf.ndim)
+
+    def pieces(self) -> Sequence[Piece]:
+        """Return what this process stores, others perhaps too."""
+        return [place.piece for places in self._held.values() for place in places]
+
     def frozen(self) -> Sequence[FrozenTensor]:
         """Return the frozen tensors, as `TreeStore.frozen`, added up over the processes."""
         apart = {path for path, leaf in self._frozen.items() if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable}

@@ -121,7 +121,7 @@ class Follower(SideChannel[FromLeader]):
                 self._over = True
                 self._judged.set()
                 return False
-            case "order" | "deal" | "cut" | "drop" | "counted":
+            case "order" | "deal" | "cut" | "drop" | "counted" | "state":
                 self._put(0, message)
         return True
 

@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 
 from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.inner_state import InnerState
 from diloco.learner.leave import leave
 from diloco.ranks import messages, ranks_pb2
 from diloco.ranks.channel import COUNTERS_TIMEOUT
 from diloco.ranks.follower import Follower
 from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import LAST, Version
-from diloco.ranks.ranks_pb2 import ToLeader
+from diloco.ranks.ranks_pb2 import StateSaid, ToLeader
+from diloco.ranks.state_of_rank import StateOfRank
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -29,10 +31,12 @@ _log = logging.getLogger(__name__)
 class FollowerMember(RankMember[Follower]):
     """See `Member`."""
 
-    def __init__(self, parts: RankParts, channel: Follower, incarnations: Incarnations) -> None:
-        """Begin with `incarnations`: those that this rank's own stream has met."""
+    def __init__(self, parts: RankParts, channel: Follower, incarnations: Incarnations, state: InnerState | None = None) -> None:
+        """Begin with `incarnations`: those that this rank's own stream has met. `state`: this rank's beside the parameters; None: it is not
+        stored."""
         super().__init__(parts, channel)
         self._incarnations = incarnations
+        self._state = None if state is None else StateOfRank(state, self._say_of_state)
         self._leader_took = 0
         """Batches, as far as this rank knows."""
         self._wanted = 0
@@ -49,6 +53,16 @@ class FollowerMember(RankMember[Follower]):
     def why_none(self) -> str:
         return f"(rank {self._channel.me.rank}) waits for its leader to deal out samples"
 
+    def begin(self) -> None:
+        if self._state is not None:
+            self._state.warm_up(self._parts.model.portions)
+        super().begin()
+
+    def boundary(self, *, in_step: bool = False) -> None:
+        super().boundary(in_step=in_step)
+        if self._state is not None:
+            self._state.at_boundary(self.step_count, readable=not (in_step or self._parts.model.store.lent))
+
     def take(self, count: int) -> NDArray[np.int64] | None:
         numbers = super().take(count)
         if numbers is None and self._end is None and self._wanted <= self._taken:
@@ -58,6 +72,8 @@ class FollowerMember(RankMember[Follower]):
         return numbers
 
     def close(self) -> None:
+        if self._state is not None:
+            self._state.close()
         if self.draining:
             until = time.monotonic() + COUNTERS_TIMEOUT
             while self._read_outs and (left := until - time.monotonic()) > 0:
@@ -102,8 +118,14 @@ class FollowerMember(RankMember[Follower]):
                 case "drop":
                     fragment = messages.checked(message.drop.fragment, fragments)
                     self._drop(fragment, messages.version_from_wire(message.drop.version, number))
+                case "state" if self._state is not None:
+                    self._state.order(message.state)
                 case "counted":
                     self._read_outs.count(messages.counted_from_wire(message.counted, fragments))
+
+    def _say_of_state(self, said: StateSaid) -> None:
+        self._channel.say(ToLeader(state=said))
+        self._channel.send()
 
     def _tell(self, fragment: int, version: Version | None) -> None:
         if version is not None:

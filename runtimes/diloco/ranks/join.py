@@ -5,6 +5,7 @@ See docs/decisions/0159-ranks-of-a-unit.md.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from diloco.learner.connection import Connection
 from diloco.learner.exchanged_model import ExchangedModel
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.inner_state import InnerState
+from diloco.learner.peers import NoPeers, Peers
 from diloco.learner.store import ParameterStore
 from diloco.learner.timetable import timetable
 from diloco.protocol.channel import Keepalive
@@ -32,10 +35,16 @@ from diloco.ranks.leader import Leader
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.meeting import counting, to_message
 from diloco.ranks.member import RankParts
-from diloco.ranks.ranks_pb2 import Here
+from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder
 from diloco.ranks.samples import DataRank
+from diloco.ranks.state_of_unit import StateOfUnit
+
+_log = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
+
+type MakePeers = Callable[[InnerState, Incarnations], Peers]
+"""Makes what stores and takes a state: the first is that of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,11 @@ def join_ranks(
     world: World,
     on_adopt: Callable[[Sequence[str]], None] | None,
     keepalive: Keepalive,
+    inner: InnerState | None = None,
+    peers_of: MakePeers | None = None,
 ) -> LeaderMember | FollowerMember:
-    """Meet the other ranks, which all call it, and make this one's part. `hello`: of a unit of one process.
+    """Meet the other ranks, which all call it, and make this one's part. `hello`: of a unit of one process. `inner`: the state of this rank
+    beside the parameters, which the job stores; None: it does not, or there is none. `peers_of` makes what stores that of all ranks.
 
     Raises Leave when they do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
@@ -79,16 +91,36 @@ def join_ranks(
         dtypes=store.dtypes(),
         data_rank=data.index,
         data_ranks=data.of,
+        inner_state=inner.kind if inner is not None else "",
+        held=to_message(inner.held()) if inner is not None else None,
     )
     channel = _channel(config, layout, hello.session, me, world)
     met = channel.meet(here)
     incarnations = Incarnations()
     inbox = Inbox(config.job.training.overlap_steps, channel.changed)
-    own = _hello_of(hello, layout, channel, met.session)
-    parts = _parts(store, config, fragments, own, pieces, data, inbox, incarnations, on_adopt, keepalive)
+    owned = channel.take_owned() if isinstance(channel, Leader) else ()
+    state = _state_of_unit(channel, inner, owned) if isinstance(channel, Leader) and inner is not None else None
+    peers = NoPeers() if state is None or peers_of is None else peers_of(state, incarnations)
+    own = _hello_of(hello, layout, channel, met.session, owned, peers.kind)
+    parts = _parts(store, config, fragments, own, pieces, data, inbox, incarnations, on_adopt, keepalive, peers)
     if isinstance(channel, Follower):
-        return FollowerMember(parts, channel, incarnations)
-    return LeaderMember(parts, channel, incarnations, counting(channel.data_ranks))
+        return FollowerMember(parts, channel, incarnations, inner)
+    return LeaderMember(parts, channel, incarnations, counting(channel.data_ranks), peers, state)
+
+
+def _state_of_unit(channel: Leader, inner: InnerState, owned: Sequence[Sequence[Piece]]) -> StateOfUnit | None:
+    """Return the state of all ranks; None: they have none that can be stored as one."""
+    if len(kinds := sorted(set(channel.inner_states))) > 1:
+        _log.warning("the state of unit %s is not stored: its ranks have different ones: %s", channel.me.unit, "; ".join(kinds))
+        return None
+
+    def say(rank: int, order: StateOrder) -> None:
+        channel.say(FromLeader(state=order), rank)
+        channel.send()
+
+    state = StateOfUnit(inner, say, owned, channel.take_held())
+    channel.state_said = state.said
+    return state
 
 
 def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membership, world: World) -> Leader | Follower:
@@ -106,10 +138,12 @@ def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membersh
     return leader or Follower(me, config.tls, host, int(port))
 
 
-def _hello_of(hello: Hello, layout: Layout, channel: Leader | Follower, session: bytes) -> Hello:
+def _hello_of(
+    hello: Hello, layout: Layout, channel: Leader | Follower, session: bytes, owned: Sequence[Sequence[Piece]], inner_state: str
+) -> Hello:
     me = channel.me
     if isinstance(channel, Leader):
-        own = Hello(ranks=me.ranks, owned=piece_maps(layout, channel.take_owned()))
+        own = Hello(ranks=me.ranks, owned=piece_maps(layout, owned), inner_state=inner_state)
         own.MergeFrom(hello)
     else:
         own = Hello(job_uid=hello.job_uid, unit=hello.unit, attempt=hello.attempt, framework=hello.framework)
@@ -129,6 +163,7 @@ def _parts(
     incarnations: Incarnations,
     on_adopt: Callable[[Sequence[str]], None] | None,
     keepalive: Keepalive,
+    peers: Peers,
 ) -> RankParts:
     training = config.job.training
     portions = [portion(fragment, pieces) for fragment in fragments]
@@ -144,6 +179,7 @@ def _parts(
         training.overlap_steps,
         OfRank(portions),
         incarnations,
+        peers=peers,
     )
     table = timetable([fragment.size for fragment in fragments], training.sync_interval, training.overlap_steps)
     coding = coding_for(training.compression)

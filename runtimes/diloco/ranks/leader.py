@@ -22,7 +22,7 @@ from diloco.protocol.tls import TlsError, TlsFiles
 from diloco.ranks.channel import TELL_TIMEOUT, TICK, Membership, Said, SideChannel, end_process
 from diloco.ranks.liveness import SILENCE, Cause, Silence, Verdict
 from diloco.ranks.meeting import absent, disagreement, from_message
-from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, ToLeader
+from diloco.ranks.ranks_pb2 import End, FromLeader, Here, Left, Met, StateSaid, ToLeader
 from diloco.ranks.stream import MOST_MEETING_BYTES, Stream, StreamError
 from diloco.wording import plural
 
@@ -67,6 +67,8 @@ class Leader(SideChannel[ToLeader]):
         self._left: set[int] = set()
         self.wanted: Callable[[int], None] = lambda batches: None
         """A rank wants so many batches in all. Called on the channel's thread."""
+        self.state_said: Callable[[int, StateSaid], None] = lambda rank, said: None
+        """A rank answers an order about the unit's state. Called on the channel's thread."""
 
     def say(self, message: FromLeader, rank: int | None = None) -> None:
         """Say it to one rank, or to all others, with the next `send`. Never waits; what is said keeps its order."""
@@ -82,6 +84,18 @@ class Leader(SideChannel[ToLeader]):
         """Take the pieces of each rank, once, after the meeting. Those of many ranks take 100 MB, which are not kept."""
         owned, self._owned = self._owned, ()
         return owned
+
+    @property
+    def inner_states(self) -> Sequence[str]:
+        """After the meeting: the kind of each rank's state beside the parameters."""
+        return [self._heres[rank].inner_state for rank in range(self.me.ranks)]
+
+    def take_held(self) -> Sequence[Sequence[Piece]]:
+        """Take what each rank holds, once, after the meeting."""
+        held = [from_message(self._heres[rank].held) for rank in range(self.me.ranks)]
+        for here in self._heres.values():
+            here.ClearField("held")
+        return held
 
     def wait_until_left(self, seconds: float) -> bool:
         """Wait until all other ranks have left, at most so long. Whether they have."""
@@ -207,6 +221,8 @@ class Leader(SideChannel[ToLeader]):
                         return
                     case "wants":
                         self.wanted(message.wants.batches)
+                    case "state":
+                        self.state_said(rank, message.state)
                     case "told" | "stepped" | "draining":
                         self._put(rank, message)
         except (StreamError, DecodeError) as error:

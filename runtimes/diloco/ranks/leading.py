@@ -14,9 +14,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.learner.inbox import InboxEvent, RefusedForGood
+from diloco.learner.inbox import InboxEvent, Received, RefusedForGood, Welcomed
 from diloco.learner.incarnations import Incarnations
-from diloco.learner.unit_plan import UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
+from diloco.learner.peers import Model, NoPeers, Peers
+from diloco.learner.store import Ready
+from diloco.learner.unit_plan import Adoption, UnitPlan, UnitState, most_at_once, new_unit, plan_boundary
 from diloco.learner.work import AHEAD_BATCHES
 from diloco.protocol.diloco_pb2 import Bye, Progress
 from diloco.ranks import messages, ranks_pb2
@@ -30,6 +32,7 @@ from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule, ahead
 from diloco.ranks.settled_counts import SettledCounts
+from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.wording import plural
 
 _log = logging.getLogger(__name__)
@@ -41,11 +44,27 @@ FIRST_BATCHES = 8
 class LeaderMember(RankMember[Leader]):
     """See `Member`."""
 
-    def __init__(self, parts: RankParts, channel: Leader, incarnations: Incarnations, counting: Sequence[int]) -> None:
+    def __init__(
+        self,
+        parts: RankParts,
+        channel: Leader,
+        incarnations: Incarnations,
+        counting: Sequence[int],
+        peers: Peers | None = None,
+        inner: StateOfUnit | None = None,
+    ) -> None:
         """Begin with `incarnations`: those that this rank's own stream has met. `counting`: the ranks whose tokens count: of those that
-        train the same samples only one."""
+        train the same samples only one. `peers`: stores and takes `inner`, the state of all ranks; None: it is not stored."""
         super().__init__(parts, channel)
         self._incarnations = incarnations
+        self._peers = peers or NoPeers()
+        self._inner = inner
+        self._for_peers: list[InboxEvent] = []
+        self._adopted: list[Adoption] = []
+        self._seeded = False
+        """What came and what was done since the peers heard of it."""
+        fragment_of = {tensor.name: portion.fragment.index for portion in parts.model.portions for tensor in portion.fragment.tensors}
+        self._peers.connect(Model(fragment_of, _take_no_parameters, parts.model.overwritten), parts.link.heartbeat.tell)
         self._events: list[InboxEvent] = []
         self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
         """Orders of a syncer that this rank's own stream has not met yet."""
@@ -64,6 +83,36 @@ class LeaderMember(RankMember[Leader]):
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
+    def begin(self) -> None:
+        self._peers.holds_parameters()
+        super().begin()
+
+    def wait(self, seconds: float) -> None:
+        if self._peers.awaited and not self._schedule.state.missing:
+            self._peers.wait(seconds)
+        else:
+            super().wait(seconds)
+
+    def boundary(self, *, in_step: bool = False) -> None:
+        super().boundary(in_step=in_step)
+        events, self._for_peers = self._for_peers, []
+        plan = UnitPlan(self.step_count, adoptions=tuple(self._adopted), seed=self._seeded)
+        self._adopted, self._seeded = [], False
+        # What is ordered ahead is of later steps.
+        state = replace(self._schedule.state, step=self.step_count, done=self.done)
+        readable = not (in_step or self._parts.model.store.lent)
+        if self._inner is not None:
+            self._inner.at_boundary(self.step_count, self._schedule.state.step, readable=readable)
+        self._peers.boundary(events, plan, state, self._step_seconds, readable=readable)
+
+    def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
+        super().stepped(tokens, loss, step_seconds, batches)
+        self._peers.stepped()
+
+    def abandon(self, error: BaseException | None) -> None:
+        self._close_state()
+        super().abandon(error)
+
     @property
     def who(self) -> str:
         taken = plural(self._taken, "batch", "batches")
@@ -73,7 +122,13 @@ class LeaderMember(RankMember[Leader]):
     def why_none(self) -> str:
         return self._dealer.why_none
 
+    def _close_state(self) -> None:
+        self._peers.close()
+        if self._inner is not None:
+            self._inner.close()
+
     def close(self) -> None:
+        self._close_state()
         if self.draining:
             until = time.monotonic() + COUNTERS_TIMEOUT
             while self._schedule.counts.step < self.step_count and (left := until - time.monotonic()) > 0:
@@ -114,7 +169,8 @@ class LeaderMember(RankMember[Leader]):
         # Before the release of steps that need them.
         self._deal(steps_ahead)
         most = self._settled.most_steps(self._dealer.dealt) if self._shards else None
-        for order in [*said.orders, *self._schedule.release(self.step_count, steps_ahead, most)]:
+        released = [] if self._peers.awaited else self._schedule.release(self.step_count, steps_ahead, most)
+        for order in [*said.orders, *released]:
             self._channel.say(FromLeader(order=messages.order_to_wire(order, self._incarnations.name)))
             self._cursor.put(order)
         reached = self._schedule.counts.reached()
@@ -172,6 +228,14 @@ class LeaderMember(RankMember[Leader]):
             self._cut_short(action)
             self._channel.send()
         super()._carry_out(action)
+        match action:
+            case Adopt(fragment, version):
+                self._for_peers.append(Received(fragment, version.t, Ready((), ()), version.epoch))
+                self._adopted.append(Adoption(fragment, version.t))
+            case Seed():
+                self._seeded = True
+            case _:
+                pass
 
     def _say_counted(self) -> None:
         for counted in self._schedule.counts.ready():
@@ -196,6 +260,8 @@ class LeaderMember(RankMember[Leader]):
 
     def _hear_syncer(self, event: InboxEvent) -> None:
         self._events.append(event)
+        if isinstance(event, Welcomed):
+            self._for_peers.append(event)
 
     def _hear_refusal(self, event: RefusedForGood) -> None:
         self._events.append(event)  # all ranks quit, with its status
@@ -238,3 +304,7 @@ class LeaderMember(RankMember[Leader]):
 
     def _tell_drain(self) -> None:
         self._schedule.drain()
+
+
+def _take_no_parameters() -> None:
+    """Do nothing: ranks take no parameters of a copy, so that there are none to be put back."""

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToLeader(_message.Message):
-    __slots__ = ("here", "failed", "left", "told", "stepped", "draining", "wants")
+    __slots__ = ("here", "failed", "left", "told", "stepped", "draining", "wants", "state")
     HERE_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class ToLeader(_message.Message):
     STEPPED_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     WANTS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     here: Here
     failed: Failed
     left: Left
@@ -22,10 +23,11 @@ class ToLeader(_message.Message):
     stepped: Stepped
     draining: Draining
     wants: Wants
-    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., wants: _Optional[_Union[Wants, _Mapping]] = ...) -> None: ...
+    state: StateSaid
+    def __init__(self, here: _Optional[_Union[Here, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., told: _Optional[_Union[Told, _Mapping]] = ..., stepped: _Optional[_Union[Stepped, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., wants: _Optional[_Union[Wants, _Mapping]] = ..., state: _Optional[_Union[StateSaid, _Mapping]] = ...) -> None: ...
 
 class FromLeader(_message.Message):
-    __slots__ = ("met", "end", "left", "order", "deal", "cut", "drop", "counted")
+    __slots__ = ("met", "end", "left", "order", "deal", "cut", "drop", "counted", "state")
     MET_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +36,7 @@ class FromLeader(_message.Message):
     CUT_FIELD_NUMBER: _ClassVar[int]
     DROP_FIELD_NUMBER: _ClassVar[int]
     COUNTED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     met: Met
     end: End
     left: Left
@@ -42,7 +45,8 @@ class FromLeader(_message.Message):
     cut: Order
     drop: Drop
     counted: Counted
-    def __init__(self, met: _Optional[_Union[Met, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., cut: _Optional[_Union[Order, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., counted: _Optional[_Union[Counted, _Mapping]] = ...) -> None: ...
+    state: StateOrder
+    def __init__(self, met: _Optional[_Union[Met, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., order: _Optional[_Union[Order, _Mapping]] = ..., deal: _Optional[_Union[Deal, _Mapping]] = ..., cut: _Optional[_Union[Order, _Mapping]] = ..., drop: _Optional[_Union[Drop, _Mapping]] = ..., counted: _Optional[_Union[Counted, _Mapping]] = ..., state: _Optional[_Union[StateOrder, _Mapping]] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("tensor", "start", "size")
@@ -61,7 +65,7 @@ class Pieces(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
 
 class Here(_message.Message):
-    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks", "dtypes")
+    __slots__ = ("job_uid", "unit", "attempt", "rank", "ranks", "framework", "fingerprint", "owned", "data_rank", "data_ranks", "dtypes", "inner_state", "held")
     class DtypesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +84,8 @@ class Here(_message.Message):
     DATA_RANK_FIELD_NUMBER: _ClassVar[int]
     DATA_RANKS_FIELD_NUMBER: _ClassVar[int]
     DTYPES_FIELD_NUMBER: _ClassVar[int]
+    INNER_STATE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     job_uid: str
     unit: str
     attempt: int
@@ -91,7 +97,9 @@ class Here(_message.Message):
     data_rank: int
     data_ranks: int
     dtypes: _containers.ScalarMap[str, str]
-    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ..., dtypes: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    inner_state: str
+    held: Pieces
+    def __init__(self, job_uid: _Optional[str] = ..., unit: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., ranks: _Optional[int] = ..., framework: _Optional[str] = ..., fingerprint: _Optional[str] = ..., owned: _Optional[_Union[Pieces, _Mapping]] = ..., data_rank: _Optional[int] = ..., data_ranks: _Optional[int] = ..., dtypes: _Optional[_Mapping[str, str]] = ..., inner_state: _Optional[str] = ..., held: _Optional[_Union[Pieces, _Mapping]] = ...) -> None: ...
 
 class Met(_message.Message):
     __slots__ = ("session",)
@@ -262,6 +270,70 @@ class Counted(_message.Message):
     tokens_done: int
     steps_done: int
     def __init__(self, fragment: _Optional[int] = ..., t: _Optional[int] = ..., steps: _Optional[int] = ..., tokens: _Optional[int] = ..., samples_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., steps_done: _Optional[int] = ...) -> None: ...
+
+class StateOrder(_message.Message):
+    __slots__ = ("number", "read", "write", "rest", "forget")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    READ_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    REST_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    read: StateRead
+    write: StateWrite
+    rest: StateRest
+    forget: StateForget
+    def __init__(self, number: _Optional[int] = ..., read: _Optional[_Union[StateRead, _Mapping]] = ..., write: _Optional[_Union[StateWrite, _Mapping]] = ..., rest: _Optional[_Union[StateRest, _Mapping]] = ..., forget: _Optional[_Union[StateForget, _Mapping]] = ...) -> None: ...
+
+class StateRead(_message.Message):
+    __slots__ = ("arrays", "step")
+    ARRAYS_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    arrays: _containers.RepeatedCompositeFieldContainer[StateArray]
+    step: int
+    def __init__(self, arrays: _Optional[_Iterable[_Union[StateArray, _Mapping]]] = ..., step: _Optional[int] = ...) -> None: ...
+
+class StateWrite(_message.Message):
+    __slots__ = ("array", "values")
+    ARRAY_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    array: StateArray
+    values: bytes
+    def __init__(self, array: _Optional[_Union[StateArray, _Mapping]] = ..., values: _Optional[bytes] = ...) -> None: ...
+
+class StateRest(_message.Message):
+    __slots__ = ("data", "last")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    last: bool
+    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
+
+class StateForget(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StateArray(_message.Message):
+    __slots__ = ("piece", "name", "dtype")
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    piece: Piece
+    name: str
+    dtype: str
+    def __init__(self, piece: _Optional[_Union[Piece, _Mapping]] = ..., name: _Optional[str] = ..., dtype: _Optional[str] = ...) -> None: ...
+
+class StateSaid(_message.Message):
+    __slots__ = ("number", "data", "last", "error")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    data: bytes
+    last: bool
+    error: str
+    def __init__(self, number: _Optional[int] = ..., data: _Optional[bytes] = ..., last: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
 
 class End(_message.Message):
     __slots__ = ("rank", "status", "message")

@@ -14,8 +14,8 @@ from diloco.protocol.tls import TlsError, TlsFiles, identities
 
 MOST_MEETING_BYTES: Final = 64 << 20
 """The most bytes of what a rank says at the meeting: its pieces."""
-MOST_BYTES: Final = 1 << 20
-"""The most bytes of any later message."""
+MOST_BYTES: Final = 2 << 20
+"""The most bytes of any later message: a part of one array of a state has half of them."""
 MOST_UNSENT_BYTES: Final = MOST_MEETING_BYTES + (4 << 20)
 """Bytes that may wait for a peer that does not read."""
 _HANDSHAKE_TIMEOUT: Final = 5.0

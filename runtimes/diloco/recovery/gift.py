@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import grpc
 
 from diloco.algorithm.layout import Layout
+from diloco.learner.inner_state import InnerState, StagedRest
 from diloco.learner.store import Staged
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import StateEnd, StateMessage
 from diloco.protocol.outgoing_state import part_messages
 from diloco.protocol.state_parts import PieceArray, StateError, cut, elements
 from diloco.protocol.state_values import encode
-from diloco.recovery.inner import InnerState, StagedRest
 
 _log = logging.getLogger(__name__)
 
@@ -124,14 +124,11 @@ class Gift:
         """Yield what the receiver gets. Raises Refused."""
         index = total = 0
         while (part := self.take()) is not None:
-            if part.arrays:
+            try:
                 values = part.staged.wait()
-                payload = memoryview(values).cast("B")
-            else:
-                try:
-                    payload = memoryview(encode(part.staged.wait()))
-                except StateError as error:
-                    raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
+                payload = memoryview(values).cast("B") if part.arrays else memoryview(encode(values))
+            except StateError as error:
+                raise Refused(grpc.StatusCode.FAILED_PRECONDITION, str(error)) from error
             yield from part_messages(index, part.arrays, payload, part.versions, self._layout)
             index, total = index + 1, total + len(payload)
             self.sent(part)

@@ -15,10 +15,10 @@ import grpc
 
 from diloco.algorithm.layout import Layout
 from diloco.contract import learner_identity
+from diloco.learner.inner_state import InnerState
 from diloco.protocol.diloco_pb2 import Give, StateWanted
 from diloco.recovery.gift import Gift, Refused
 from diloco.recovery.held import Held
-from diloco.recovery.inner import InnerState
 
 GRANT_SECONDS = 5.0
 """How long a peer may be sooner here than the syncer's word of it."""

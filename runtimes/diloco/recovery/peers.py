@@ -15,6 +15,7 @@ from diloco.contract import learner_host_name
 from diloco.learner.config import LearnerConfig
 from diloco.learner.inbox import InboxEvent
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.inner_state import InnerState
 from diloco.learner.peers import Model
 from diloco.learner.process_start import seconds_since_start
 from diloco.learner.unit_plan import UnitPlan, UnitState
@@ -24,14 +25,13 @@ from diloco.protocol.state_parts import cut
 from diloco.recovery.copying import Copy
 from diloco.recovery.giving import Giver
 from diloco.recovery.held import Held
-from diloco.recovery.inner import InnerState
 from diloco.recovery.server import PeerServer
 from diloco.recovery.storing import Storer
 from diloco.recovery.taking import Taker
 
 
 class PeersOfUnit:
-    """A `Peers` of a unit of one process. Made when it joins: its server runs until `close`."""
+    """A `Peers` of a unit of one process, or of the leader of one of several. Made when it joins: its server runs until `close`."""
 
     def __init__(
         self,
@@ -41,7 +41,10 @@ class PeersOfUnit:
         state: InnerState,
         incarnations: Incarnations,
         keepalive: Keepalive,
+        *,
+        gives: bool = True,
     ) -> None:
+        """Begin with `gives`: to peers, too. Otherwise it stores its state with the syncer, and takes what is stored."""
         self._config = config
         self._layout = layout
         self._fragments = fragments
@@ -50,7 +53,7 @@ class PeersOfUnit:
         self._keepalive = keepalive
         self._held = Held(fragments)
         self._giver = Giver(layout, state, config.job.uid, incarnations.known)
-        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive)
+        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive) if gives else None
         self._storer = Storer(config, layout, state, keepalive)
         self._changed = threading.Condition()
         self._news = False
@@ -64,7 +67,7 @@ class PeersOfUnit:
     @property
     def address(self) -> str:
         """Where peers take this process's state; "": nowhere."""
-        return self._server.address
+        return self._server.address if self._server is not None else ""
 
     @property
     def kind(self) -> str:
@@ -150,7 +153,8 @@ class PeersOfUnit:
         if self._taker is not None:
             self._taker.cancel()
         self._storer.close()
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
 
     # --- of a copy ----------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import grpc
 from diloco.algorithm.layout import Layout
 from diloco.algorithm.pieces import whole
 from diloco.learner.config import LearnerConfig
+from diloco.learner.inner_state import InnerState
 from diloco.protocol import rpc
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.chunks import DataChunk
@@ -25,7 +26,6 @@ from diloco.protocol.diloco_pb2 import Marker, StateBegin, StateMessage, StateSt
 from diloco.protocol.state_parts import StateError, to_message
 from diloco.protocol.tls import TlsError
 from diloco.recovery.gift import Gift, Refused
-from diloco.recovery.inner import InnerState
 
 _log = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from diloco.learner.inner_state import InnerState
 from diloco.learner.peers import Model
 from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Donor, Recovery
@@ -24,7 +25,6 @@ from diloco.protocol.incoming_state import ArraysCame
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.recovery.copying import Came, Copy, CopyFailed
 from diloco.recovery.held import Held
-from diloco.recovery.inner import InnerState
 
 _log = logging.getLogger(__name__)
 

@@ -11,21 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
-from diloco.contract import Exit
+from diloco.contract import Exit, LearnerStates
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
 from diloco.learner.inbox import Inbox
 from diloco.learner.incarnations import Incarnations
+from diloco.learner.inner_state import InnerState
 from diloco.learner.leave import leave
-from diloco.learner.peers import NoPeers
+from diloco.learner.peers import NoPeers, Peers
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import FrozenTensor, Hello, Tensor
 from diloco.protocol.tls import TlsError, WrongIdentity
 from diloco.ranks.join import World, join_ranks
-from diloco.recovery.inner import InnerState
 from diloco.recovery.peers import PeersOfUnit
 from diloco.session.member import Member
 from diloco.wording import plural
@@ -92,7 +92,13 @@ def make_member(
         )
         return SoloMember(config.unit, config.job.training, store, fragments, inbox, link, on_adopt, peers)
     try:
-        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive)
+        # The other ranks send theirs to their leader: for peers, too, once parameters of a copy come at one local step of all.
+        stored = inner if config.job.training.checkpoint.learners is LearnerStates.ALWAYS else None
+
+        def peers_of(state: InnerState, incarnations: Incarnations) -> Peers:
+            return PeersOfUnit(config, layout, len(fragments), state, incarnations, keepalive, gives=False)
+
+        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive, stored, peers_of)
     except ContractError as error:
         raise leave(Exit.BAD_CONTRACT, str(error)) from error
 

@@ -30,12 +30,12 @@ from numpy.typing import NDArray
 from diloco.contract import Exit
 from diloco.learner.final_values import complaint
 from diloco.learner.heartbeat_state import check_pause, check_reason
+from diloco.learner.inner_state import InnerState
 from diloco.learner.leave import LoopError, leave, log_to_stderr
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
 from diloco.protocol.diloco_pb2 import Evaluation, FromLearner
 from diloco.ranks.join import World
-from diloco.recovery.inner import InnerState
 from diloco.session.batch_numbers import BatchNumbers
 from diloco.session.data_feed import LeasedBatches, Shard, shard_of
 from diloco.session.forks import let_forked_children_end

@@ -65,19 +65,22 @@ class OptimizerState:
         """Never: steps change the state in place."""
         return False
 
+    def held(self) -> Sequence[Piece]:
+        return self._store.held()
+
     def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
         """Do nothing: nothing is compiled."""
 
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
         found = []
         for piece in pieces:
-            place, parameter = self._store.placed(piece)
+            parameter = self._store.parameter(piece.tensor)
             found.append(PieceArray(piece, "", _name(parameter.dtype)))
             for key, value in sorted(self._state_of(parameter).items()):
                 if not _is_shaped(value, parameter):
                     continue
                 if value.dtype not in _AS_FLOAT32:
-                    raise StateError(f"the optimizer's {key} of {place.part.parameter} is {value.dtype}, which does not travel as float32")
+                    raise StateError(f"the optimizer's {key} of {piece.tensor} is {value.dtype}, which does not travel as float32")
                 found.append(PieceArray(piece, key, _name(value.dtype)))
         return found
 

@@ -113,6 +113,14 @@ class ModuleStore:
         most."""
         return [place.piece for place in self._owned.values()]
 
+    def parameter(self, tensor: str) -> torch.nn.Parameter:
+        """Return the parameter with a tensor, of which this process may hold nothing. Raises KeyError for one that is not exchanged."""
+        return self._parameters[self._parts[tensor].parameter]
+
+    def held(self) -> Sequence[Piece]:
+        """Return what this process stores. One piece a tensor at most."""
+        return [place.piece for place in self._held.values()]
+
     def placed(self, piece: Piece) -> tuple[Place, torch.nn.Parameter]:
         """Where this process holds a piece of a tensor, and in which parameter. Raises KeyError for a tensor that it does not hold."""
         place = self._held[piece.tensor].inner(piece)

@@ -62,7 +62,8 @@ class Recoveries:
         stats = self._unit_stats.of(session.unit)
         changed = stats.recovery is None or stats.recovery.phase != recovery.phase
         stats.recovery = recovery
-        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, frozenset(recovery.failed))
+        failed_ones = frozenset(recovery.failed)
+        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones, of_peers=not peer.owned)
         if recovery.phase in (Recovery.WANTED, Recovery.COPYING):
             self._asked.add(session.unit)
         if recovery.phase == Recovery.WANTED:
@@ -97,7 +98,7 @@ class Recoveries:
         kinds = [peer.inner_state for peer, _ in joined.values()]
         contributing = {one.unit for one in able}
         # Who has a session of the process before, and has not asked, may be a donor as soon as it contributes.
-        coming = any(peer.inner_state and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
+        coming = any(peer.peer_address and unit not in contributing | self._asked for unit, (peer, _) in joined.items())
         awaited = coming or self._sessions_may_return()
         for taking, answer in self._donors.name(able, kinds, self._exchanges.t, now, awaited=awaited):
             if taking.unit in joined:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
-from diloco.algorithm.pieces import Piece, PieceError, check_cover, deal, portion, whole
+from diloco.algorithm.pieces import Piece, PieceError, check_cover, common, deal, portion, whole
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,3 +174,16 @@ def test_a_unit_without_processes_is_refused() -> None:
 def test_ranks_of_every_count_have_pieces_of_every_large_tensor() -> None:
     for ranks, spec in itertools.product((1, 2, 3, 8), (TensorSpec("a", (9, 2)), TensorSpec("b", (2, 9)))):
         assert all(pieces for pieces in deal([spec], ranks))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        (Piece("w", (0, 0), (4, 3)), Piece("w", (2, 1), (4, 2)), Piece("w", (2, 1), (2, 2))),
+        (Piece("w", (0, 0), (4, 3)), Piece("w", (4, 0), (1, 3)), None),
+        (Piece("w", (), ()), Piece("w", (), ()), Piece("w", (), ())),
+    ],
+    ids=["corner", "beside", "scalar"],
+)
+def test_what_two_pieces_have_in_common_is_a_piece(one: Piece, other: Piece, both: Piece | None) -> None:
+    assert common(one, other) == common(other, one) == both

@@ -36,13 +36,17 @@ class InnerState(Protocol):
         change it in place."""
         ...
 
+    def held(self) -> Sequence[Piece]:
+        """Return what this process stores of the model, one piece of a tensor at most: what `put` takes."""
+        ...
+
     def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
         """Do now what would make the first `stage` of these parts slow: compile."""
         ...
 
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
-        """Return what there is of these pieces of the model: the parameter, and what the optimizer keeps for it by now. Raises StateError
-        for state that cannot be given."""
+        """Return what there is of these pieces of the model, also of those that other ranks store: the parameter, and what the optimizer
+        keeps for it by now. Raises StateError for state that cannot be given."""
         ...
 
     def stage(self, arrays: Sequence[PieceArray]) -> Staged:

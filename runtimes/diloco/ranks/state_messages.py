@@ -1,0 +1,32 @@
+"""What the ranks of a unit say to each other of their state, as messages and as data. Pure.
+
+See docs/decisions/0276-states-in-jax-and-of-ranks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diloco.algorithm.pieces import Piece
+from diloco.protocol.state_parts import PieceArray
+from diloco.ranks import ranks_pb2
+
+CHUNK_BYTES = 1 << 19
+"""Bytes of one message."""
+
+
+def to_message(one: PieceArray) -> ranks_pb2.StateArray:
+    """Return an array for the wire."""
+    piece = ranks_pb2.Piece(tensor=one.piece.tensor, start=one.piece.start, size=one.piece.size)
+    return ranks_pb2.StateArray(piece=piece, name=one.name, dtype=one.dtype)
+
+
+def from_message(one: ranks_pb2.StateArray) -> PieceArray:
+    """Return an array from the wire."""
+    return PieceArray(Piece(one.piece.tensor, tuple(one.piece.start), tuple(one.piece.size)), one.name, one.dtype)
+
+
+def chunks(data: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Yield the data in chunks, with the last one marked. Of no data, one chunk."""
+    for start in range(0, max(1, len(data)), CHUNK_BYTES):
+        yield data[start : start + CHUNK_BYTES], start + CHUNK_BYTES >= len(data)
