@@ -43,6 +43,7 @@ ALLOWED = {
     ("runtimes/diloco/ranks/channel.py", "diloco-ranks"): "a thread",
     ("runtimes/diloco/recovery/copying.py", "diloco-copy"): "a thread",
     ("runtimes/diloco/recovery/server.py", "diloco-peer"): "a thread",
+    ("runtimes/diloco/ranks/state_of_rank.py", "diloco-state"): "a thread",
     ("runtimes/diloco/recovery/storing.py", "diloco-store"): "a thread",
 }
 """By file and text, why the name may stand there."""
