@@ -74,8 +74,8 @@ class Coordinator:
                 f"training.overlapSteps is {training.overlap_steps}; it must be less than syncInterval, {training.sync_interval}"
             )
         self.training = training
-        self._last = training.steps
-        """The outer step at which the job ends."""
+        self._last = max(training.steps, t)
+        """The outer step at which the job ends: one that has got further before its steps were lowered ends where it is."""
         self.coding = coding_for(training.compression)
         self._launches = {offset: p for p, offset in enumerate(offsets(training.fragments, training.sync_interval))}
         self._t = t

@@ -456,6 +456,32 @@ def test_a_complete_job_goes_on_with_more_steps_from_its_final_parameters(tmp_pa
 
 
 @pytest.mark.slow
+def test_a_job_that_has_passed_the_steps_to_which_it_was_lowered_is_complete_where_it_is(tmp_path: Path) -> None:
+    """The job goes on while its user writes: its last step may be behind it by the time it hears of it."""
+    place = place_for(tmp_path)
+    train_until(place, 20)
+    reached = int(stored(place).paths()[0].name.rpartition("-t")[2])
+    place.job = job_file(training(reached - 10, checkpoint={"every_steps": 5, "keep": 2}))
+    place.write()
+    with LocalSyncer(place) as syncer:
+        learner = LocalLearner(place, syncer.address, "u", attempt=2).start().wait()
+        assert syncer.wait() is RunOutcome.COMPLETE
+    assert place.result is not None
+    assert (place.result.step, place.result.steps, place.result.held_out_loss) == (reached, reached - 10, 0.5)
+    assert learner.steps == 0
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_another_job_that_is_beyond_the_steps_of_this_one_is_refused(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    train_until(place, 20)
+    place.job = job_file(training(10, checkpoint={"every_steps": 5, "keep": 2})).model_copy(update={"uid": "another"})
+    place.write()
+    with pytest.raises(BadState, match=r"beyond training\.steps, which is 10"), LocalSyncer(place):
+        pass
+
+
+@pytest.mark.slow
 def test_a_learner_that_missed_the_end_gets_the_final_parameters_and_leaves_complete(tmp_path: Path) -> None:
     place, port = place_for(tmp_path, steps=10), held_port()
     with LocalSyncer(place, port=port) as syncer:
