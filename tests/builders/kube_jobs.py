@@ -138,7 +138,7 @@ def watched_states(plane: ControlPlane, folder: Path, job: str) -> Iterator[Call
             return subprocess.Popen(command, env=plane.environment, stdin=subprocess.DEVNULL, stdout=out, preexec_fn=prepare)
 
     def states() -> list[str]:
-        rows = (line.split() for line in shown.read_text().splitlines())
+        rows = (line.split() for line in shown.read_text().rpartition("\n")[0].splitlines())  # kubectl may be in the middle of one
         named = (row[1] for row in rows if row[1] in list(JobState))  # a new job has none
         return [state for state, _ in itertools.groupby(named)]
 
