@@ -34,6 +34,7 @@ def following(tutorial: str, plane: ControlPlane, folder: Path, fleet: Sequence[
             yield reader
     finally:
         plane.kubectl("delete", "dlj,pods,configmaps,secrets,services,pvc", "--all", "--wait=false")
+        plane.kubectl("delete", "nodes", "--all", "--wait=false")  # those of a command that a failure has ended
 
 
 def test_a_script_trains_on_gpus_as_the_tutorial_says(jobs_plane: ControlPlane, tmp_path: Path) -> None:
