@@ -31,7 +31,7 @@ async def test_two_units_get_their_quota_one_after_the_other_as_the_tutorial_say
     def follow(reader: Reader) -> None:
         reader.type("docs/tutorials/kueue.md#a-queue")
         explained = list(reader.type("docs/tutorials/kueue.md#a-job-of-the-queue").values())[-1]
-        assert "insufficient unused quota for nvidia.com/gpu in flavor h100" in " ".join(explained.split())
+        assert "insufficient unused quota for nvidia.com/gpu in flavor gpu-hosts" in " ".join(explained.split())
         reader.type("docs/tutorials/kueue.md#more-quota")
         reader.type("docs/tutorials/kueue.md#more-quota/2")
 
