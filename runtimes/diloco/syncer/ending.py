@@ -70,8 +70,7 @@ class JobEnding:
     """Decides once. Used by the engine's task only."""
 
     def __init__(self, directory: Path, job_uid: str, training: Training, ending: Ending | None, decided: Callable[[], None]) -> None:
-        """Hold the job's ending as loaded; `decided` is called when what a program said is durable, in the event loop. `decided` is called
-        when what a program said is durable, in the event loop."""
+        """Hold the job's ending as loaded. `decided` is called when what a program said is durable, in the event loop."""
         self._directory = directory
         self._job_uid = job_uid
         self._training = training

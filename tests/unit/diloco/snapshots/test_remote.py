@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import errno
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +10,6 @@ import pytest
 from diloco.snapshots.remote import RemoteSnapshots
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError, SnapshotStore
 from diloco.snapshots.tensor_file import TensorParts
-
-
-@pytest.fixture(params=["file", "memory"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "file":
-        yield f"file://{tmp_path}/remote"
-        return
-    folder = f"/{uuid.uuid4().hex}"
-    yield f"memory:/{folder}"
-    memory = fsspec.filesystem("memory")
-    if memory.exists(folder):
-        memory.rm(folder, recursive=True)
 
 
 @pytest.fixture

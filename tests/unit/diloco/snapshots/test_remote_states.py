@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +13,6 @@ from diloco.snapshots.remote_states import RemoteStates
 from diloco.snapshots.store import MANIFEST_FILE, TENSORS_FILE, SnapshotError
 from diloco.snapshots.unit_state_file import check_state
 from diloco.snapshots.unit_states import UnitStates
-
-
-@pytest.fixture(params=["file", "memory"])
-def uri(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    if request.param == "file":
-        yield f"file://{tmp_path}/remote"
-        return
-    folder = f"/{uuid.uuid4().hex}"
-    yield f"memory:/{folder}"
-    memory = fsspec.filesystem("memory")
-    if memory.exists(folder):
-        memory.rm(folder, recursive=True)
 
 
 @pytest.fixture
