@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from diloco.contract import OuterOptimizer
+
 from benchmarks.law.losses import Losses
-from benchmarks.law.trials import Arm, Rates, Trial
+from benchmarks.law.trials import SIZES, Arm, Rates, Trial
+
+_API: Final = OuterOptimizer()
+DEFAULT: Final = f"{_API.learning_rate}/{_API.momentum}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +36,19 @@ class _Base:
     seed: int
     interval: int
 
-    def trial(self, units: int, **changes: object) -> Trial:
-        """Return the arm of the law with this number of units, changed, with that arm's rates."""
-        arm = Arm(units, interval=self.interval) if units else Arm(0)
-        rates = self.tuned[arm]
-        if "rates" in changes:
-            chosen = changes.pop("rates")
-            assert isinstance(chosen, Rates)
-            rates = chosen
-        return Trial(self.size, replace(arm, **changes), rates, self.seed)  # type: ignore[arg-type]
+    def arm(self, units: int) -> Arm:
+        """Return the arm of the law with this number of units."""
+        return Arm(units, interval=self.interval) if units else Arm(0)
+
+    def trial(self, arm: Arm, rates: Rates | None = None) -> Trial:
+        """Return the trial of an arm with these rates; None: those that were tuned for its number of units."""
+        return Trial(self.size, arm, rates or self.tuned[self.arm(arm.units)], self.seed)
 
 
 def _interval(base: _Base, trained: Losses) -> Line:
     """Return how much worse H = 1 is than H = 10 with four units, and each H against the law's."""
-    trials = {f"H={each}": base.trial(4, interval=each) for each in (1, 10, base.interval, 100) if base.size != "smoke" or each <= 10}
+    intervals = [each for each in (1, 10, base.interval, 100) if each <= SIZES[base.size].steps]
+    trials = {f"H={each}": base.trial(replace(base.arm(4), interval=each)) for each in intervals}
     losses = _losses(trained, trials)
     value = losses["H=1"] / losses["H=10"]
     return Line(value, "loss at H = 1 / at H = 10", 1.0, value >= 1.0, {"losses": losses})
@@ -52,7 +56,7 @@ def _interval(base: _Base, trained: Losses) -> Line:
 
 def _coding(base: _Base, trained: Losses) -> Line:
     """Return the loss with Int4 ÷ without a coding, four units."""
-    trials = {each: base.trial(4, compression=each) for each in ("None", "BFloat16", "Int4")}
+    trials = {each: base.trial(replace(base.arm(4), compression=each)) for each in ("None", "BFloat16", "Int4")}
     losses = _losses(trained, trials)
     value = losses["Int4"] / losses["None"]
     return Line(value, "loss with Int4 / with None", 1.01, value <= 1.01, {"losses": losses})
@@ -60,25 +64,30 @@ def _coding(base: _Base, trained: Losses) -> Line:
 
 def _merge(base: _Base, trained: Losses) -> Line:
     """Return the loss of RDA ÷ of the average, eight units: at most as much."""
-    losses = _losses(trained, {each: base.trial(8, method=each) for each in ("RDA", "Average")})
+    losses = _losses(trained, {each: base.trial(replace(base.arm(8), method=each)) for each in ("RDA", "Average")})
     value = losses["RDA"] / losses["Average"]
     return Line(value, "loss of RDA / of Average", 1.0, value <= 1.0, {"losses": losses})
 
 
 def _outer(base: _Base, trained: Losses) -> Line:
-    """Return the worst of the losses with the API's default outer optimizer ÷ with the tuned rate, over numbers of units."""
-    inner = {units: base.tuned[Arm(units, interval=base.interval)].quarters for units in (1, 2, 4, 8)}
-    trials = {f"m{units} tuned": base.trial(units) for units in inner}
-    trials |= {f"m{units} 0.7/0.9": base.trial(units, rates=Rates(quarters, 7)) for units, quarters in inner.items()}
-    trials |= {f"m{units} 0.7/0.6": base.trial(units, rates=Rates(quarters, 7), momentum=0.6) for units, quarters in inner.items()}
+    """Return the worst of the losses with the API's default outer optimizer ÷ with the tuned one, over numbers of units."""
+    tuned = {units: base.tuned[base.arm(units)] for units in (1, 2, 4, 8)}
+    trials = {f"m{units} tuned": base.trial(base.arm(units)) for units in tuned}
+    for momentum in (9, 6):
+        of_all = {units: replace(rates, tenths=7, momentum_tenths=momentum) for units, rates in tuned.items()}
+        trials |= {f"m{units} 0.7/0.{momentum}": base.trial(base.arm(units), rates) for units, rates in of_all.items()}
     losses = _losses(trained, trials)
-    value = max(losses[f"m{units} 0.7/0.9"] / losses[f"m{units} tuned"] for units in inner)
-    return Line(value, "loss of the default / of the tuned rate, worst", 1.02, value <= 1.02, {"losses": losses})
+    value = max(losses[f"m{units} {DEFAULT}"] / losses[f"m{units} tuned"] for units in tuned)
+    return Line(value, "loss of the default / of the tuned one, worst", 1.02, value <= 1.02, {"losses": losses})
 
 
 def _batch(base: _Base, trained: Losses) -> Line:
     """Return what a batch of twice the size in half of the steps costs data parallel ÷ what it costs one unit: more than 1."""
-    trials = {f"{name} x{times}": base.trial(units, batches=times) for name, units in (("dp", 0), ("m1", 1)) for times in (1, 2)}
+    trials = {
+        f"{name} x{times}": base.trial(replace(base.arm(units), batches=times))
+        for name, units in (("dp", 0), ("m1", 1))
+        for times in (1, 2)
+    }
     losses = _losses(trained, trials)
     value = (losses["dp x2"] / losses["dp x1"]) / (losses["m1 x2"] / losses["m1 x1"])
     return Line(value, "cost for data parallel / for M = 1", 1.0, value >= 1.0, {"losses": losses})

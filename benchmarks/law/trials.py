@@ -67,7 +67,6 @@ class Arm:
     """H."""
     compression: str = "BFloat16"
     method: str = "RDA"
-    momentum: float = 0.9
     batches: int = 1
     """Times the size's global batch, in as many fewer steps."""
 
@@ -82,12 +81,14 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Learning rates of both optimizers, as whole numbers, so that equal ones are equal."""
+    """What is tuned of both optimizers, as whole numbers, so that equal ones are equal."""
 
     quarters: int = 0
     """The inner rate is FIRST_RATE x 2^(quarters / 4)."""
     tenths: int = 6
     """The outer rate in tenths; without meaning for data parallel."""
+    momentum_tenths: int = 6
+    """The outer momentum in tenths; without meaning for data parallel."""
 
     @property
     def inner(self) -> float:
@@ -98,6 +99,11 @@ class Rates:
     def outer(self) -> float:
         """Return the learning rate of the outer optimizer."""
         return self.tenths / 10
+
+    @property
+    def momentum(self) -> float:
+        """Return the Nesterov momentum of the outer optimizer."""
+        return self.momentum_tenths / 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ class Trial:
                 "overlapSteps": min(OVERLAP, interval - 1),
                 "quorum": self.arm.units,
                 "merge": {"method": self.arm.method},
-                "outerOptimizer": {"learningRate": self.rates.outer, "momentum": self.arm.momentum},
+                "outerOptimizer": {"learningRate": self.rates.outer, "momentum": self.rates.momentum},
                 "compression": self.arm.compression,
             }
         )
@@ -155,5 +161,5 @@ class Trial:
         return cls(line["size"], Arm(**line["arm"]), Rates(**line["rates"]), line["seed"], line["halves"])
 
     def __str__(self) -> str:
-        outer = f", outer {self.rates.outer:.1f}" if self.arm.units else ""
+        outer = f", outer {self.rates.outer:.1f}/{self.rates.momentum:.1f}" if self.arm.units else ""
         return f"{self.size} {self.arm.name}, seed {self.seed}, inner {self.rates.inner:.5f}{outer}, {self.steps} steps"

@@ -8,7 +8,7 @@ from benchmarks.law.trials import Arm, Rates, Trial
 
 def test_one_unit_that_exchanges_each_step_at_the_rate_1_trains_as_data_parallel_does() -> None:
     alone = trained(Trial("smoke", Arm(0), Rates(), seed=3))
-    of_job = trained(Trial("smoke", Arm(1, interval=1, momentum=0.0, compression="None"), Rates(tenths=10), seed=3))
+    of_job = trained(Trial("smoke", Arm(1, interval=1, compression="None"), Rates(tenths=10, momentum_tenths=0), seed=3))
     assert of_job == pytest.approx(alone, rel=1e-5)
 
 

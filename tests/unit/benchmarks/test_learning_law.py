@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -44,10 +45,14 @@ def searched(loss: Callable[[Rates], float], *, outer: bool, trials: int = 100) 
     return tried
 
 
-@pytest.mark.parametrize(("quarters", "tenths"), [(0, 6), (8, 10), (-12, 2), (4, 4)])
-def test_the_search_ends_inside_of_what_it_tried_at_the_optimum(quarters: int, tenths: int) -> None:
-    tried = searched(lambda rates: abs(rates.quarters - quarters) + abs(rates.tenths - tenths), outer=True)
-    assert best(tried) == Rates(quarters, tenths)
+@pytest.mark.parametrize("optimum", [Rates(0, 6, 6), Rates(8, 10, 9), Rates(-12, 2, 0), Rates(4, 4, 3)])
+def test_the_search_ends_inside_of_what_it_tried_at_the_optimum(optimum: Rates) -> None:
+    def distance(rates: Rates) -> float:
+        return sum(abs(one - other) for one, other in zip(astuple(rates), astuple(optimum), strict=True))
+
+    tried = searched(distance, outer=True)
+    assert best(tried) == optimum
+    assert {rates.momentum_tenths for rates in tried} <= {0, 3, 6, 9}
 
 
 def test_data_parallel_is_searched_along_its_only_rate() -> None:
