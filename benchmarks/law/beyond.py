@@ -81,6 +81,22 @@ def _outer(base: _Base, trained: Losses) -> Line:
     return Line(value, "loss of the default / of the tuned one, worst", 1.02, value <= 1.02, {"losses": losses})
 
 
+def _momentum(base: _Base, trained: Losses) -> Line:
+    """Return the loss of four units with the momentum 0.9 ÷ with the best of three, where each fragment is merged most often."""
+    arm, rates = base.arm(4), base.tuned[base.arm(4)]
+    settings = [
+        replace(base.trial(each, replace(rates, momentum_tenths=momentum)), halves=halves)
+        for each, halves in ((arm, 1), (arm, 2), (replace(arm, interval=10), 2))
+        for momentum in (3, 6, 9)
+        if each.interval <= SIZES[base.size].steps
+    ]
+    losses = _losses(trained, {f"{trial.rounds} rounds, {trial.rates.momentum}": trial for trial in settings})
+    most = max(trial.rounds for trial in settings)
+    of_most = {momentum: losses[f"{most} rounds, {momentum}"] for momentum in (0.3, 0.6, 0.9)}
+    value = of_most[0.9] / min(of_most.values())
+    return Line(value, f"loss with the momentum 0.9 / the best, {most} rounds", 1.02, value <= 1.02, {"losses": losses})
+
+
 def _batch(base: _Base, trained: Losses) -> Line:
     """Return what a batch of twice the size in half of the steps costs data parallel ÷ what it costs one unit: more than 1."""
     trials = {
@@ -103,6 +119,7 @@ GROUPS: Final[Mapping[str, Callable[[_Base, Losses], Line]]] = {
     "coding": _coding,
     "merge": _merge,
     "outer": _outer,
+    "momentum": _momentum,
     "batch": _batch,
 }
 """By the name that ARMS has."""

@@ -5,10 +5,10 @@ The protocol is that of arXiv 2503.09799, Table 4, for a small machine: warm-up 
 rates lie inside of those that were tried; three further seeds. The outer momentum is tuned too (docs/results/quality.md says why). The
 value is the number of registered predictions that did not come true.
 
-    ARMS=interval,coding,merge,outer,batch python -m benchmarks learning-law
+    ARMS=interval,coding,merge,outer,momentum,batch,quorum,failures python -m benchmarks learning-law
 
-also trains the arms beyond, with the tuned rates of theirs. `.law/runs.jsonl` has every trial that has ended, and none is trained twice:
-delete it to begin anew.
+also trains the arms beyond, with the tuned rates of theirs. `.law/` has every trial that has ended, and none is trained twice: delete it to
+begin anew.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from benchmarks.law.beyond import GROUPS, beyond
 from benchmarks.law.chart import plot_law
 from benchmarks.law.losses import Losses, at_once, trainers
 from benchmarks.law.registered import Found, Gap, outcome
+from benchmarks.law.runs import Runs
+from benchmarks.law.tapes import TAPE_GROUPS, TapeTrial, trained_under, under_tape
 from benchmarks.law.train import trained
 from benchmarks.law.trials import Arm, Rates, Trial
 from benchmarks.law.tuning import LEAST_TRIALS, best, is_inside, next_rates
 from benchmarks.plots import plot
 
 LIMIT: Final = 0
-FILE: Final = ROOT / ".law" / "runs.jsonl"
+FOLDER: Final = ROOT / ".law"
 DATA_PARALLEL: Final = Arm(0)
 TUNING_SEED: Final = 0
 _ENVIRONMENT: Final = "ARMS"
@@ -59,11 +61,13 @@ SMOKE: Final = Scale("smoke", "smoke", (1, 2, 4, 8), (11, 12), 1, False, 5)
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as folder, trainers() as pool:
-        scale, file = (SMOKE, Path(folder) / "runs.jsonl") if smoke else (FULL, FILE)
-        asked = list(GROUPS) if smoke else [each for each in os.environ.get(_ENVIRONMENT, "").split(",") if each]
-        if unknown := [each for each in asked if each not in GROUPS]:
-            raise ValueError(f"{_ENVIRONMENT}: there are no arms {', '.join(unknown)}; choose from {', '.join(GROUPS)}")
-        losses = Losses(file, pool, trained)
+        scale, kept = (SMOKE, Path(folder)) if smoke else (FULL, FOLDER)
+        asked = [*GROUPS, *TAPE_GROUPS] if smoke else [each for each in os.environ.get(_ENVIRONMENT, "").split(",") if each]
+        if unknown := [each for each in asked if each not in GROUPS and each not in TAPE_GROUPS]:
+            raise ValueError(f"{_ENVIRONMENT}: there are no arms {', '.join(unknown)}; choose from {', '.join((*GROUPS, *TAPE_GROUPS))}")
+        losses = Losses(kept / "runs.jsonl", pool, trained)
+        tapes = Runs(kept / "tapes.jsonl", lambda trial: pool.submit(trained_under, trial).result(), TapeTrial.as_json)
+        tapes.read(TapeTrial.from_json)
         law = Law(scale, losses)
         found = law.found()
         plot("learning-law", partial(plot_law, found), smoke=smoke)
@@ -71,7 +75,8 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         failed = [name for name, true in results.items() if not true]
         yield Figure("learning-law", len(failed), "predictions failed", LIMIT, len(failed) <= LIMIT, len(scale.seeds), law.details(failed))
         for group in asked:
-            line = beyond(group, law.tuned, scale.size, scale.seeds[0], scale.interval, losses)
+            where = (scale.size, scale.seeds[0], scale.interval)
+            line = beyond(group, law.tuned, *where, losses) if group in GROUPS else under_tape(group, law.tuned, *where, tapes)
             yield Figure(f"learning-{group}", line.value, line.unit, line.limit, line.within, 1, line.details)
 
 

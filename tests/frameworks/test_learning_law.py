@@ -1,9 +1,15 @@
 """Trials of the law of learning, trained for a few steps."""
 
+import json
+from dataclasses import replace
+
 import pytest
 
+from benchmarks.law.tapes import TapeTrial, outer_steps, trained_under
 from benchmarks.law.train import trained
-from benchmarks.law.trials import Arm, Rates, Trial
+from benchmarks.law.trials import SIZES, Arm, Rates, Trial
+
+UNDER_TAPE = TapeTrial("smoke", "spread", units=4, quorum=1, grace=1.0, interval=5, rates=Rates(), seed=3)
 
 
 def test_one_unit_that_exchanges_each_step_at_the_rate_1_trains_as_data_parallel_does() -> None:
@@ -15,3 +21,17 @@ def test_one_unit_that_exchanges_each_step_at_the_rate_1_trains_as_data_parallel
 def test_equal_trials_have_equal_losses_and_another_seed_has_another() -> None:
     losses = [trained(Trial("smoke", Arm(2, interval=5), Rates(), seed)) for seed in (3, 3, 4)]
     assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_trial_under_a_tape_reads_back_from_its_line() -> None:
+    assert TapeTrial.from_json(json.loads(json.dumps(UNDER_TAPE.as_json()))) == UNDER_TAPE
+
+
+@pytest.mark.parametrize("quorum", [1, 4])
+def test_trials_under_a_tape_merge_the_tokens_of_their_size_whatever_the_quorum(quorum: int) -> None:
+    trial = replace(UNDER_TAPE, quorum=quorum)
+    outcome = trained_under(trial)
+    # What comes into the last merges, and what is under way at the end, is less than the tokens of one round of all units.
+    of_a_round = trial.units * trial.rows * SIZES["smoke"].context * trial.interval
+    assert outcome["outerSteps"] == outer_steps(trial)
+    assert float(outcome["mergedTokens"]) == pytest.approx(SIZES["smoke"].tokens, abs=of_a_round)

@@ -1,0 +1,164 @@
+"""Arms under a synthetic tape: real training on virtual time, while units differ in speed, are slow for a while, or fail.
+
+What stands in the limits was predicted before any of them was trained. Arms of a group merge equal numbers of tokens: as many outer steps
+are trained as the same tape needs for them, which a job without a model says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+from diloco.algorithm.layout import Layout, TensorSpec
+from diloco.contract import Training
+from diloco.learner.store import Float32Array
+from diloco.simulation.synthetic_tape import Fate, SyntheticTape, generate
+from diloco.simulation.training import TrainedJob, TrainedModel
+from diloco.trainers.inner_optimizer import InnerConfig
+from diloco.trainers.tape_torch import train
+from numpy.typing import NDArray
+
+from benchmarks.law.beyond import Line
+from benchmarks.law.corpus import read_corpus
+from benchmarks.law.runs import Outcome, Runs
+from benchmarks.law.train import FINAL
+from benchmarks.law.trials import FRAGMENTS, OVERLAP, SIZES, Arm, Rates
+
+WARMUP: Final = 40
+"""Local steps of a process: of one that came back too. Not a share of the run, or units that fail would never leave it."""
+_SPREAD: Final = Fate(spread=0.35, slow_every=400, slow_factor=3.0, slow_seconds=40)
+_FAILURES: Final = Fate(spread=0.05, fail_every=400, away_seconds=55)
+"""Units are away for 12 % of the time, as eight are with 1.2 M chips (arXiv 2604.21428, Table 1)."""
+_CALM: Final = replace(_FAILURES, fail_every=math.inf)
+FATES: Final = {"spread": _SPREAD, "failures": _FAILURES, "calm": _CALM}
+
+
+@dataclass(frozen=True, slots=True)
+class TapeTrial:
+    """One training under a tape."""
+
+    size: str
+    fate: str
+    """A name of FATES."""
+    units: int
+    quorum: int
+    grace: float
+    """Most steps of a grace window."""
+    interval: int
+    rates: Rates
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        """Return the samples of a unit's step."""
+        return SIZES[self.size].rows // self.units
+
+    @property
+    def tape(self) -> SyntheticTape:
+        """Return what happens to the units, for longer than the training takes."""
+        return generate(self.units, 4.0 * SIZES[self.size].steps, FATES[self.fate], self.seed)
+
+    def training(self, steps: int) -> Training:
+        """Return a job of so many outer steps."""
+        return Training.model_validate(
+            {
+                "steps": steps,
+                "syncInterval": self.interval,
+                "fragments": min(FRAGMENTS, self.interval),
+                "overlapSteps": min(OVERLAP, self.interval - 1),
+                "quorum": self.quorum,
+                "grace": {"maxSteps": self.grace},
+                "outerOptimizer": {"learningRate": self.rates.outer, "momentum": self.rates.momentum},
+                "compression": "BFloat16",
+            }
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for a line."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> Self:
+        """Return the trial of a line. Raises KeyError or TypeError when it is none."""
+        return cls(**{**line, "rates": Rates(**line["rates"])})
+
+    def __str__(self) -> str:
+        return f"{self.size}, {self.fate}: {self.units} units, quorum {self.quorum}, grace {self.grace:g}, seed {self.seed}"
+
+
+class _NoModel:
+    """Implements `TrainedModel` for a job that only counts."""
+
+    def __init__(self) -> None:
+        self._fragments: dict[int, Float32Array] = {}
+
+    def step(self, numbers: NDArray[np.int64], local_step: int, progress: float) -> None:
+        pass
+
+    def read(self, fragment: int) -> Float32Array:
+        return self._fragments.get(fragment, np.zeros(1, np.float32)).copy()
+
+    def adopt(self, fragment: int, values: Float32Array) -> None:
+        self._fragments[fragment] = values
+
+    def restart(self, donor: TrainedModel | None) -> None:
+        pass
+
+
+def outer_steps(trial: TapeTrial) -> int:
+    """Return the outer steps in which the size's tokens come into merges."""
+    size = SIZES[trial.size]
+    training = trial.training(100 * size.steps)
+    layout = Layout(TensorSpec(f"t{number}", (1,)) for number in range(training.fragments))
+    models = {name: _NoModel() for name in trial.tape.units}
+    job = TrainedJob(training, trial.tape, layout, models, trial.rows, trial.rows * size.context)
+    job.run(tokens=float(size.tokens))
+    return job.core.t
+
+
+def trained_under(trial: TapeTrial) -> Outcome:
+    """Return what came of the training, with `heldOutLoss` in nats per byte."""
+    size, steps = SIZES[trial.size], outer_steps(trial)
+    corpus = read_corpus(context=size.context, seed=trial.seed, tokens=2 * size.tokens, held_out=size.held_out)
+    inner = InnerConfig(trial.rates.inner, min(WARMUP, steps // 10), FINAL, weight_decay=1 / size.steps)
+    return train(trial.tape, trial.training(steps), size.model, inner, trial.rows, trial.seed, corpus, None)
+
+
+def _quorum(rates: Mapping[int, Rates], base: TapeTrial, runs: Runs[TapeTrial]) -> Line:
+    """Return the loss with K = 1 and grace ÷ with K = M, four units of unlike speeds."""
+    four = replace(base, fate="spread", units=4, rates=rates[4])
+    return _line({"K=4": replace(four, quorum=4), "K=1, no grace": replace(four, grace=0.0), "K=1": four}, "K=1", "K=4", 1.01, runs)
+
+
+def _failures(rates: Mapping[int, Rates], base: TapeTrial, runs: Runs[TapeTrial]) -> Line:
+    """Return the loss of eight units that are away for an eighth of the time ÷ of the same that never fail."""
+    eight = replace(base, units=8, rates=rates[8])
+    return _line({"failures": replace(eight, fate="failures"), "calm": replace(eight, fate="calm")}, "failures", "calm", 1.02, runs)
+
+
+def _line(trials: Mapping[str, TapeTrial], of: str, over: str, limit: float, runs: Runs[TapeTrial]) -> Line:
+    found = {name: runs.run(trial) for name, trial in trials.items()}
+    losses = {name: round(float(outcome["heldOutLoss"]), 4) for name, outcome in found.items()}
+    shown = {
+        key: {name: outcome[key] for name, outcome in found.items()}
+        for key in ("seconds", "outerSteps", "contributions", "staleness", "failures", "mergedTokens")
+    }
+    value = losses[of] / losses[over]
+    return Line(value, f"loss of {of} / of {over}", limit, value <= limit, {"losses": losses, **shown})
+
+
+TAPE_GROUPS: Final[Mapping[str, Callable[[Mapping[int, Rates], TapeTrial, Runs[TapeTrial]], Line]]] = {
+    "quorum": _quorum,
+    "failures": _failures,
+}
+"""By the name that ARMS has."""
+
+
+def under_tape(group: str, tuned: Mapping[Arm, Rates], size: str, seed: int, interval: int, runs: Runs[TapeTrial]) -> Line:
+    """Return the figure of a group. `tuned`: rates of the law's arms."""
+    rates = {arm.units: each for arm, each in tuned.items()}
+    base = TapeTrial(size, "calm", units=1, quorum=1, grace=1.0, interval=interval, rates=Rates(), seed=seed)
+    return TAPE_GROUPS[group](rates, base, runs)
