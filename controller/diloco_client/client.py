@@ -91,6 +91,7 @@ class Client:
             connection = contextlib.AsyncExitStack()
             try:
                 api = loop.run(connection.enter_async_context(RestClient.connect(config, user_agent=PYTHON_CLIENT)))
+            # Ctrl-C too: nothing else knows of the thread, so nothing could end it.
             except BaseException:
                 loop.close()
                 raise
@@ -191,6 +192,7 @@ class Client:
 
     async def _delete(self, name: str) -> None:
         found = await find_job(self._api, self.namespace, name)
+        # By uid: a job of this name that was created since must stay.
         await self._api.delete(DILOCO_JOBS, self.namespace, name, uid=found["metadata"]["uid"])
 
     # --- what it wrote ------------------------------------------------------------------------------------------------
@@ -272,6 +274,7 @@ class Client:
         wanted = Wanted(name, "", Path(output), step, dtype, image, seconds, snapshot)
         with _errors(self._source):
             written = self._loop.run(fetch_model(self._api, self.namespace, wanted))
+            # A bucket: read in the caller's thread, as the loop must serve other calls meanwhile.
             if isinstance(written, str):
                 written = write_model(written, "", wanted.output, step, snapshot, dtype)
         target, about = written
@@ -282,6 +285,7 @@ def _object(job: DiLoCoJob) -> Obj:
     """Return what to create: without status, and of the metadata only what a user writes."""
     obj = dump(job)
     del obj["status"]
+    # An API server creates no object with a resourceVersion, and a job that was read has one.
     obj["metadata"] = {key: value for key in _WRITTEN if (value := obj["metadata"].get(key))}
     return obj
 
@@ -298,6 +302,7 @@ def _is_reached(job: DiLoCoJob, wanted: ConditionType) -> bool:
     true = {
         condition.type
         for condition in job.status.conditions
+        # Right after a change the conditions are still those of the spec before: the wait would end at once.
         if condition.status is ConditionStatus.TRUE and (condition.observed_generation or 0) >= job.metadata.generation
     }
     if wanted in true:

@@ -99,6 +99,7 @@ class ClusterNodes:
 
     async def register(self) -> None:
         """Create every node in the API, Ready, or take over those that an earlier run left. Raises ForeignNodes, ApiError."""
+        # All are looked at before one is made: a refusal leaves the cluster as it was.
         there = {name: await self._find(name) for name in self._manifests}
         foreign = [
             name for name, node in there.items() if node and (node["metadata"].get("labels") or {}).get(LABEL_SERVER) != self._server

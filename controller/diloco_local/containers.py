@@ -88,6 +88,7 @@ class Container:
             if launched is None:
                 if isinstance(self.state.now, Terminated):
                     continue  # it could not be started: the restart policy decides
+                # Stopped before it ran again: its end is that of the run before, and "waiting" would never change.
                 if self.state.last:
                     self._update_state(now=self.state.last, last=None, final=True)
                 return
@@ -103,6 +104,7 @@ class Container:
         """Kill everything in it with SIGKILL. Not `for_good`: its node stopped and may come back; returns when none of its processes is
         alive."""
         if permanently:
+            # Before the await: a start that is under way looks at them once it has a process.
             self._stopping.set()
             self._killing = True
         if self._process:
@@ -188,6 +190,7 @@ class Container:
         self._folder.fresh_termination_file(self._spec["name"])
         output = self._folder.log(self._spec["name"], self.state.restarts)
         self.logs.append((output, output.stat().st_size if output.exists() else 0))
+        # Before the start: a kill right after it would be in the count already, and explain nothing.
         memory_kills = out_of_memory_kills()
         directory = self._context.working_directory / (configured.cwd or "")
         try:
@@ -200,6 +203,7 @@ class Container:
             return None
         self._process, self._configured = process, configured
         self._update_state(now=Running(self._context.now(), f"local://{process.mark.rstrip('/')}"))
+        # `stop`, `kill` or the node's end may have come during the start, when there was no process to signal.
         if self._killing or not self._node.running.is_set():
             await self._context.supervisor.end(process)
         elif self._stopping.is_set():
@@ -211,6 +215,7 @@ class Container:
         assert isinstance(running, Running)
         exited = await process.wait()
         finished = self._context.now()
+        # Children may outlive the main process: a restart beside them would find its ports and files taken.
         await process.wait_gone()
         self._process = None
         ended = Terminated(
@@ -254,6 +259,7 @@ async def first_of(wanted: Coroutine[Any, Any, object], other: Coroutine[Any, An
     finally:
         for task in tasks:
             task.cancel()
+        # Until they have ended, with what they raise: asyncio would report an exception that was never taken.
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

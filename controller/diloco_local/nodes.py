@@ -62,6 +62,7 @@ def complete(manifest: Obj) -> Obj:
     status = manifest.get("status") or {}
     capacity = {key: str(value) for key, value in (status.get("capacity") or status.get("allocatable") or {}).items()}
     allocatable = {key: str(value) for key, value in (status.get("allocatable") or capacity).items()}
+    # Nodes may be copied from a cluster: an object with a resourceVersion cannot be created.
     kept = {key: value for key, value in metadata.items() if key in ("name", "annotations")}
     return {
         "apiVersion": "v1",
@@ -162,6 +163,7 @@ class NodeLifecycle:
 
     async def recover(self, name: str) -> None:
         """Bring the node back: Ready, without the taints of its failure. Pods that were marked for deletion end now."""
+        # First: its time may be over while the taints go, and it would end the pods of a healthy node.
         if eviction := self._evictions.pop(name, None):
             eviction.cancel()
         await self.untaint(name, UNREACHABLE)
@@ -178,6 +180,7 @@ class NodeLifecycle:
             eviction.cancel()
         await self._client.delete(NODES, "", name)
         for pod in await self._pods_on(name):
+            # At once: no kubelet is left that could end the pod within its grace.
             await self._disrupt(pod, "DeletionByPodGC", "PodGC: node no longer exists", grace_seconds=0, phase="Failed")
         self._kubelet.recover_node(name)  # nothing is left to report: its workers see that their pods have gone, and end
 

@@ -117,6 +117,7 @@ class PodWorker:
                 await self._terminate(containers)
             for task in others:
                 task.cancel()
+        # The publisher may have been cancelled before it wrote the last change, and the API would never show that the pod has ended.
         await self._node.connected.wait()
         await self._write_status()
 
@@ -152,6 +153,7 @@ class PodWorker:
             ]
 
         self._admission_error = self._context.admission_error(self._pod)
+        # Not Always: an init container that succeeds would run again for ever, and the others would never begin.
         init_policy = "Never" if policy == "Never" else "OnFailure"
         self._init = containers(spec.get("initContainers") or (), status.get("initContainerStatuses") or (), init_policy)
         self._main = containers(spec["containers"], status.get("containerStatuses") or (), policy)
@@ -180,6 +182,7 @@ class PodWorker:
     async def _until_deletion(self) -> None:
         """Wait until the pod is deleted or the node shuts down."""
         while True:
+            # This process knows of a deletion that a node without a connection cannot know: its pods run on until it is back.
             await self._node.connected.wait()
             if self._deleted or self._shutting_down:
                 return
@@ -217,6 +220,7 @@ class PodWorker:
         while True:
             await self._dirty.wait()
             await self._node.connected.wait()
+            # Before the write: a change during it is written by the next one.
             self._dirty.clear()
             await self._write_status()
 
@@ -241,6 +245,7 @@ class PodWorker:
                 pod.get("status", {}),
                 init=[container.state for container in self._init],
                 main=[container.state for container in self._main],
+                # An API server refuses loopback addresses in Endpoints, and its Warning events would bury those of the job.
                 pod_ip=None if self._context.address_in_annotation else self._address,
                 host_ip=self._node.address,
                 started_at=self._started_at,
@@ -278,6 +283,7 @@ class PodWorker:
     async def _fresh(self) -> Obj:
         metadata = self._pod["metadata"]
         pod = await self._context.client.get(PODS, metadata["namespace"], metadata["name"])
+        # A pod of this name that was created since is not the one that ran here: its status stays as it is.
         if pod["metadata"]["uid"] != metadata["uid"]:
             raise NotFound(404, "NotFound", f"pod {self._name} has another uid now")
         return pod

@@ -64,6 +64,7 @@ class PodFolder:
                 raise ContainerConfigError(f"volumeMount {mount['name']!r} of container {container['name']!r}: the pod has no such volume")
             folder = self._materialise(pod, volume, sources, claims)
             local = folder / mount["subPath"] if mount.get("subPath") else folder
+            # As a kubelet does. A program that finds no folder there would fail on simulated nodes alone.
             if mount.get("subPath") and not local.exists():
                 local.mkdir(parents=True)
             found.append(Mount(mount["mountPath"], str(local)))
@@ -93,6 +94,7 @@ class PodFolder:
         """Return at most 4096 bytes of the container's termination message, or the end of its log, from `start` on, if it asks for that."""
         try:
             with self._termination_file(container["name"]).open("rb") as file:
+                # No more of it is read: the file is as large as the program likes, and the API refuses long messages.
                 message = file.read(MESSAGE_BYTES)
         except FileNotFoundError:
             message = b""
@@ -185,13 +187,16 @@ def publish(folder: Path, files: Mapping[str, File]) -> None:
     pending = folder / f"{_DATA}_tmp"
     pending.unlink(missing_ok=True)
     pending.symlink_to(fresh.name)
+    # One rename: between an unlink and a new link a reader would find no files.
     pending.replace(link)
+    # After the link is replaced: before, the names of new files would lead nowhere.
     shown = {path.partition("/")[0] for path in files}
     for name in shown:
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(f"{_DATA}/{name}")
     for entry in list(folder.iterdir()):
         if entry.name.startswith(".."):
+            # The old folder goes last: until the rename readers opened files in it.
             if entry not in (link, fresh):
                 shutil.rmtree(entry)
         elif entry.name not in shown:

@@ -70,6 +70,7 @@ class PoolRequest:
         found: Obj = {"name": self.name, "accelerator": self.kind.name}
         if self.kind.family is Family.TPU:
             found["topology"] = self.topology
+            # Elsewhere it follows from the topology; here the API refuses a pool without it.
             if len(self.kind.host_options[self.topology]) > 1:
                 found["chipsPerHost"] = self.per_host
         elif self.per_host:
@@ -165,6 +166,7 @@ def _word(text: str, word: str) -> tuple[str, str]:
 
 def _number(text: str, field: str, value: str) -> int:
     least = 1 if field == "hosts" else 0
+    # Not by int() alone, which takes "1_0", " 3" and digits of other scripts.
     if not re.fullmatch(r"[0-9]{1,4}", value, re.ASCII) or int(value) < least:
         raise BadPool(f"--pool {text}: {field}={value} is no number from {least}; write {field}={max(least, 1)}, for example")
     return int(value)
@@ -200,6 +202,7 @@ def _held_as(capacity: Capacity | None) -> dict[str, str]:
     if capacity is None or capacity is Capacity.SCAVENGED:
         return {}
     said = values_of(CapacityType(capacity.value))
+    # One label is enough: others that say the same would only look like a node of several clouds.
     return {} if capacity is Capacity.ON_DEMAND else {key: values[0] for key, values in list(said.items())[:1]}
 
 
@@ -211,6 +214,7 @@ def _node(name: str, labels: Mapping[str, str], taints: list[Obj], capacity: Map
 
 def pool_name(word: str) -> str:
     """Return a pool's name: the word, or as much of it as a pool's name may have."""
+    # Without the maker, which stands first: cut at the end instead, the kinds of one maker could have one name.
     own = word if len(word) <= MAX_POOL_NAME else word.partition("-")[2] or word
     return own[:MAX_POOL_NAME].strip("-") if own[0].isalpha() else f"p{own}"[:MAX_POOL_NAME].strip("-")
 
@@ -265,6 +269,7 @@ def _slice(text: str, word: str, kind: Accelerator, size: str, there: Mapping[Sl
     if len(fitting) == 1:
         return fitting[0]
     topologies = {topology for topology, _ in fitting}
+    # No default for a cluster: with the other kind of hosts the pool would wait for slices that it never gets.
     if size and there is not None and len(kind.host_options[size]) > 1:
         sizes = " or ".join(map(str, kind.host_options[size]))
         has = "both" if fitting else "none of these"

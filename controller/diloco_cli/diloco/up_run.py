@@ -111,6 +111,7 @@ class Run:
         with self._signals(), contextlib.closing(self._record):
             async with self._plane:
                 self._recorder.began(options.resume_command)
+                # Before the jobs: a pod that finds no such object waits a second or more before it looks again.
                 for config_map in self._options.config_maps:
                     await self._plane.client.create(CONFIG_MAPS, config_map, field_manager=UP_MANAGER)
                 for job in self._options.jobs:
@@ -155,6 +156,7 @@ class Run:
             await asyncio.gather(*following, return_exceptions=True)
 
     async def _until_end(self, following: Sequence[asyncio.Task[None]]) -> Ending:
+        # Counted, because `all` of no jobs is true: before the first event nothing is over.
         over = self._wait_for(lambda: len(self._known) == len(self._options.jobs) and all(view.over for view in self._known.values()))
         try:
             async with asyncio.timeout(self._options.timeout):
@@ -175,6 +177,7 @@ class Run:
         """Wait until one of the two is done. Raises if the control plane fails meanwhile."""
         waiting = [asyncio.create_task(wanted), asyncio.create_task(other)]
         try:
+            # With the watches and the control plane: if one of them fails, no change ever comes, and the command would hang.
             done, _ = await asyncio.wait([*waiting, *following, self._plane.failed], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
@@ -204,6 +207,7 @@ class Run:
 
     async def _wait_for(self, holds: Callable[[], bool]) -> None:
         while not holds():
+            # No await between the question and this line, or a change in between would be lost.
             self._changed.clear()
             await self._changed.wait()
 
@@ -293,6 +297,7 @@ class Run:
         return view.status.model is not None or any((folder / "snapshots").glob("snapshot-*"))
 
     def _end(self, ending: Ending) -> None:
+        # The speeds are those of before: a job that has ended reports none.
         views = [with_speeds(view, self._speeds) for view in self._known.values()]
         injector = self._plane.injector
         keys = {f"{view.namespace}/{view.name}" for view in views}

@@ -106,6 +106,7 @@ class SimulatedOperator:
     def _placed(self, pool: str, nodes: Collection[str]) -> PlacedUnit:
         shape = self._shapes[pool]
         return PlacedUnit(
+            # Failures are counted by accelerators: a CPU host, which has none, would never fail.
             accelerators=max(1, shape.hosts * shape.chips_per_host),
             speed=self._speed(nodes),
             groups=tuple(dict.fromkeys(self._group_of[node] for node in nodes)),
@@ -235,6 +236,7 @@ class SimulatedOperator:
                 self._job = self._with_status(plan.status.status)
             self._start_and_end()
             concerned, now_there = self._allotment.refresh(), (self.units(), self.leaving)
+            # Both: a grant concerns this job in one round, and its units take it in the next.
             if not concerned and now_there == before:
                 return
             before = now_there
@@ -318,6 +320,7 @@ def _with_most(job: Obj, most: int) -> Obj:
     meta = {"namespace": "default", **obj["metadata"], "uid": "simulated", "generation": 1, "creationTimestamp": format_timestamp(_BEGIN)}
     learners = obj["spec"]["learners"]
     learners["max"] = most
+    # The API refuses a minimum above the maximum.
     learners["min"] = min(learners.get("min", 1), most)
     return {**obj, "metadata": meta}
 

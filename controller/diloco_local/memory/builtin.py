@@ -24,6 +24,7 @@ _WITH_CONDITIONS = Node(root=True, preserve=True, properties={"status": Node(pre
 
 def _default_secret(obj: Obj) -> None:
     obj.setdefault("type", "Opaque")
+    # It is for writing only: stored, it would stand in the way of a later change of `data`.
     text = obj.pop("stringData", None)
     if isinstance(text, dict) and all(isinstance(value, str) for value in text.values()):
         obj["data"] = {**(obj.get("data") or {}), **{key: base64.b64encode(value.encode()).decode() for key, value in text.items()}}
@@ -77,6 +78,7 @@ def _service_defaults(addresses: Callable[[], str]) -> Callable[[Obj], None]:
         spec.setdefault("type", "ClusterIP")
         spec.setdefault("sessionAffinity", "None")
         if spec["type"] != "ExternalName":
+            # "None" stays: the name of a headless service leads to its pods.
             if not spec.get("clusterIP"):
                 spec["clusterIP"] = addresses()
             spec.setdefault("clusterIPs", [spec["clusterIP"]])
@@ -140,6 +142,7 @@ def _claim_causes(obj: Obj, old: Obj | None) -> list[Cause]:
 
 
 def _fixed_claim(spec: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    # A volume is bound once: a claim that could change its volume would lose its data.
     free = {"resources", "volumeAttributesClassName"} | (set() if old.get("volumeName") else {"volumeName"})
     return {name: value for name, value in spec.items() if name not in free}
 
@@ -196,6 +199,7 @@ def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
         },
     )
     port = Node(list_type="map", list_keys=("port", "protocol"), key_defaults={"protocol": "TCP"}, items=ANY)
+    # Atomic: merged by key, it would keep labels that the new selector leaves out.
     selector = Node(preserve=True, map_type="atomic")
     service = Node(
         root=True,
@@ -229,6 +233,7 @@ def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
             core("Node", "nodes", namespaced=False),
             node,
             status=True,
+            # A kubelet registers its node and its capacity with one write.
             keeps_status_on_create=True,
             selectable={"spec.unschedulable": ("spec", "unschedulable")},
             validate=_node_causes,
@@ -260,6 +265,7 @@ def builtin_kinds(addresses: Callable[[], str]) -> list[Kind]:
         ),
         Kind(core("PodTemplate", "podtemplates"), _PLAIN),
         Kind(core("ServiceAccount", "serviceaccounts"), _PLAIN),
+        # Without a version no update: two replicas that write blindly would both lead.
         Kind(Resource("coordination.k8s.io", "v1", "Lease", "leases"), _PLAIN, unconditional_update=False),
         Kind(Resource("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False), _PLAIN),
     ]

@@ -141,6 +141,7 @@ def pod_spec_causes(spec: dict[str, Any], path: str = "spec") -> list[Cause]:
         causes.append(Cause(f"{path}.containers", "Required value"))
     volumes, volume_causes = _volume_names(spec.get("volumes", ()), f"{path}.volumes")
     causes += volume_causes
+    # One set for both groups: logs and statuses name a container without its group.
     seen: set[str] = set()
     for group in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(group, ())):
@@ -173,6 +174,7 @@ def _volume_names(volumes: Any, path: str) -> tuple[set[str], list[Cause]]:
             causes.append(Cause(f"{path}[{index}].name", problem))
         elif name in names:
             causes.append(Cause(f"{path}[{index}].name", f"Duplicate value: {show(name)}"))
+        # A bad name too: otherwise each mount of this volume would be an error of its own, "not found".
         names.add(name)
     return names, causes
 
@@ -198,6 +200,7 @@ def _container_causes(container: Any, path: str, volumes: set[str], seen: set[st
     for index, variable in enumerate(container.get("env", ())):
         if not variable.get("name"):
             causes.append(Cause(f"{path}.env[{index}].name", "Required value"))
+        # In YAML `value: 1` is a number. What is taken here must be taken by every API server.
         if type(variable.get("value", "")) is not str:
             causes.append(Cause(f"{path}.env[{index}].value", f"Invalid value: {show(variable['value'])}: must be a string"))
         if variable.get("value") and variable.get("valueFrom"):

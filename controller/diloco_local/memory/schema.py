@@ -95,6 +95,7 @@ class Structural:
 
     def _check_defaults(self, node: Node, path: str) -> None:
         if node.default is not MISSING:
+            # With the defaults below it, as an object gets it: by itself it may lack fields that are required.
             value = copy_json(node.default)
             _fill(node, value)
             removed: list[str] = []
@@ -172,6 +173,7 @@ def _fill(node: Node, value: Any) -> None:
             if present is MISSING:
                 if child.default is MISSING:
                     continue
+                # A copy: the defaults below are filled into it, and later writes change it.
                 present = value[name] = copy_json(child.default)
             if isinstance(present, (dict, list)):
                 _fill(child, present)

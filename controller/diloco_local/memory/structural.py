@@ -96,6 +96,7 @@ class _Compiler:
     def node(self, schema: Any, path: str, *, correlatable: bool, root: bool = False, structural: bool = True) -> Node:
         """Compile a node; `correlatable`: its old value can be found, so rules may use oldSelf."""
         if not isinstance(schema, Mapping):
+            # Go on with a node that takes anything: one answer names all errors of a schema.
             self.problem(path, "must be a schema")
             return ANY
         node = Node(root=root)
@@ -129,12 +130,14 @@ class _Compiler:
         elif structural and not node.preserve:
             self.problem(f"{path}.type", "Required value: must not be empty for specified object fields")
         by_format = {"duration": "duration", "date-time": "timestamp", "date": "timestamp", "byte": "bytes"}
+        # JSON has 1 for 1.0, and CEL adds no int to a double.
         node.convert = "double" if kind == "number" else by_format.get(schema.get("format", ""), "") if kind == "string" else ""
 
     def _map(self, node: Node, schema: Mapping[str, Any], path: str, *, correlatable: bool, structural: bool) -> None:
         node.map_type = schema.get("x-kubernetes-map-type", "granular")
         below = correlatable and node.map_type != "atomic"
         for name, sub in schema.get("properties", {}).items():
+            # These are checked as those of every kind, and what the schema says of them prunes and defaults nothing.
             if node.root and name in IMPLICIT:
                 continue
             node.properties[name] = self.node(sub, f"{path}.properties[{name}]", correlatable=below, structural=structural)
@@ -155,6 +158,7 @@ class _Compiler:
         if node.list_type not in ("atomic", "set", "map"):
             self.problem(f"{path}.x-kubernetes-list-type", f"Unsupported value: {node.list_type!r}")
         if "items" in schema:
+            # In other lists nothing tells which item it was before: `oldSelf` could be that of another one.
             below = correlatable and node.list_type == "map"
             node.items = self.node(schema["items"], f"{path}.items", correlatable=below, structural=structural)
         elif structural and "array" in node.types:
@@ -168,6 +172,7 @@ class _Compiler:
             if child is None:
                 self.problem(f"{path}.x-kubernetes-list-map-keys", f"{key!r} is not a property of the items")
                 continue
+            # An item without the key and one that names its default are one item: as two they could stand in one list.
             if child.default is not MISSING:
                 node.key_defaults[key] = child.default
             elif structural and node.items and key not in node.items.required:
@@ -175,6 +180,7 @@ class _Compiler:
 
     def _junctors(self, node: Node, schema: Mapping[str, Any], path: str) -> None:
         def several(name: str) -> tuple[Node, ...]:
+            # Not structural: the nodes around it give types and fields, and these only add conditions.
             subs = enumerate(schema.get(name, ()))
             return tuple(self.node(sub, f"{path}.{name}[{index}]", correlatable=False, structural=False) for index, sub in subs)
 

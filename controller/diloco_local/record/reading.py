@@ -43,6 +43,7 @@ def history_of(lines: Iterable[Line]) -> History:
         if isinstance(line, RunBegan):
             command, ending = line.command, ""
             for reader in readers.values():
+                # A command that was killed has written no end: what it left open would last until the next one ends.
                 reader.end_of_command(at)
                 reader.command_began(at)
         elif isinstance(line, RunEnded):
@@ -117,6 +118,7 @@ class _JobReader:
             self._close(unit, at)
         for history in self.job.units.values():
             history.spans = list(_with_lost_work(history))
+        # The time until the next command is no step.
         self._last_steps.clear()
 
     def command_began(self, at: float) -> None:
@@ -145,12 +147,14 @@ class _JobReader:
         self._unit(line.unit)
 
     def _close(self, unit: str, at: float) -> None:
+        # Times may go back a little, see `_on_one_clock`: such a span would have a negative length.
         if (known := self._open.pop(unit, None)) is not None and at > known[0]:
             self._unit(unit).spans.append(Span(known[0], at, known[1], known[2]))
 
     def _step(self, at: float, line: StepTaken) -> None:
         unit = self._unit(line.unit)
         last = self._last_steps.get(line.unit)
+        # Another attempt, or a count that begins anew: the time since is no step, and includes a start.
         if last is not None and last[1] == line.attempt and last[2] < line.step:
             unit.gaps.append(Gap(last[0], at, line.step - last[2]))
             unit.steps += line.step - last[2]
@@ -164,6 +168,7 @@ class _JobReader:
         job = self.job
         job.t, job.tokens, job.samples = line.t, line.tokens, line.samples
         job.loss = line.loss if line.loss is not None else job.loss
+        # Each process of the syncer counts bytes from 0: without those of its predecessors the curve would fall.
         if line.syncer != self._syncer:
             self._syncer = line.syncer
             self._before = {unit.name: (unit.received_bytes, unit.sent_bytes) for unit in job.units.values()}

@@ -117,6 +117,7 @@ def _leavers(question: Question, plan: FlowPlan) -> dict[str, list[_Leaver]]:
     for (key, name), units in question.held.items():
         count = len(units) - plan.pools[key].kept.get(name, 0)
         if count:
+            # Those that settle may not be asked to leave yet: the flow has counted them among the kept.
             able = sorted((unit for unit in reversed(units) if not unit.settling), key=lambda unit: unit.loss)
             found.setdefault(name, []).extend(_Leaver(key[0], unit) for unit in able[:count])
     return found
@@ -188,6 +189,7 @@ def _take_whole(jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], waits
         else:
             waiting.append(job)
 
+    # The largest first: what is near to each other, or empty, would be broken up by the small ones. Equal ones keep their order.
     for count, taker in enumerate(sorted(takers, key=lambda taker: -taker.size), start=1):
         if count % _UNITS == 0:
             yield
@@ -230,6 +232,7 @@ class _FreeSlices:
         while self._ordered:
             slice_ = self._stock.slice_at(self._ordered.popleft())
             if slice_.key not in self._taken:
+                # Else `near` would give it to another unit as well.
                 if self._rooms is not None:
                     self._rooms.discard(slice_)
                 return slice_
@@ -261,6 +264,7 @@ def _share_host(
     for taker in takers:
         needs = taker.demand.requirements.needs if taker.shape.divides else host.whole.room
         if not needs.fits(rest) or (not taker.shape.divides and not is_empty):
+            # The points of the host allowed it, its parts do not: unless the next question leaves it out, the answer is the same.
             barred.setdefault(host.location, set()).add(taker.number)
             continue
         rest, is_empty = left(rest, (needs,)), False

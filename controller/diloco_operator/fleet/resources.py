@@ -65,6 +65,7 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, Fraction]:
             _add(sidecars, own)
             own = sidecars
         else:
+            # Beside it run the sidecars before it alone: those behind it have not begun.
             _add(own, sidecars)
         for name, amount in own.items():
             starting[name] = max(starting.get(name, amount), amount)
@@ -138,6 +139,7 @@ def allocatable(status: Mapping[str, Any], devices: Devices) -> Resources:
     """Return what all pods of a node together may request, from the node's status. `devices`: those that it offers."""
     listed = _amounts(status.get("allocatable") or status.get("capacity"))
     cpu, memory, pods = (listed.get(name) for name in ("cpu", "memory", "pods"))
+    # Rounded down, as requests are rounded up: what fits here must fit for kube-scheduler, or the pod never starts.
     return Resources(
         UNLISTED if cpu is None else math.floor(cpu * 1000),
         UNLISTED if memory is None else math.floor(memory),

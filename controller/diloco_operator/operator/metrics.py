@@ -106,6 +106,7 @@ class Metrics:
         """Report from now on the objects that are left out of the caches of `resources`."""
         for resource in resources:
             self._malformed.labels(resource.plural).set_function(partial(malformed.count, resource))
+            # Its series begins with 0, or the first such object would be no increase, and no alert would see it.
             self._malformed_found.labels(resource.plural)
         malformed.on_found(lambda found: self._malformed_found.labels(found.resource.plural).inc())
 
@@ -118,6 +119,7 @@ class Metrics:
         self._seconds.labels(CONTROLLER).observe(seconds)
         if defect:
             self._panics.labels(CONTROLLER).inc()
+        # A defect is an error too, as a panic is in controller-runtime: alerts on errors alone must see it.
         if failed or defect:
             self._errors.labels(CONTROLLER).inc()
         result = "error" if failed or defect else "requeue_after" if later else "success"
@@ -273,6 +275,7 @@ def capacity_waits(before: Mapping[str, Any], after: Mapping[str, Any], now: flo
             continue
         began = short.get(unit["pool"], now)
         if "since" in old:
+            # The pool may have been short long before this unit was wanted.
             began = max(began, parse_timestamp(old["since"]))
         yield unit["pool"], max(0.0, now - began)
 
@@ -342,6 +345,7 @@ def _add_job(families: Mapping[str, CounterMetricFamily | GaugeMetricFamily], jo
     if job.spec is not None:
         families["snapshot_interval_steps"].add_metric(key, job.spec.training.checkpoint.every_steps)
     _add_goodput(families, key, status.get("goodput"))
+    # No series while the value is not known: a loss of 0 would be the best of all.
     for field in ("loss", "cosine"):
         if field in progress:
             families[field].add_metric(key, progress[field])

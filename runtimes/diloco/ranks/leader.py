@@ -151,6 +151,7 @@ class Leader(SideChannel[ToLeader]):
         except (StreamError, TlsError) as error:
             _log.warning("a connection to the leader of unit %s from %s was refused: %s", self.me.unit, where, error)
             return
+        # It has proved who it is. From now on new connections must not push it out.
         self._strangers.pop(cast("asyncio.Task[None]", asyncio.current_task()), None)
         try:
             async with asyncio.timeout(_HERE_TIMEOUT):
@@ -194,6 +195,7 @@ class Leader(SideChannel[ToLeader]):
             return
         for here in self._heres.values():
             here.ClearField("owned")
+        # The unit may have ended while the pieces were checked: ranks that were told so must not begin.
         if not self._over:
             met = Met(session=self._session)
             self._say_now(FromLeader(met=met))

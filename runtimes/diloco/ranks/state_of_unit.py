@@ -128,6 +128,7 @@ class StateOfUnit:
         self._leader.close()
 
     def begin(self) -> None:
+        # What is on its way belongs to the copy before, and so would its errors.
         self._wait(lambda: not self._unwritten, "has not taken all of the state")
         self._failed = ""
         self._own.begin()
@@ -154,6 +155,7 @@ class StateOfUnit:
         others = rest.get(RANKS, []) if isinstance(rest, Mapping) else []
         answers = []
         for rank in self._others:
+            # The donor may have had another number of ranks. Then no rest is that of this one, and all take its leader's.
             data = encode(others[rank - 1] if len(others) == len(self._others) else _of_leader(rest))
             with self._changed:
                 number = next(self._numbers)
@@ -193,6 +195,7 @@ class StateOfUnit:
     def _ask(self, rank: int, order: StateOrder) -> _Answer:
         answer = _Answer()
         with self._changed:
+            # Before the order is sent: its answer comes on another thread, perhaps at once.
             order.number = next(self._numbers)
             self._answers[order.number] = answer
         if rank:
@@ -202,6 +205,7 @@ class StateOfUnit:
         return answer
 
     def _write(self, rank: int, share: PieceArray, values: Float32Array) -> None:
+        # What is said to a rank is queued without a bound: a slow one would take the memory of this process.
         self._wait(lambda: self._unwritten < MOST_UNWRITTEN, "takes nothing more of the state")
         if self._failed:
             raise StateError(self._failed)

@@ -202,6 +202,7 @@ class SimulatedUnit:
 
     def merged(self, fragment: int, version: int) -> None:
         """Take a new version of the fragment; it is adopted at the end of the step under way, or at once while the unit rests."""
+        # This version ends the exchange that has asked for it: an answer would be sent for nothing.
         self._pulls = [pull for pull in self._pulls if pull.fragment != fragment]
         if self._rests_since is not None:
             self._adopt(fragment, version)
@@ -251,6 +252,7 @@ class SimulatedUnit:
         if self._busy is not None:
             use, since, until = self._busy
             now, missing = self._timeline.now, self.hardware.slices - self.present
+            # `_spend` has booked all of it: the part that does not come any more is taken back.
             self.accounts.add(use, self.present, missing, now - until)
             if use is Use.TRAINING:
                 self.accounts.add(Use.TRAINING, self.present, 0, since - now)

@@ -50,6 +50,7 @@ def chain_from(found: Sequence[Segment], first: int) -> list[Segment]:
     for segment in found:
         if segment.number == first + len(chain):
             chain.append(segment)
+            # Behind a cut, merges are missing: what follows continues another snapshot.
             if segment.cut:
                 break
     return chain
@@ -59,6 +60,7 @@ def gradient_of(record: Record) -> np.ndarray[Any, np.dtype[np.float32]]:
     """Return the merged outer gradient of a merge's record, read-only. Raises StateError for a record without values."""
     if record.values is None:
         raise StateError("a merge without its values")
+    # Little-endian on every machine: a tape may be replayed on another one.
     gradient = record.values.view("<f4").astype(np.float32, copy=False)
     gradient.flags.writeable = False
     return gradient
@@ -107,6 +109,7 @@ class Replay:
             record = read_record(place.path, place.offset)
             try:
                 commit = Commit.from_json(record.head)
+                # Merges were on their way when the snapshot was taken: it may have this one.
                 if redo.covers(commit):
                     continue
                 value = redo.take(commit, gradient_of(record))
@@ -119,6 +122,7 @@ class Replay:
 def _merges(chain: Sequence[Segment]) -> Iterator[_Place]:
     training = Training(steps=1)
     for segment in chain:
+        # Heads only: the values of a whole run are more than memory holds.
         for record in RecordFile(segment.path, values=False):
             try:
                 if record.head["type"] == SEGMENT:
@@ -155,6 +159,7 @@ def _start(folder: Path, snapshot: Path | None) -> tuple[Path, int]:
     there = {segment.number for segment in segments(folder)}
     for path in found:
         first = _first_segment(path)
+        # Snapshots outlive the values of merges before the newest one: an older one may have nothing to go on with.
         if first in there:
             return path, first
     raise TapeError(

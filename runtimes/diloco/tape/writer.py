@@ -197,6 +197,7 @@ class TapeWriter:
     async def _write_waiting(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
+            # Together with the batch: what is registered while it is written waits for notes that are in the next one.
             after, self._after = self._after, []
             try:
                 await asyncio.to_thread(self._write, batch)
@@ -241,6 +242,7 @@ class TapeWriter:
             self._folder.mkdir(parents=True)
             fsync_directory(self._folder.parent)
         self._file = segment_path(self._folder, number).open("xb", buffering=_BUFFER)
+        # Syncing the file alone does not keep its name: a power cut could take the whole segment.
         fsync_directory(self._folder)
 
     def _close_file(self) -> None:
@@ -271,6 +273,7 @@ class TapeWriter:
         after, self._after = self._after, []
         self._waiting = [one for one in self._waiting if one.kind == SEGMENT]
         self._under_way.clear()
+        # Before merges go out without records: else a restart would take the tape for whole, and learners that hold more would resume.
         try:
             if found := segments(self._folder):
                 found[-1].path.replace(segment_path(self._folder, found[-1].number, cut=True))

@@ -178,6 +178,7 @@ class Engine:
     def connect(self) -> Peer:
         """Register a new stream."""
         peer = self._peers.open()
+        # The server takes streams while the last snapshot is written, and nothing reads their Hello any more.
         if self._stopping.is_set():
             peer.retry_reason = "the syncer is shutting down"
             peer.outgoing.close(at_once=True)
@@ -299,6 +300,7 @@ class Engine:
                 event = await asyncio.wait_for(self._events.get(), self._timeout())
             except TimeoutError:
                 event = None
+            # Before anything is judged by its deadline: of a process that was stopped, all are over while the messages still wait.
             self.exchanges.awake.look(self._clock())
             if isinstance(event, MergeComputed):
                 self.exchanges.merged(event, self._clock())
@@ -373,6 +375,7 @@ class Engine:
         if core is None or not core.seeded:
             return RunOutcome.DRAINED
         self._history.end(core, self._clock(), began_finished=self.shutdown_grace.began_finished)
+        # An evaluation that came after that snapshot is in no other: without one more, a restart would not know it.
         durable = self._snapshots.snapshot_t == core.t and self.shutdown_grace.finished_at is not None and not self._history.evaluated_anew
         while not durable:
             durable = await self._schedule.save(core)

@@ -85,6 +85,7 @@ class LearnerEvents:
             await self._handle_of_stream(peer, event, now)
         except Exception as error:  # noqa: BLE001 - a defect that one message has shown; `fail` logs it
             self._membership.fail(peer, _name(event), error, now)
+        # After an error too: a stream whose slots do not come back is never read again.
         self._answers.release(event)
         if not isinstance(event, WITHOUT_SLOT):
             peer.slots.release()
@@ -92,6 +93,7 @@ class LearnerEvents:
     async def _handle_of_stream(self, peer: Peer, event: StreamEvent, now: float) -> None:
         if isinstance(event, HelloReceived):
             self._membership.join(peer, event.hello, event.owned, now)
+            # Else its fence is being written, and `admit` decides: a learner that went on before could have a twin after a crash.
             if peer.joining is None:
                 peer.join_decided.set()
             if peer.rank:
@@ -115,6 +117,7 @@ class LearnerEvents:
             case PushOffered() | PortionReceived() | PushDecoded():
                 return self._answers.take(session, event, now)
             case WorkRequested():
+                # Leases are kept until they are committed: a learner that only asks would take all memory.
                 if why := self._work.too_many(session):
                     return Rejected(Refused.PROTOCOL, why)
                 self._send_leases(peer, session, list(self._work.lease(session, event.samples)))
@@ -169,6 +172,7 @@ class LearnerEvents:
         if alive.holds_parameters and not stats.holds_parameters:
             stats.holds_parameters = True
             self._changes.notify()
+        # A learner has written it, and it goes into logs and status: bounded, and of one line.
         pause = one_line(alive.pause, MOST_PAUSE_TEXT)
         if stats.alive(alive.local_step, pause, alive.pause_left, now):
             self._exchanges.paused(session.unit, stats.paused_until or now, now)

@@ -133,6 +133,7 @@ class Service:
         interval = max(SHORTEST_INTERVAL, request.interval_seconds or DEFAULT_INTERVAL)
         last = 0
         while True:
+            # Before the report: a change between the two is in the next one.
             mark = self._changes.mark
             report = self._job.report()
             more = False
@@ -141,6 +142,7 @@ class Service:
                 report.entries.extend(entries)
                 last = entries[-1].number if entries else last
             await context.write(report)
+            # Before `done`: a watcher that leaves with it would lose the last entries.
             if more:
                 continue
             if report.done:
@@ -158,6 +160,7 @@ class Service:
                     if isinstance(message, DataChunk) or not message.HasField("hello"):
                         raise FramingError("the first message must be Hello")
                     hello = message.hello
+                    # The certificate decides who this is. By its word alone a learner could speak for any other unit.
                     if shown != (claimed := learner_identity(hello.job_uid, hello.unit, hello.attempt)):
                         _log.warning("refused: Hello says %s, the certificate belongs to %s", claimed, shown or "no identity")
                         peer.identity_mismatch = f"Hello says {claimed}, the certificate belongs to {shown or 'no identity'}"
@@ -167,6 +170,7 @@ class Service:
                     if hello.acknowledges:
                         peer.outgoing.acknowledges()
                     await self._submit(peer, HelloReceived(peer, hello, await _owned(hello)))
+                    # Read nothing before: what comes without a session is dropped.
                     await peer.join_decided.wait()
                     if peer.session is None:
                         return
@@ -224,6 +228,7 @@ def _event(peer: Peer, message: FromLearner | DataChunk, assembler: Assembler) -
         return SeedReceived(peer, transfer) if transfer is not None and transfer.header.kind == Chunk.SEED else transfer
     match message.WhichOneof("message"):
         case "progress":
+            # Only the newest counts, and one event stands for all that wait: reports take no slot, and would fill the queue.
             waiting, peer.progress = peer.progress is not None, message.progress
             return None if waiting else ProgressReported(peer)
         case "work_wanted":
