@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
-.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs site wheel images clean
+.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs screenshots site wheel images clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -81,6 +81,9 @@ docs: setup  ## regenerate docs/api.md, docs/states.md and docs/runbook, the val
 	@$(BIN)/python hack/grantor_docs.py
 	@$(BIN)/python hack/states_docs.py > docs/states.md
 	@$(BIN)/python hack/runbook_docs.py
+
+screenshots: setup  ## take the screenshots of docs/images again, in Chromium
+	@PYTHONPATH=tests:hack $(BIN)/python hack/screenshots.py
 
 site: setup  ## build the documents as a site with search, in site/; dead links stop it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -23,8 +23,8 @@ h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; } h2 { font-size
 .claims { padding: 10px 14px; border-left: 4px solid #c4261d; margin: 12px 0; } .claims p { margin: 2px 0; }
 .notes { padding: 8px 14px; background: var(--note); margin: 12px 0; } .notes p { margin: 2px 0; overflow-wrap: anywhere; }
 dl { display: flex; flex-wrap: wrap; gap: 8px 28px; margin: 14px 0; }
-dt { color: var(--soft); font-size: 12px; } dd { margin: 0; font-size: 18px; }
-svg { display: block; max-width: 100%; height: auto; margin: 6px 0; }
+dt { color: var(--soft); font-size: 12px; } dd { margin: 0; font-size: 18px; overflow-wrap: anywhere; }
+svg { display: block; max-width: 100%; height: auto; margin: 6px 0; } td svg { max-width: none; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-size: 13px; margin-top: 14px; }
 th, td { padding: 4px 12px 4px 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 500; } th:first-child, td:first-child { text-align: left; }
@@ -64,6 +64,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[Cell]], *, label: str = "
     found = element("table", element("thead", element("tr", *heads)), element("tbody", *body))
     attributes = {"tabindex": "0", "role": "region", "aria_label": label} if label else {}  # so that a keyboard can scroll it
     return element("div", found, class_="table", **attributes)
+
+
+def scrolled(drawn: Iterable[Element], label: str) -> Element:
+    """Return drawings below each other, which scroll sideways by themselves where the screen is too narrow to read them. `label`: their
+    name."""
+    return element("div", *drawn, class_="charts", tabindex="0", role="region", aria_label=label)
 
 
 def notes(said: Sequence[str]) -> list[Element]:

@@ -12,7 +12,7 @@ from builders.browsed_pages import PATIENCE, opened, opened_file, row, serious
 from builders.browser import a_browser
 from builders.local_jobs import a_quadratic_job
 from builders.up_runs import Up, all_train
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 
 @pytest.mark.timeout(1800)
@@ -44,17 +44,20 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
             before = step.inner_text()
             expect(step).not_to_have_text(before, timeout=PATIENCE)  # without a reload
             assert page.evaluate("document.documentElement.scrollWidth") == 390, "a small screen scrolls down only"
+            assert width(page, "#timeline svg") >= 680, "its charts scroll by themselves, in a size that people can read"
+            assert width(page, "#units .state svg") == 10, "the colour of a state takes room, and its text stays beside the next column"
             for scheme in ("dark", "light"):
                 page.emulate_media(color_scheme=scheme)
                 assert serious(page) == []
             page.get_by_role("link", name="v5p-0").click()
-            expect(page.locator("#head")).to_contain_text("unit of default/quad")
+            expect(page.locator("#head")).to_contain_text("unit of quad, namespace default")
             expect(page.locator("#ranks tbody tr")).to_have_count(1, timeout=PATIENCE)
             assert row(page, "ranks", "0")[1:3] == ["0", "Running"]
-            expect(page.locator("#log code")).not_to_be_empty(timeout=PATIENCE)
+            expect(page.locator("#log pre")).not_to_be_empty(timeout=PATIENCE)
             assert serious(page) == []
             page.get_by_role("link", name="Goodput").click()
             expect(page.locator("#jobs tbody tr")).to_have_count(1)
+            assert width(page, "#jobs td svg") == 220, "the bar of shares, as wide as it is drawn"
             assert serious(page) == []
             page.get_by_role("link", name="Waiting").click()
             expect(page.locator("#jobs")).to_have_text("No job waits.")
@@ -69,6 +72,13 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
         up.process.kill()
         up.process.wait()
         reader.shutdown()
+
+
+def width(page: Page, selector: str) -> float:
+    """Return how wide the first one is on the screen, in pixels."""
+    box = page.locator(selector).first.bounding_box()
+    assert box is not None, f"{selector} is not visible"
+    return box["width"]
 
 
 def report_has_the_same_pages(browser: Browser, state_dir: Path) -> None:

@@ -35,12 +35,13 @@ def fleet_page(facts: FleetFacts, base: str) -> Page:
 
 
 def _summary(facts: FleetFacts) -> Element:
-    units = [unit for view in facts.jobs if not view.over for unit in view.status.units]
     contributing = sum(view.status.learners.contributing for view in facts.jobs)
     desired = sum(view.status.learners.desired for view in facts.jobs)
-    named: list[tuple[str, Cell]] = [(state.value, str(number)) for state in JobState if (number := _in_state(facts.jobs, state))]
+    named: list[tuple[str, Cell]] = [
+        (f"jobs: {state.value}", str(number)) for state in JobState if (number := _in_state(facts.jobs, state))
+    ]
     speed = sum(view.status.progress.tokens_per_second for view in facts.jobs if not view.over)
-    return figures([*named, ("units contribute", f"{contributing} of {desired}"), ("units", str(len(units))), ("tokens/s", count(speed))])
+    return figures([*named, ("units contribute", f"{contributing} of {desired}"), ("tokens/s", count(speed))])
 
 
 def _in_state(jobs: Sequence[JobView], state: JobState) -> int:
@@ -82,13 +83,14 @@ def _hardware(facts: FleetFacts) -> Iterator[Element]:
     zones = sorted({place.zone for place in slices})
     head = ["KIND", *(zone or "no zone" for zone in zones)]
     kinds = sorted({place.kind for place in slices})
-    rest = "and what the rest is" if facts.sees_others else "a slice of the rest may be in other use"
-    yield element("p", f"Slices that units of the jobs above have, of all slices; {rest}.", class_="soft")
+    rest = "what the others are" if facts.sees_others else "what is known of the others, which pods of others may use"
+    said = f"In each cell: slices that the jobs above have, of all slices; then {rest}. Avoided: attempts failed on one of its hosts."
+    yield element("p", said, class_="soft")
     yield table(
         head,
         [[kind, *(_numbers(slices.get(SlicePlace(kind, zone)), facts.sees_others) for zone in zones)] for kind in kinds],
         label="Slices",
-        texts=dict.fromkeys(head[1:], TEXTS["STATE"]),
+        texts={**TEXTS, **dict.fromkeys(head[1:], TEXTS["STATE"])},
     )
 
 
@@ -108,6 +110,6 @@ def _quotas(found: Sequence[Allowance]) -> Iterator[Element]:
         [each.quota, each.flavor or NOTHING, each.resource, each.used, each.allowed, NOTHING if each.waiting is None else str(each.waiting)]
         for each in found[:_MOST_QUOTAS]
     ]
-    yield table(("QUOTA", "FLAVOR", "RESOURCE", "USED", "ALLOWED", "WORKLOADS WAIT"), rows, label="Quota", texts=TEXTS)
+    yield table(("QUOTA", "FLAVOR", "RESOURCE", "USED", "ALLOWED", "WORKLOADS THAT WAIT"), rows, label="Quota", texts=TEXTS)
     if len(found) > _MOST_QUOTAS:
         yield element("p", f"{len(found) - _MOST_QUOTAS} more are not shown.", class_="soft")

@@ -12,7 +12,7 @@ from diloco.goodput import Use
 from diloco_operator.api.phases import Phase
 
 from diloco_cli.dashboard.facts import JobFacts
-from diloco_cli.dashboard.page import Page, job_path
+from diloco_cli.dashboard.page import TEXTS, Page, job_path
 from diloco_cli.html import Cell, notes, table
 from diloco_cli.job_tables import NOTHING
 from diloco_cli.phase_looks import LOOKS
@@ -82,7 +82,7 @@ def _table(first: str, rows: Sequence[tuple[Cell, Shares]], label: str, *, inter
         total = sum(shares.values())
         cells = [f"{shares.get(use, 0.0) / total:.1%}" if total and shares.get(use) else NOTHING for use in known]
         made.append([name, _bar(shares, total), duration(total), *cells, *interruptions[number : number + 1]])
-    yield table(head, made, label=label)
+    yield table(head, made, label=label, texts=TEXTS)
 
 
 def _bar(shares: Shares, total: float) -> Element:

@@ -33,13 +33,13 @@ def ranks(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None, base: str) -
     waits = waited_for(hosts)
     if waits:
         named = ", ".join(f"{host.index} (ranks {ranks_text(host.index, per_host)})" for host in waits)
-        said = f" to run: host{'' if len(waits) == 1 else 's'} {named}. A unit trains once all of its ranks have met."
-        yield element("p", element("strong", "The others wait for"), said)
+        some = f"host{'' if len(waits) == 1 else 's'} {named}"
+        yield element("p", element("strong", f"The others wait for {some} to run."), " A unit trains once all of its ranks have met.")
     rows: list[list[Cell]] = [
         [
             element("a", str(host.index), href=host_path(base, view.namespace, view.name, unit.name, host.index)),
             ranks_text(host.index, per_host),
-            f"{host.state}, waited for" if host in waits else host.state,
+            f"{host.state}: the others wait" if host in waits else host.state,
             moment(host.since, "since") if host.since is not None else NOTHING,
             str(host.restarts),
             host.node or NOTHING,
@@ -64,5 +64,5 @@ def log(facts: JobFacts, unit: UnitStatus, pods: UnitPods | None) -> Iterator[El
     if pods.log:
         yield element("pre", element("code", pods.log), class_="log", tabindex="0", role="region", aria_label="Log")
     host = f" --host {pods.shown}" if len(pods.hosts) > 1 else ""
-    command = f"kubectl diloco logs {facts.view.name} {unit.name}{host} -n {facts.view.namespace}"
-    yield element("p", f"The last {LOG_LINES} lines at most. All of it: {command}", class_="soft")
+    command = element("code", f"kubectl diloco logs {facts.view.name} {unit.name}{host} -n {facts.view.namespace}")
+    yield element("p", f"The last {LOG_LINES} lines at most. All of it: ", command, class_="soft")

@@ -15,7 +15,7 @@ from diloco_cli.dashboard.facts import JobFacts, Sample
 from diloco_cli.dashboard.page import TEXTS, Page, moment, table_of, unit_path, unit_state
 from diloco_cli.explanation import ends, explanation
 from diloco_cli.history_charts import history_charts
-from diloco_cli.html import Cell, figures, table
+from diloco_cli.html import Cell, figures, scrolled, table
 from diloco_cli.job_tables import NOTHING, conditions_table, hosts_table, pools_table, units_table
 from diloco_cli.plots import Axis, Line, Plot, Rule, Series, drawing
 from diloco_cli.status_text import headline
@@ -104,7 +104,8 @@ def _loss(facts: JobFacts) -> Iterator[Element]:
         series.append(Line("held-out loss", [(point.step, point.loss) for point in held_out], UNIT_COLOURS[1], marks=True))
     steps = Axis("outer step", training[0].step, max(training[-1].step, training[0].step + 1))
     yield element("h2", "Loss")
-    yield drawing(Plot("Loss over outer steps", steps, Axis("loss", low - room, high + room), series), height=_HEIGHT + 40)
+    plot = Plot("Loss over outer steps", steps, Axis("loss", low - room, high + room), series)
+    yield scrolled([drawing(plot, height=_HEIGHT + 40)], "Loss")
 
 
 def _observed(facts: JobFacts) -> Iterator[Element]:
@@ -132,12 +133,12 @@ def _observed(facts: JobFacts) -> Iterator[Element]:
     ]
     speed = Line("", _line(samples, [sample.tokens_per_second for sample in samples]), UNIT_COLOURS[0])
     stale = Line("", _line(samples, [sample.stalest for sample in samples]), UNIT_COLOURS[3])
-    yield drawing(
+    plots = (
         Plot("Tokens/s", _minutes(span), _from_zero("tokens/s", speed, labelled=True), [speed]),
         Plot("Units that contribute", _minutes(span), Axis("units", 0, most * 1.1), units),
         Plot("Staleness of the stalest unit", _minutes(span), _from_zero("outer steps", stale), [stale]),
-        height=_HEIGHT,
     )
+    yield scrolled([drawing(*plots, height=_HEIGHT)], "As it was seen")
 
 
 def _minutes(span: float) -> Axis:
@@ -165,7 +166,7 @@ def _timeline(facts: JobFacts) -> Iterator[Element]:
     yield element("h2", "Timeline")
     if not facts.view.over:
         yield element("p", "0:00 was ", moment(facts.now - facts.history.end, "since"), " ago.", class_="soft")
-    yield from history_charts(facts.history)
+    yield scrolled(history_charts(facts.history), "Timeline")
     if facts.view.status.goodput is not None and facts.view.status.goodput.unit_seconds.total:
         yield element("p", f"{goodput_text(facts.view.status.goodput)}.", class_="soft")
 

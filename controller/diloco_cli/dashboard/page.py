@@ -27,20 +27,27 @@ STYLE: Final = (
     PAGE_STYLE
     + CHART_STYLE
     + """
-main { max-width: 1180px; } a { color: var(--link); } a:focus-visible, .table:focus-visible { outline: 2px solid var(--link); }
+main { max-width: 1180px; } a { color: var(--link); }
+a:focus-visible, .table:focus-visible, .charts:focus-visible { outline: 2px solid var(--link); }
 nav { display: flex; flex-wrap: wrap; gap: 4px 20px; padding: 10px 20px; border-bottom: 1px solid var(--line); }
 nav a[aria-current] { color: var(--ink); font-weight: 600; text-decoration: none; }
 #connection { margin-left: auto; color: var(--soft); } #connection.lost { color: var(--ink); background: var(--note); padding: 0 8px; }
 th.text, td.text { text-align: left; }
 th.words, td.words { text-align: left; white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
-svg.chart { width: 100%; max-width: 980px; }
-td { vertical-align: top; } td:first-child { overflow-wrap: anywhere; }
+th.names, td.names { text-align: left; white-space: normal; min-width: 8em; overflow-wrap: anywhere; }
+svg.chart { width: 100%; max-width: 980px; } .charts { overflow-x: auto; }
+td { vertical-align: top; } td.name { overflow-wrap: anywhere; }
 .state { white-space: nowrap; } .state svg { display: inline-block; margin: 0 6px 0 0; vertical-align: baseline; }
 section { margin: 0; } h2 { font-size: 17px; margin-top: 26px; }
 pre.log { max-height: 30em; overflow: auto; padding: 10px 12px; border: 1px solid var(--line); font-size: 12px; line-height: 1.4;
   display: flex; flex-direction: column-reverse; } pre.log:focus-visible { outline: 2px solid var(--link); }
 pre.log code { white-space: pre-wrap; overflow-wrap: anywhere; }
+p code { font-size: 13px; overflow-wrap: anywhere; }
 ul { padding-left: 20px; margin: 6px 0; } li { overflow-wrap: anywhere; }
+@media (max-width: 640px) {
+  .charts svg.chart { min-width: 680px; }
+  td.name { white-space: normal; min-width: 11em; } td.words { min-width: 22em; }
+}
 """
 )
 
@@ -131,12 +138,15 @@ def cell(value: Value) -> Cell:
             return value
 
 
-_TEXT, _WORDS = "text", "words"
+_NAME, _TEXT, _NAMES, _WORDS = "name", "text", "names", "words"
 TEXTS: Mapping[str, str] = {
-    **dict.fromkeys(("STATE", "SLICE", "STATUS", "REASON", "UNIT", "CAUSE", "PLACE", "POD", "NODE", "RANKS", "FLAVOR", "RESOURCE"), _TEXT),
-    **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE", "SUBJECT", "WHAT HELPS"), _WORDS),
+    **dict.fromkeys(("JOB", "QUOTA", "KIND"), _NAME),
+    **dict.fromkeys(("STATE", "STATUS", "REASON", "UNIT", "CAUSE", "POD", "NODE", "RANKS", "FLAVOR", "RESOURCE"), _TEXT),
+    **dict.fromkeys(("SLICE", "SUBJECT", "PLACE"), _NAMES),
+    **dict.fromkeys(("MESSAGE", "WHY", "WHY NOT MORE", "LAST FAILURE", "WHAT HELPS"), _WORDS),
 }
-"""The class of each column that has no numbers: short texts, and sentences, which are broken into lines."""
+"""The class of each column that has no numbers: the name that a row begins with; short texts; names, of which there may be many; sentences.
+Names and sentences are broken into lines, that of a row only on a narrow screen."""
 
 
 def table_of(shown: Table, label: str, instead: Mapping[str, Sequence[Cell]] | None = None) -> Element:

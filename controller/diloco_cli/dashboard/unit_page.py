@@ -19,10 +19,10 @@ from diloco_cli.dashboard.job_page import ends_of
 from diloco_cli.dashboard.page import Page, job_path, moment, table_of, unit_state
 from diloco_cli.dashboard.unit_pods import UnitPods
 from diloco_cli.history_charts import history_charts
-from diloco_cli.html import Cell, figures
-from diloco_cli.job_tables import NOTHING, hosts_table, units_table
+from diloco_cli.html import Cell, figures, scrolled
+from diloco_cli.job_tables import NOTHING, hosts_table
 from diloco_cli.svg import element
-from diloco_cli.view_text import count
+from diloco_cli.view_text import count, figure_cells, figure_headings
 
 
 def unit_page(facts: JobFacts, name: str, pods: UnitPods | None, base: str) -> Page | None:
@@ -31,7 +31,7 @@ def unit_page(facts: JobFacts, name: str, pods: UnitPods | None, base: str) -> P
     unit = next((each for each in view.status.units if each.name == name), None)
     if unit is None:
         return None
-    job = element("a", f"{view.namespace}/{view.name}", href=job_path(base, view.namespace, view.name))
+    job = element("a", view.name, href=job_path(base, view.namespace, view.name))
     places = unit.slice.split(GROUP_SEPARATOR) if unit.slice else []
     hosts = [host for host in view.status.hosts if host.node in places or any(failure.unit == name for failure in host.failures)]
     return Page(
@@ -39,7 +39,7 @@ def unit_page(facts: JobFacts, name: str, pods: UnitPods | None, base: str) -> P
         {
             "head": [
                 element("h1", name),
-                element("p", "unit of ", job, f" in namespace {view.namespace}", class_="soft"),
+                element("p", "unit of ", job, f", namespace {view.namespace}", class_="soft"),
                 _figures(facts, unit),
             ],
             "now": list(_now(unit)),
@@ -47,7 +47,7 @@ def unit_page(facts: JobFacts, name: str, pods: UnitPods | None, base: str) -> P
             "timeline": list(_timeline(facts, unit)),
             "ends": list(ends_of(facts, name)),
             "log": list(log(facts, unit, pods)),
-            "totals": [element("h2", "Totals"), table_of(units_table([unit], wide=True), "Totals", {"STATE": [unit_state(unit)]})],
+            "totals": [element("h2", "Its share and totals"), _totals(unit)],
             "hosts": [element("h2", "Hosts on which attempts failed"), table_of(hosts_table(hosts), "Hosts")] if hosts else [],
         },
     )
@@ -101,4 +101,15 @@ def _timeline(facts: JobFacts, unit: UnitStatus) -> Iterator[Element]:
     faults = [fault for fault in history.faults if fault.unit == unit.name]
     yield element("h2", "Timeline")
     yield element("p", "0:00 was ", moment(facts.now - history.end, "since"), " ago.", class_="soft")
-    yield from history_charts(replace(history, units={unit.name: mine}, merges=[], traffic=[], faults=faults))
+    charts = history_charts(replace(history, units={unit.name: mine}, merges=[], traffic=[], faults=faults))
+    yield scrolled(charts, "Timeline")
+
+
+def _totals(unit: UnitStatus) -> Element:
+    """Return the figures that tables of units have, but those of the page's head; of all attempts where a sum is meant."""
+    named = {
+        **dict(zip(figure_headings(), figure_cells(unit), strict=True)),
+        **dict(zip(figure_headings(wide=True), figure_cells(unit, wide=True), strict=True)),
+    }
+    named.pop("TOKENS/S")
+    return figures([(heading.lower(), f"{int(text):,}" if text.isdecimal() else text) for heading, text in named.items()])

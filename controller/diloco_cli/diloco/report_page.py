@@ -23,7 +23,7 @@ from diloco_cli.dashboard.goodput_page import goodput_page
 from diloco_cli.dashboard.job_document import job_pages
 from diloco_cli.dashboard.page import Page, job_path, unit_path
 from diloco_cli.history_charts import history_charts
-from diloco_cli.html import Cell, figures, notes, table
+from diloco_cli.html import Cell, figures, notes, scrolled, table
 from diloco_cli.svg import element
 from diloco_cli.view_model import JobView
 from diloco_cli.view_text import count, duration
@@ -94,7 +94,7 @@ def _job(job: JobHistory) -> Iterator[Element]:
     yield element("p", f"{job.state}, outer step {job.t:,} of {job.outer_steps:,}", class_="soft")
     yield figures(_facts(job))
     yield from _claims(job)
-    yield from history_charts(job)
+    yield scrolled(history_charts(job), f"Timeline of {job.title}")
     yield table(*_table(job), label=f"units of {job.title}")
 
 

@@ -145,7 +145,7 @@ def test_a_job_on_record_has_the_pages_of_the_dashboard(tmp_path: Path) -> None:
     assert not {"script", "img"} & set(page.tags)
     for text in (
         "What keeps it from more",
-        "unit of default/lm in namespace default",
+        "unit of lm, namespace default",
         "u-2 killed at step 81",
         "<script>alert(1)</script>",
     ):

@@ -22,7 +22,7 @@ function count(times) {
 function replace(id, version, html) {
   const section = document.getElementById(id);
   if (!section || section.dataset.version === version) return;
-  const scrolled = [...section.querySelectorAll(".table, .log")].map((each) => [each.scrollLeft, each.scrollTop]);
+  const scrolled = [...section.querySelectorAll(".table, .charts, .log")].map((each) => [each.scrollLeft, each.scrollTop]);
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const where = focused && (focused.getAttribute("href") || focused.getAttribute("aria-label"));
   const made = document.createElement("template");
@@ -30,7 +30,7 @@ function replace(id, version, html) {
   count(made.content.querySelectorAll("time"));
   section.replaceChildren(made.content);
   section.dataset.version = version;
-  section.querySelectorAll(".table, .log").forEach((each, number) => { [each.scrollLeft, each.scrollTop] = scrolled[number] || [0, 0]; });
+  section.querySelectorAll(".table, .charts, .log").forEach((each, number) => { [each.scrollLeft, each.scrollTop] = scrolled[number] || [0, 0]; });
   if (where) {
     const found = [...section.querySelectorAll("[href], [aria-label]")].find(
       (each) => (each.getAttribute("href") || each.getAttribute("aria-label")) === where);

@@ -56,21 +56,21 @@ def test_the_host_that_does_not_run_yet_is_the_one_that_the_others_wait_for() ->
     waiting = {"reason": "ImagePullBackOff", "message": "no such image"}
     said = said_of(a_host(1, waiting=waiting), a_host(0, running=RUNS), per_host=4)
     assert "Attempt 1: 2 hosts, 8 ranks." in said
-    assert "The others wait for to run: host 1 (ranks 4 to 7)" in said
-    assert "1 4 to 7 ImagePullBackOff, waited for - 0 tpu-0 bytes-lm-v5p-0-a1-1 no such image" in said
+    assert "The others wait for host 1 (ranks 4 to 7) to run." in said
+    assert "1 4 to 7 ImagePullBackOff: the others wait - 0 tpu-0 bytes-lm-v5p-0-a1-1 no such image" in said
     assert "0 0 to 3 Running 2026-11-20 21:00:00 UTC 0 tpu-0" in said
 
 
 def test_nobody_is_waited_for_while_all_run_or_none_does() -> None:
-    assert "wait for" not in said_of(a_host(0, running=RUNS), a_host(1, running=RUNS))
-    assert "wait for" not in said_of(a_host(0, node=""), a_host(1, node=""))
+    assert "others wait" not in said_of(a_host(0, running=RUNS), a_host(1, running=RUNS))
+    assert "others wait" not in said_of(a_host(0, node=""), a_host(1, node=""))
 
 
 def test_a_host_that_has_ended_says_how_and_is_not_waited_for() -> None:
     ended = {"exitCode": 1, "reason": "Error", "message": "RuntimeError: no data", "finishedAt": "2026-11-20T21:00:30Z"}
     said = said_of(a_host(0, running=RUNS), a_host(1, terminated=ended))
     assert "1 1 Error, status 1 2026-11-20 21:00:30 UTC 0 tpu-0 bytes-lm-v5p-0-a1-1 RuntimeError: no data" in said
-    assert "wait for" not in said
+    assert "others wait" not in said
 
 
 def test_hosts_are_those_of_the_newest_attempt_and_no_strangers_pod() -> None:
@@ -145,7 +145,7 @@ async def test_a_missing_right_to_logs_and_a_pod_that_is_gone_are_said(browser: 
 @on_a_dashboard(Logs(bytes_lm_v5p_0_a1_0=[b"x" * (1 << 20)] * 5))
 async def test_a_log_of_endless_lines_is_read_in_part_and_this_is_said(browser: Browser) -> None:
     text = await shown(browser, UNIT, "Its last 200 lines are too long: this is not their end.")
-    assert text.count("x") < LOG_BYTES + 100
+    assert text.count("x") < LOG_BYTES + 1000, "and the few of the page itself"
 
 
 @pytest.mark.slow

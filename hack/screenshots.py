@@ -1,0 +1,83 @@
+"""Takes the screenshots of docs/images that show an example fleet: `make screenshots`, or hack/screenshots.py [FOLDER]. Wants Debian's
+Chromium; a minute.
+
+The fleet is that of `tests/builders/shown_fleet.py`, written into the API server of this machine. dashboard.png is not among them: it
+shows a real run of the quick start, in which a unit was killed.
+
+See docs/decisions/0274-dashboard.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from builders.browser import chromium
+from builders.shown_fleet import JOB, TEAM, UNIT, a_shown_fleet, shown_logs
+from diloco_cli.dashboard.server import serving
+from diloco_cli.kubectl.report import reported
+from playwright.async_api import Browser, async_playwright, expect
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs" / "images"
+_PATIENCE = 180_000.0
+"""Milliseconds; bounds a failure only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """One picture of a page."""
+
+    name: str
+    path: str
+    """The page, below the token; "report": the file that `kubectl diloco report` writes."""
+    shows: str
+    """Selector of what has to be there."""
+    scheme: Literal["light", "dark"] = "light"
+    width: int = 1200
+
+
+REPORT = "report"
+_UNIT = f"jobs/{TEAM}/{JOB}/units/{UNIT}"
+SHOTS: Sequence[Shot] = (
+    Shot("dashboard-fleet", "", "#quotas td"),
+    Shot("dashboard-unit", _UNIT, "#log pre"),
+    Shot("dashboard-unit-narrow", _UNIT, "#log pre", scheme="dark", width=400),
+    Shot("dashboard-report", REPORT, "h1"),
+)
+
+
+async def take(browser: Browser, url: str, shot: Shot, folder: Path) -> None:
+    """Write `NAME.png`, the whole page below `url`."""
+    page = await browser.new_page(color_scheme=shot.scheme, viewport={"width": shot.width, "height": 800})
+    await page.goto(f"{url}{shot.path}" if shot.path != REPORT else url)
+    await expect(page.locator(shot.shows).first).to_be_visible(timeout=_PATIENCE)
+    if shot.path != REPORT:
+        await expect(page.locator("#connection")).to_have_text("live", timeout=_PATIENCE)
+    await page.screenshot(path=folder / f"{shot.name}.png", full_page=True)
+    await page.close()
+
+
+async def take_all(folder: Path) -> None:
+    """Write all pictures."""
+    api, logs = await a_shown_fleet(), shown_logs()
+    with tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8") as file:
+        file.write(await reported(api, logs, TEAM, JOB, time.time))
+        file.flush()
+        async with serving(api, logs, "") as served, async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"])
+            for shot in SHOTS:
+                await take(browser, served.url if shot.path != REPORT else Path(file.name).as_uri(), shot, folder)
+            await browser.close()
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    target.mkdir(parents=True, exist_ok=True)
+    asyncio.run(take_all(target))
