@@ -9,7 +9,7 @@ undisturbed units, which is what chance makes.
 The line also has how far the loss is above that of the same job with all its moments when all units begin again from the last average,
 with moments that are so many local steps old (`resumed`), or empty: what a state stored more often is worth.
 
-See docs/decisions/0277-no-local-checkpoints.md.
+See docs/decisions/0266-stored-states.md.
 """
 
 from __future__ import annotations

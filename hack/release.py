@@ -4,7 +4,7 @@
                           [--dry-run]
 
 What this machine has no program for is left out and said; with --require it is an error, before anything is written. Nothing is committed
-or uploaded, but images with --push. See docs/decisions/0282-releases.md.
+or uploaded, but images with --push. See docs/decisions/0107-packages-and-images.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A real Prometheus beside a test. It ends with the process that started it.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The address of a page is a fragment, and the style shows the page that it names. The policy of the file forbids every request and script.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the page of a unit shows of its pods: hosts and ranks, for which of them the others wait, and the end of a log. Pure.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The pages of one job and of its units, for a file. Pure.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much hardware namespaces and Kueue's queues allow, and how much of that is used. Pure.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

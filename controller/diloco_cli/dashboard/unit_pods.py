@@ -1,6 +1,6 @@
 """The hosts of a unit as its pods show them, with their ranks, and for which of them the others wait. Pure.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

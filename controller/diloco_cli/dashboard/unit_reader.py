@@ -1,6 +1,6 @@
 """Reads the pods of a unit and the end of a log while the page of the unit is open.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

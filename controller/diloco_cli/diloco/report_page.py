@@ -1,6 +1,6 @@
 """The report of a record: one HTML file that needs nothing else, with the pages of the dashboard as the record has them. Pure.
 
-See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0216-figures-and-plots.md. See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`kubectl diloco report`: the pages of a job of a cluster as one file.
 
-See docs/decisions/0280-dashboard-of-a-cluster.md.
+See docs/decisions/0274-dashboard.md.
 """
 
 from __future__ import annotations

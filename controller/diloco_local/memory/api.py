@@ -1,6 +1,6 @@
 """`MemoryApi`: the verbs. kube/client.py says what they promise, and tests/contract tests it.
 
-See docs/decisions/0021-in-memory-api-server.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

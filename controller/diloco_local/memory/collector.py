@@ -3,7 +3,7 @@
 A real cluster collects garbage in the background, some time later. Here all consequences of a deletion happen before the call returns, in a
 fixed order, so that tests are repeatable. Each consequence is a separate change that watches see.
 
-See docs/decisions/0021-in-memory-api-server.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

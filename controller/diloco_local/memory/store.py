@@ -3,7 +3,7 @@
 Stored objects are never changed in place. Writers put new ones, which may share parts with the old ones. So history keeps references, and
 readers copy what they return.
 
-See docs/decisions/0021-in-memory-api-server.md.
+See docs/decisions/0050-local-pods-and-nodes.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Imports of parts of a package without the rest of it, for commands that people and scripts start often.
 
-See docs/decisions/0265-small-parts-that-stay.md.
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations

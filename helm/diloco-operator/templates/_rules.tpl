@@ -1,5 +1,5 @@
 {{- /* What Prometheus evaluates: alerts and recording rules, as a PrometheusRule's spec and a rule file have them.
-See docs/decisions/0280-dashboard-of-a-cluster.md. */}}
+See docs/decisions/0274-dashboard.md. */}}
 {{- define "diloco-operator.rules" -}}
 {{- $over := "on (namespace, dilocojob) diloco_job_condition{condition=~\"Complete|Failed|Suspended\", status=\"True\"} == 1" }}
 groups:

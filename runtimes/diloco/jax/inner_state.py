@@ -3,7 +3,7 @@
 Below one place of the state (`0.mu`) what lies as the parameters do, in their shapes, goes by pieces, as they do; all other leaves (counts,
 rates, keys of random numbers) are the small rest.
 
-See docs/decisions/0276-states-in-jax-and-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rectangles of arrays on their way to the host: copies on the devices, so that the program may donate the arrays.
 
-See docs/decisions/0276-states-in-jax-and-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The model that a process trains, as its job sees it: by fragment, and of each what this process owns. One process owns all.
 
-See docs/decisions/0151-step-boundary.md. See docs/decisions/0270-one-process-and-ranks.md.
+See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

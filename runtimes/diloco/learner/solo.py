@@ -2,7 +2,7 @@
 
 What happens between two steps is decided by `unit_plan`, purely, and carried out here.
 
-See docs/decisions/0151-step-boundary.md. See docs/decisions/0270-one-process-and-ranks.md.
+See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
 """
 
 from __future__ import annotations

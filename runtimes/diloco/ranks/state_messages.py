@@ -1,6 +1,6 @@
 """What the ranks of a unit say to each other of their state, as messages and as data. Pure.
 
-See docs/decisions/0276-states-in-jax-and-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A rank's part of its unit's inner state: it reads and writes it as its leader orders.
 
-See docs/decisions/0276-states-in-jax-and-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

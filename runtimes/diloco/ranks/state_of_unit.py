@@ -4,7 +4,7 @@ What a rank owns is read of it, and what a rank holds is written to it, so that 
 other one takes. A part is read of each rank at one of its own boundaries; the small rest of all after one local step, as ranks whose counts
 differ would not stay alike.
 
-See docs/decisions/0276-states-in-jax-and-of-ranks.md.
+See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations

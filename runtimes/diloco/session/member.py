@@ -1,7 +1,6 @@
 """What a session asks of the part that takes part in the job: in a unit of one process, or as one rank of many.
 
 See docs/decisions/0151-step-boundary.md. See docs/decisions/0159-ranks-of-a-unit.md.
-See docs/decisions/0270-one-process-and-ranks.md.
 """
 
 from __future__ import annotations

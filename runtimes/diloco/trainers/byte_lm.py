@@ -4,7 +4,7 @@ A decoder-only transformer with pre-normalisation, learned positions and gated f
 layer norms. `parameter_shapes` is its canonical layout; weight matrices lie as [in, out], so that y = x @ w. Both frameworks start
 from `initial_parameters`, so equal seeds give equal models in both.
 
-See docs/decisions/0265-small-parts-that-stay.md.
+See docs/decisions/0216-figures-and-plots.md.
 """
 
 from __future__ import annotations
