@@ -84,6 +84,7 @@ class KeyQueue[K: Hashable]:
         key = self._ready.pop(may)
         if key is None:
             return None
+        # The work that begins now sees these changes, too: another run for them would find nothing.
         self._debouncing.pop(key, None)
         self._dirty.discard(key)
         self._processing.add(key)
@@ -364,6 +365,7 @@ class WorkQueue[K: Hashable]:
     def _wake(self) -> None:
         while self._waiters:
             waiter = self._waiters.popleft()
+            # Past those that were cancelled, or the wake-up would be lost and a key would wait for the next one.
             if not waiter.done():
                 waiter.set_result(None)
                 return

@@ -140,6 +140,7 @@ class Executor:
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
             creates = [create for create in plan.creates if create.wave == wave]
             to_issue = [wanted for wanted in plan.certificates if wanted.wave == wave]
+            # Objects of a later wave need those of the earlier ones.
             if not result.ok:
                 _report_unsent(creates, to_issue, unsent)
             elif to_issue:
@@ -153,10 +154,12 @@ class Executor:
                 await self._apply_status(job, plan.status, version, result)
         if result.ok and not result.postponed:
             await _all([self._delete(job, delete, result, unsent) for delete in plan.deletes])
+            # Once the status is written: if that fails, the next reconcile says the same, and users would read it twice.
             for event in plan.events:
                 self._events.emit(job, event)
             await _all([self._check_pod(check, job, result) for check in plan.pod_checks])
         else:
+            # No watch event will follow: to expect one would hold the next reconcile back.
             for delete in plan.deletes:
                 unsent(delete.resource, delete.namespace, delete.name)
         return result
@@ -194,6 +197,7 @@ class Executor:
                     _report_unsent(after[name], [], unsent)
                 for create in after[name] if there else ():
                     await ready.put(create)
+            # One for each sender, behind everything that is to be sent: without them the group would never end.
             for _ in range(senders):
                 await ready.put(None)
 
@@ -232,6 +236,7 @@ class Executor:
                 lambda: self._client.create(names.PODS, check.pod, field_manager=names.FIELD_MANAGER, metadata_only=True, dry_run=True),
             )
         except ApiError as error:
+            # A refusal is an answer, and no failure: the rest of the plan stands.
             result.answers.append((check, Failure(f"dry run of Pod {meta.get('namespace', '')}/{meta['name']}", error)))
         else:
             result.answers.append((check, None))
@@ -344,6 +349,7 @@ class Executor:
 
     async def _request[T](self, job: Subject, send: Callable[[], Awaitable[T]]) -> T:
         """Send one request, once the job has a slot. After a time-out, as without a connection, the effect of the request is unknown."""
+        # The turn first: a request that waits for it must hold no slot, which others could use.
         async with self._turn(job), self._slots.slot(job):
             try:
                 async with asyncio.timeout(REQUESTS.write):

@@ -105,10 +105,12 @@ def check_cover(layout: Layout, owned: Sequence[Sequence[Piece]]) -> None:
             if piece.tensor not in of_tensor:
                 raise PieceError(f"rank {rank} owns a piece of tensor {piece.tensor}, which the model does not have")
             of_tensor[piece.tensor].append((rank, piece))
+    # It begins below zero: what a regular grid takes is free, and only steps beyond it come to MOST_VISITS.
     visits = itertools.count(-sum(len(pieces) * len(spec.shape) for spec, pieces in zip(layout.tensors, of_tensor.values(), strict=True)))
     for spec in layout.tensors:
         of_one = of_tensor[spec.name]
         if not _is_grid(spec, [piece for _, piece in of_one]):
+            # Before the search, which relies on pieces that lie within the tensor.
             for rank, piece in of_one:
                 _check_fits(rank, piece, spec)
             _check_tensor(spec, [_Owned(rank, piece) for rank, piece in of_one], (), visits)
@@ -177,6 +179,7 @@ def _is_grid(spec: TensorSpec, pieces: Sequence[Piece]) -> bool:
         if lows[0] != 0 or lows[-1] >= length or (sizes[:, axis] != np.diff(lows, append=length)[index]).any():
             return False
         cells *= len(lows)
+        # Also, the numbers of the cells stay within 64 bits.
         if cells > len(pieces):
             return False
         cell_of = cell_of * len(lows) + index
@@ -232,6 +235,7 @@ def _intervals(pieces: list[_Owned], axis: int, visits: Iterator[int]) -> Iterat
         _count(visits, 1)
         groups.setdefault(owned.along(axis), []).append(owned)
     intervals = sorted(groups)
+    # Where no two overlap nothing is cut: a regular sharding costs one step for each piece.
     if all(first[1] <= second[0] for first, second in itertools.pairwise(intervals)):
         for interval in intervals:
             yield interval, groups[interval]

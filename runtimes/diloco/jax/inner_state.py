@@ -64,6 +64,7 @@ class TreeState[State]:
         of_params = {
             _keys(path): (_joined(path), leaf)
             for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
+            # Not frozen ones: they are not exchanged, and what lies as they do is of the small rest.
             if _joined(path) in store.paths
         }
         for index, (path, leaf) in enumerate(named):
@@ -103,6 +104,7 @@ class TreeState[State]:
     @beside_the_mesh
     def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
         """Compile what `stage` and `stage_rest` run for these parts. State that cannot be given is said when it is wanted."""
+        # Not at the first copy: compiling would hold up a step of this unit, while a peer waits.
         with contextlib.suppress(StateError):
             self._compile(parts)
 
@@ -178,6 +180,7 @@ class TreeState[State]:
                     leaves[index] = _placed(self._new[index], leaves[index])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the donor's state does not fit this program: {type(error).__name__}: {error}") from error
+        # Only now, when nothing can be refused any more: a copy that does not fit must change nothing.
         self._put_parameters()
         self.opt_state = jax.tree_util.tree_unflatten(self._structure, leaves)
         self.begin()
@@ -233,6 +236,7 @@ def _copy(leaf: jax.Array, nothing: jax.Array) -> jax.Array:
 
 def _kept(leaf: Any) -> Any:
     if isinstance(leaf, np.ndarray):
+        # The next step may write to it while this copy is on its way.
         return leaf.copy()
     if not isinstance(leaf, jax.Array):
         return leaf
@@ -300,6 +304,7 @@ def _parameter_of(path: _Path, leaf: Any, of_params: Mapping[tuple[str, ...], tu
     if getattr(getattr(leaf, "dtype", None), "name", "") not in _AS_FLOAT32:
         return None
     keys = _keys(path)
+    # The longest end of the path first: a shorter one may be that of another parameter.
     for above in range(len(path) + 1):
         parameter, of_parameter = of_params.get(keys[above:], ("", None))
         if of_parameter is not None and leaf.shape == of_parameter.shape:
@@ -318,6 +323,7 @@ class _Names:
         if (found := self._of.get(_keys(place))) is None:
             words = re.sub(r"[^A-Za-z0-9_.-]", "_", _joined(place, "."))[:_MOST_NAME]
             found = words if words[:1].isalnum() else f"_{words}"
+            # Two places may be alike once they are cut: with one name the values of one would be written to the other.
             if found in self._of.values():
                 found = f"{found}-{len(self._of)}"
             self._of[_keys(place)] = found

@@ -98,6 +98,7 @@ class OptimizerState:
         keep = _Keeper(events)
         optimizers = []
         for optimizer in self._optimizers:
+            # Without the tensors of this process: names stand for them.
             groups = [{key: keep(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
             states = {}
             for parameter, state in optimizer.state.items():
@@ -121,6 +122,7 @@ class OptimizerState:
                 of_parameter[array.name] = torch.zeros_like(parameter, dtype=_dtype(array.dtype), requires_grad=False)
             target = _at(of_parameter[array.name], place)
         else:
+            # At once, unlike moments: if the copy breaks off, the next one or the syncer overwrites it.
             target = _at(parameter, place)
         value = values.reshape(array.piece.size)
         target.copy_(torch.from_numpy(np.array(value if place.axes is None else value.transpose(np.argsort(place.axes)))))
@@ -145,11 +147,13 @@ class OptimizerState:
                 shaped = self._new.get(name, {})
                 states[-1][parameters[name]] = {**{key: read(value) for key, value in small.items()}, **shaped}
         objects = [read(one) for one in handed_over]
+        # First what may refuse its state: the optimizers are as they were then.
         for one, state in zip(self._handed_over, objects, strict=True):
             _load(one, state)
         for optimizer, saved, state in zip(self._optimizers, optimizers, states, strict=True):
             for group, options in zip(optimizer.param_groups, saved["groups"], strict=True):
                 group.update({key: read(value) for key, value in options.items()})
+            # What the donor does not have would stay, from a training that the copy replaces.
             optimizer.state.clear()
             optimizer.state.update(state)
         self._new = {}
@@ -244,6 +248,7 @@ def _check(one: HandedOver) -> None:
     if not isinstance(one, torch.Generator | Stateful):
         raise TypeError(f"state must hold objects with state_dict and load_state_dict, or torch.Generators, not {type(one).__name__}")
     try:
+        # When the program begins: else it would be found out by the first peer that needs it.
         encode(_leaves(_Keeper([])(_state_of(one))))
     except StateError as error:
         raise TypeError(f"the state of {type(one).__name__} cannot be handed over to another process: {error}") from error
