@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from click.core import ParameterSource
@@ -36,7 +35,7 @@ from diloco_cli.simulations.goodput_output import goodput_json, plot_goodput, pr
 from diloco_cli.simulations.inputs import BadInput, job_on_fleet
 from diloco_cli.simulations.options import Parameters
 from diloco_cli.simulations.output import print_svg
-from diloco_cli.validate import EXIT_BAD_INPUT, check
+from diloco_cli.validate import check, refuse
 
 EXIT_UNFIT = 1
 
@@ -90,7 +89,7 @@ def plan(
     try:
         install_catalogue(catalogue)
     except CatalogueError as error:
-        _refuse([str(error)])
+        refuse(str(error))
     _check_usage(target, files, fleet)
     asked = Asked(without, add, drain)
     if goodput:
@@ -99,7 +98,7 @@ def plan(
     _check_no_goodput(output, assumptions)
     manifests, problems = check(files)
     if problems:
-        _refuse([str(problem) for problem in problems])
+        refuse(*map(str, problems))
     logging.getLogger().addHandler(logging.NullHandler())  # the log of an operator is no output of a plan; defects are told
     now = time.time()
     contents, namespace = _contents(target, fleet, now)
@@ -108,9 +107,9 @@ def plan(
         changes = changes_of(asked, contents.nodes, [*contents.jobs, *jobs])
         found = preview(contents, jobs, changes, now)
     except (BadChange, PreviewFailed) as error:
-        _refuse([str(error)])
+        refuse(str(error))
     except ApiError as error:
-        _refuse([f"the API server would refuse a job: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
+        refuse(f"the API server would refuse a job: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes))
     keys = {(job["metadata"]["namespace"], job["metadata"]["name"]) for job in jobs}
     keys = keys or {job.key for job in found.planned if fleet or not target.namespace or job.namespace == namespace}
     page = Page(keys, asked.words, contents.notes, fleet or "")
@@ -147,9 +146,9 @@ def _plan_goodput(files: Sequence[str], fleet: str | None, asked: Asked, assumpt
         changes = changes_of(asked, given.nodes, [given.manifest])
         found = search(replace(given, nodes=changes.of(given.nodes)), assumptions, step_tokens)
     except BadInput as error:
-        _refuse(error.sentences)
+        refuse(*error.sentences)
     except BadChange as error:
-        _refuse([str(error)])
+        refuse(str(error))
     if output == "svg":
         print_svg(plot_goodput(given.name, found))
     elif output == "json":
@@ -164,7 +163,7 @@ def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, 
         try:
             return of_fleet(load_fleet(fleet), now), target.namespace or "default"
         except BadFleet as error:
-            _refuse(error.sentences)
+            refuse(*error.sentences)
     found: list[tuple[Contents, str]] = []
 
     async def work(client: RestClient, namespace: str) -> None:
@@ -176,9 +175,9 @@ def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, 
     try:
         on_cluster(target, work)
     except NodesNotReadable as error:
-        _refuse([str(error)])
+        refuse(str(error))
     except CommandError as error:
-        _refuse([f"{error.message}; to plan without a cluster, give its nodes with --fleet FILE"])
+        refuse(f"{error.message}; to plan without a cluster, give its nodes with --fleet FILE")
     return found[0]
 
 
@@ -201,9 +200,3 @@ def _as_json(found: Preview, page: Page, fits: bool) -> dict[str, object]:
         "sparesCost": None if found.spares_cost is None else asdict(found.spares_cost),
         "difference": None if changed is None else asdict(difference(found.planned, changed)),
     }
-
-
-def _refuse(sentences: Sequence[str]) -> NoReturn:
-    for text in sentences:
-        click.echo(text, err=True)
-    raise SystemExit(EXIT_BAD_INPUT)

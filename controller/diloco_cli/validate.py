@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import NoReturn
 
 import click
 from diloco.wording import plural
@@ -32,8 +33,7 @@ def validate(files: tuple[str, ...], catalogue: Path | None, output: str) -> Non
     try:
         install_catalogue(catalogue)
     except CatalogueError as error:
-        click.echo(str(error), err=True)
-        raise SystemExit(EXIT_BAD_INPUT) from error
+        refuse(str(error))
     jobs, problems = check(files)
     if output == "json":
         valid = [{"file": job.file, "document": job.document, "name": job.name} for job in jobs]
@@ -66,3 +66,10 @@ def check(files: tuple[str, ...]) -> tuple[list[Manifest], list[Problem]]:
     order = {file: index for index, file in enumerate(files)}
     problems.sort(key=lambda problem: (order[problem.file], problem.document, problem.line))
     return manifests, problems
+
+
+def refuse(*sentences: str) -> NoReturn:
+    """Say what is wrong with the input, a sentence a line, and end the command."""
+    for text in sentences:
+        click.echo(text, err=True)
+    raise SystemExit(EXIT_BAD_INPUT)

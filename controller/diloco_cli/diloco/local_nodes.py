@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from diloco.wording import plural
@@ -26,7 +25,7 @@ from diloco_operator.program.duration import Duration
 
 from diloco_cli.diloco.priority import priority_option
 from diloco_cli.fleet_file import BadFleet, load_fleet
-from diloco_cli.validate import EXIT_BAD_INPUT
+from diloco_cli.validate import refuse
 
 log = logging.getLogger(__name__)
 
@@ -74,15 +73,15 @@ def nodes(
         manifests = load_fleet(fleet)
         config = load_config(kubeconfig, context)
     except BadFleet as error:
-        _refuse(error.sentences)
+        refuse(*error.sentences)
     except ConfigError as error:
-        _refuse([str(error)])
+        refuse(str(error))
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
         chosen = Priority(priority)
         asyncio.run(_serve(config, manifests, state_dir, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync, priority=chosen))
     except (ForeignNodes, StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, ConfigError) as error:
-        _refuse([str(error)])
+        refuse(str(error))
     except ApiError as error:
         click.echo(f"the API server of {config.source}: {error}", err=True)
         raise SystemExit(1) from error
@@ -130,9 +129,3 @@ def _interrupts() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-
-
-def _refuse(sentences: Sequence[str]) -> NoReturn:
-    for text in sentences:
-        click.echo(text, err=True)
-    raise SystemExit(EXIT_BAD_INPUT)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from diloco_local.preview.nodes import Addition, new_nodes
 from diloco_operator.accelerators import CATALOGUE, CPU, Accelerator, Family
 from diloco_operator.api.names import NODE_HOSTNAME, NODE_POOL
+from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS, Capacity, ProvisioningMode
 from diloco_operator.fleet.capacity import CapacityType, values_of
 from diloco_operator.fleet.node import NodeView
@@ -20,7 +21,6 @@ from diloco_operator.fleet.slice_kinds import kind_of, slice_hosts
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Obj
 
-MAX_POOL_NAME = 15
 _ADDED = "added-"
 """Beginning of the names of nodes that a preview adds."""
 _CAPACITIES = {re.sub(r"(?<=.)(?=[A-Z])", "-", each.value).lower(): each for each in Capacity}

@@ -18,6 +18,7 @@ import click
 import yaml
 from diloco_local.nodes import this_machine
 from diloco_operator.api.names import NODES
+from diloco_operator.api.rules import MAX_POOL_NAME
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet.slices import SliceKind
 from diloco_operator.kube.client import Forbidden, Obj
@@ -27,7 +28,7 @@ from diloco_operator.program.catalogue import CatalogueError, catalogue_option, 
 
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
-from diloco_cli.diloco.pool_option import MAX_POOL_NAME, BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
+from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
 from diloco_cli.diloco.submission import BadScript, Script, Submission, config_map_of, job_of, name_of_job, read_script, stays_behind
 from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
@@ -35,7 +36,7 @@ from diloco_cli.diloco.up_run import UpOptions
 from diloco_cli.kubectl.suspension import reference
 from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
 from diloco_cli.status_text import status_text
-from diloco_cli.validate import EXIT_BAD_INPUT
+from diloco_cli.validate import refuse
 from diloco_cli.view_text import plain
 
 _NO_IMAGE = "none"
@@ -109,13 +110,13 @@ def submit(
     try:
         install_catalogue(catalogue)
     except CatalogueError as error:
-        _refuse(str(error))
+        refuse(str(error))
     _check_usage(target, image, in_image=in_image, local=local, dry_run=dry_run, queue=queue)
     try:
         program = script if in_image else _read(script)
         job_name = name or name_of_job(script)
     except BadScript as error:
-        _refuse(str(error))
+        refuse(str(error))
     wanted = Submission(
         job_name, program, image or _NO_IMAGE, (), steps, arguments, target.namespace, least, queue, dict(variables),
         processes or (1 if local else None), cpu, memory, storage, sync_interval, fragments,
@@ -181,10 +182,10 @@ def _pools(texts: Sequence[str], there: Mapping[SliceKind, int] | None, held: Ca
     try:
         found = [read_pool(text, there) for text in texts]
     except BadPool as error:
-        _refuse(str(error))
+        refuse(str(error))
     names = [each.name for each in found]
     if again := sorted({each for each in names if names.count(each) > 1}):
-        _refuse(
+        refuse(
             f"two pools would have the name {again[0]}: give one pool all the units, or name them apart by a word behind each, "
             f"such as {texts[names.index(again[0])]},name={again[0][: MAX_POOL_NAME - 2]}-b"
         )
@@ -227,7 +228,7 @@ def _valid(wanted: Submission) -> Obj:
     try:
         [found] = validate_jobs([Manifest(job_of(wanted), "this job", 0)])
     except ManifestError as error:
-        _refuse(*map(str, error.problems))
+        refuse(*map(str, error.problems))
     return found.obj
 
 
@@ -252,9 +253,3 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 _Dumper.add_representer(str, _text)
-
-
-def _refuse(*sentences: str) -> NoReturn:
-    for text in sentences:
-        click.echo(text, err=True)
-    raise SystemExit(EXIT_BAD_INPUT)

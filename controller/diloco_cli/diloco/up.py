@@ -31,7 +31,7 @@ from diloco_cli.diloco.priority import priority_option
 from diloco_cli.diloco.up_run import Run, UpOptions
 from diloco_cli.diloco.view import JsonView, LiveView, PlainView, View
 from diloco_cli.fleet_file import BadFleet, load_fleet
-from diloco_cli.validate import EXIT_BAD_INPUT, check
+from diloco_cli.validate import check, refuse
 
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _CONTRACT = f"{contract.ENV_UNIT.partition('_')[0]}_"
@@ -112,14 +112,14 @@ def up(
     try:
         install_catalogue(catalogue)
     except CatalogueError as error:
-        _refuse([str(error)])
+        refuse(str(error))
     jobs = _jobs(files)
     try:
         nodes = load_fleet(fleet)
     except BadFleet as error:
-        _refuse(error.sentences)
+        refuse(*error.sentences)
     if sentences := unknown_units(faults, jobs):
-        _refuse(sentences)
+        refuse(*sentences)
     view = view_of(output)
     for text in hints(jobs, nodes, fleet):
         view.note(text) if output == "json" else click.echo(text, err=True)
@@ -134,9 +134,9 @@ def run_here(options: UpOptions, view: View) -> NoReturn:
     try:
         ending = asyncio.run(Run(options, view)())
     except (StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken) as error:
-        _refuse([str(error)])
+        refuse(str(error))
     except ApiError as error:
-        _refuse([f"the job was rejected: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes)])
+        refuse(f"the job was rejected: {error}", *(f"{cause.field}: {cause.message}" for cause in error.causes))
     raise SystemExit(ending.exit_status)
 
 
@@ -150,7 +150,7 @@ def _jobs(files: Sequence[str]) -> list[Obj]:
     """Return the jobs with their defaults; ends the program with all problems if there are any."""
     manifests, problems = check(tuple(files))
     if problems:
-        _refuse([str(problem) for problem in problems])
+        refuse(*map(str, problems))
     jobs = []
     for manifest in manifests:
         metadata = {"namespace": "default", **manifest.obj["metadata"]}
@@ -182,9 +182,3 @@ def _log_to(file: Path) -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-
-
-def _refuse(sentences: Sequence[str]) -> NoReturn:
-    for text in sentences:
-        click.echo(text, err=True)
-    raise SystemExit(EXIT_BAD_INPUT)

@@ -86,7 +86,8 @@ def status(target: Target, job: str, all_namespaces: bool, output: str) -> None:
     async def work(client: RestClient, namespace: str) -> None:
         if job:
             view = JobView.of(await find_job(client, namespace, job))
-            click.echo(json.dumps(as_json(view), indent=2) if output == "json" else status_text(view, time.time(), _paper()))
+            paper = Paper.of(shutil.get_terminal_size().columns, sys.stdout.encoding, os.environ)
+            click.echo(json.dumps(as_json(view), indent=2) if output == "json" else status_text(view, time.time(), paper))
             return
         where = "" if all_namespaces else namespace
         views = [JobView.of(obj) for obj in await list_jobs(client, where)]
@@ -160,10 +161,6 @@ def logs(target: Target, job: str, unit: str, follow: bool, tail: int | None, pr
         await show_logs(client, namespace, wanted.sources, _write, follow=follow, tail=tail)
 
     on_cluster(target, work)
-
-
-def _paper() -> Paper:
-    return Paper.of(shutil.get_terminal_size().columns, sys.stdout.encoding, os.environ)
 
 
 def _write(piece: bytes) -> None:

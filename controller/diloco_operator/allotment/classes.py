@@ -144,7 +144,7 @@ class SliceClasses:
         class_.note(location, free=False, leaving=False)
         if not class_.members:
             del self._classes[_key(class_.kind, class_.mask, class_.domains)]
-            for number in _bits(class_.mask):
+            for number in bits(class_.mask):
                 self._fitting[number].pop(class_, None)
         return class_.mask
 
@@ -179,7 +179,7 @@ class SliceClasses:
         class_ = self._classes.get(key)
         if class_ is None:
             self._classes[key] = class_ = SliceClass(slice_.kind, mask, domains)
-            for number in _bits(mask):
+            for number in bits(mask):
                 self._fitting[number][class_] = None
         class_.members[location] = slice_
         self._class_of[location] = class_
@@ -195,7 +195,8 @@ def _domain(requirements: SliceRequirements, slice_: Slice) -> Hashable:
     return requirements.domain(slice_) if requirements.shape.slots > 1 else None
 
 
-def _bits(mask: int) -> Iterable[int]:
+def bits(mask: int) -> Iterable[int]:
+    """Return the places of the bits that are set, the lowest first."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1

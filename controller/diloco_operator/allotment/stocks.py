@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import gcd
 
-from diloco_operator.allotment.classes import Located, SliceClass
+from diloco_operator.allotment.classes import Located, SliceClass, bits
 from diloco_operator.allotment.hosts import HostUse, how_many
 from diloco_operator.fleet.inventory import Location
 from diloco_operator.fleet.resources import UNLISTED, Resources, amount_of
@@ -160,7 +160,7 @@ class Stocks:
         for group in groups:
             stock = self._together(group)
             stock.for_group = True
-            stock.mask = sum(1 << number for number in _bits(stock.mask) if requirements(number).shape.slots > 1)
+            stock.mask = sum(1 << number for number in bits(stock.mask) if requirements(number).shape.slots > 1)
             for class_, location in group:
                 if location in class_.leaving or class_.is_free(location):  # else a unit has it
                     stock.add(class_, (location,), leaving=location in class_.leaving)
@@ -186,7 +186,7 @@ class Stocks:
         whole: it is not counted what it leaves to others."""
         stock = self._together(slices)
         stock.is_spread = True
-        for number in _bits(self._wanted & ~stock.mask):
+        for number in bits(self._wanted & ~stock.mask):
             requirements = self._requirements(number)
             places = Counter(class_.domains.get(number) for class_, location in slices if self._put(class_, location).meets(number))
             # It needs them within one domain: enough of them in two are no place for a unit.
@@ -201,7 +201,7 @@ class Stocks:
         mask = parts[0].mask
         for part in parts:
             mask &= part.mask
-        for number in _bits(mask):
+        for number in bits(mask):
             # A unit's hosts exchange every gradient: slices of two domains are none for who asks for one.
             if len({class_.domains.get(number) for class_, _ in slices}) > 1:
                 mask &= ~(1 << number)
@@ -235,13 +235,13 @@ class Stocks:
             return location
         face = self._face(class_)
         if face not in self._divided:
-            self._divided[face] = [found.needs for number in _bits(face[1]) if (found := self._requirements(number)).shape.divides]
+            self._divided[face] = [found.needs for number in bits(face[1]) if (found := self._requirements(number)).shape.divides]
         if not (needs := self._divided[face]):
             return None
         room = class_.members[location].room
         if host is not None and (face, room) not in self._alike:
             sizes = sorted({points(each, room) for each in needs} | {ROOM})
-            groups = any(self._requirements(number).shape.slots > 1 for number in _bits(face[1]))
+            groups = any(self._requirements(number).shape.slots > 1 for number in bits(face[1]))
             self._alike[face, room] = groups or not any(larger % smaller for smaller, larger in pairwise(sizes))
         return room if host is None or self._alike[face, room] else location
 
@@ -254,7 +254,7 @@ class Stocks:
             return Stock(kind, mask, ROOM, room_of_each=key if isinstance(key, Resources) else Resources())
         for number in self._barred.get(location, ()):
             mask &= ~(1 << number)
-        for number in _bits(mask):
+        for number in bits(mask):
             # A unit of several hosts takes whole ones, and the flow must not count a rest of this one for it.
             if self._requirements(number).shape.slots > 1:
                 mask &= ~(1 << number)
@@ -276,7 +276,7 @@ class Stocks:
             stock.name = f"{index:06d}"
             if len(stock.members) > 1:  # the slices of one class are in order
                 stock.free.sort(key=lambda location: location[1])
-            for number in _bits(stock.mask & component):
+            for number in bits(stock.mask & component):
                 stock.note(number, self._requirements(number))
             key = (stock.kind, stock.mask, stock.host is not None and stock.accelerators_left, tuple(sorted(stock.sizes.items())))
             hubs.setdefault(key, []).append(stock)
@@ -285,10 +285,3 @@ class Stocks:
             for stock in found:
                 stock.hub, stock.unit = f"hub {found[0].name}", unit
         return stocks
-
-
-def _bits(mask: int) -> Iterable[int]:
-    while mask:
-        low = mask & -mask
-        yield low.bit_length() - 1
-        mask ^= low

@@ -78,7 +78,7 @@ class EventRecorder:
         """Have `event` about `job` written soon. Its name is derived from its content, so that the same event, emitted again by another
         reconcile or after a restart, only raises the count. Of many events that differ only in their message, the later ones become one."""
         obj = self._object(job, event)
-        key = _key(obj)
+        key = f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"
         if (waiting := self._pending.get(key)) is not None:
             waiting.obj, waiting.times = obj, waiting.times + 1
             return
@@ -208,8 +208,3 @@ def _about(event: Event) -> Obj:
     if not event.unit:
         return {}
     return {"annotations": {names.LABEL_UNIT: event.unit, names.ANNOTATION_SAID: clip(event.said, MESSAGE_LIMIT)}}
-
-
-def _key(obj: Obj) -> str:
-    meta = obj["metadata"]
-    return f"{meta['namespace']}/{meta['name']}"

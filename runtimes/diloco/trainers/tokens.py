@@ -61,7 +61,8 @@ class TokenSource:
 
     def _read(self) -> Tokens:
         fs, path = file_system(self.url)
-        local = Path(path) if "file" in _protocols(fs) else None
+        protocols = (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
+        local = Path(path) if "file" in protocols else None
         suffix = Path(path).suffix
         if suffix in (".bin", ".npy"):
             file = local or self._cached(fs, path, suffix, "copy", self._copy)
@@ -165,10 +166,6 @@ def check_vocabulary(url: str, tokens: Tokens, vocabulary: int) -> None:
         raise DataError(
             f"{url} has token {largest}, and the model knows {vocabulary} tokens: set --vocabulary, or take the data's own tokenizer"
         )
-
-
-def _protocols(fs: Any) -> tuple[str, ...]:
-    return (fs.protocol,) if isinstance(fs.protocol, str) else tuple(fs.protocol)
 
 
 def _lines(text: IO[str]) -> Iterator[str]:

@@ -8,10 +8,9 @@ See docs/decisions/0213-values-and-moves.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from diloco_operator.allotment.flow.components import components
 from diloco_operator.allotment.flow.lasting import lasting
 from diloco_operator.allotment.flow.objective import Bonuses, bonuses
 from diloco_operator.allotment.flow.problem import FlowClass, FlowJob, FlowPlan, FlowProblem
@@ -24,7 +23,32 @@ TRIES = 3
 def solve(problem: FlowProblem) -> FlowPlan:
     """Decide who keeps, leaves and gets what, for each set of jobs that compete."""
     bonus = bonuses(problem.jobs)
-    return merged(_solve(jobs, classes, bonus) for jobs, classes in components(problem))
+    return merged(_solve(jobs, classes, bonus) for jobs, classes in _competing(problem))
+
+
+def _competing(problem: FlowProblem) -> Iterator[tuple[list[FlowJob], list[FlowClass]]]:
+    """Yield sets of jobs that compete, each in the order in which they are served, with the classes that one of them can use."""
+    hubs = {class_.name: class_.hub for class_ in problem.classes}
+    above: dict[str, str] = {}
+
+    def top(name: str) -> str:
+        while (upper := above.setdefault(name, name)) != name:
+            above[name] = above.get(upper, upper)
+            name = upper
+        return name
+
+    for job in problem.jobs:
+        for pool in job.pools:
+            for hub in (*pool.values, *(hubs[each.class_] for each in pool.held)):
+                above[top(f"hub {hub}")] = top(f"job {job.key}")
+    jobs: dict[str, list[FlowJob]] = {}
+    for job in sorted(problem.jobs, key=lambda job: job.order):
+        jobs.setdefault(top(f"job {job.key}"), []).append(job)
+    classes: dict[str, list[FlowClass]] = {}
+    for class_ in sorted(problem.classes, key=lambda class_: class_.name):
+        classes.setdefault(top(f"hub {class_.hub}"), []).append(class_)
+    for name, found in jobs.items():
+        yield found, classes.get(name, [])
 
 
 def _solve(jobs: list[FlowJob], classes: list[FlowClass], bonus: Bonuses) -> FlowPlan:

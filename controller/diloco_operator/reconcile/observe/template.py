@@ -9,7 +9,7 @@ See docs/decisions/0099-pod-security-and-templates.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from diloco import contract
@@ -203,12 +203,8 @@ _LEVELS = 64
 def _deeper_than(levels: int, value: object) -> bool:
     layer: list[Any] = [value]
     for _ in range(levels):
-        layer = [item for each in layer for item in _items(each) if isinstance(item, dict | list)]
+        layer = [item for each in layer for item in (each.values() if isinstance(each, dict) else each) if isinstance(item, dict | list)]
     return bool(layer)
-
-
-def _items(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value
 
 
 def _malformed_container(at: str, container: Mapping[str, Any]) -> _Problems:
