@@ -68,6 +68,7 @@ class ExecEndpoint:
                 await socket.send_bytes(bytes([Channel.END]) + _status(process.returncode or 0))
                 await socket.close()
         finally:
+            # The client may have gone in the middle: an export of many GiB would go on into a pipe without a reader.
             if process.returncode is None:
                 process.kill()
                 await process.wait()

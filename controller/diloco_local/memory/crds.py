@@ -72,6 +72,7 @@ def _causes(obj: Obj, old: Obj | None) -> list[Cause]:
         causes.append(Cause("spec.versions", "Invalid value: must have exactly one version marked as storage version"))
     for index, version in enumerate(versions):
         causes += _version_causes(version, f"spec.versions[{index}]")
+    # Only if all is there: a field that is missing would count as changed, too.
     if old is not None and not causes:
         for name in ("group", "scope"):
             if spec.get(name) != old["spec"].get(name):
@@ -113,6 +114,7 @@ def kinds_of(obj: Obj) -> list[Kind]:
     spec = obj["spec"]
     kinds = []
     for index, version in enumerate(spec["versions"]):
+        # Also where objects are stored in it: only a served version answers.
         if not version.get("served"):
             continue
         structural = _structural(version["schema"]["openAPIV3Schema"], f"spec.versions[{index}].schema.openAPIV3Schema")

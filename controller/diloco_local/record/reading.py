@@ -71,6 +71,8 @@ def _on_one_clock(lines: Iterable[Line]) -> Iterator[tuple[float, Line]]:
 
 
 class _JobReader:
+    """Reads the history of one job from its lines, in their order."""
+
     def __init__(self, name: str) -> None:
         self.job = JobHistory(name)
         self._start: float | None = None

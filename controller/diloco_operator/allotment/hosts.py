@@ -52,13 +52,14 @@ def shares_of(request: AllotmentRequest | None) -> Shares:
         return {}
     found = dict(request.shared)
     for pool in request.pools:
+        # Only of shapes that divide: the others take whole hosts, of which no one else gets a part.
         if pool.requirements.shape.divides:
             found |= {(node, unit.name): pool.requirements.needs for unit in pool.units for node in unit.nodes}
     return found
 
 
 class SharedHosts:
-    """Kept up to date by the allotment, for one thread."""
+    """Who has which parts of the divisible hosts. The allotment keeps it up to date; for one thread."""
 
     def __init__(self, fleet: Inventory, classes: SliceClasses) -> None:
         self._fleet = fleet

@@ -253,7 +253,7 @@ class _FreeSlices:
 def _share_host(
     jobs: dict[str, _Job], stock: Stock, takers: list[_Taker], leave: list[_Leaver], barred: dict[Location, set[int]]
 ) -> list[str]:
-    """Return one host in parts. Returns the jobs that wait for what units must leave."""
+    """Give one host out in parts. Returns the jobs that wait for what units must leave."""
     host = stock.host
     assert host is not None
     gone = {(leaver.job, leaver.unit.name) for leaver in leave}

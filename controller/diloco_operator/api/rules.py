@@ -244,7 +244,7 @@ _HAS_MORE_TO_DO = (
 
 
 def _takes_changes(ended: str, unless: str, message: str) -> ValidationRule:
-    """Return a job with the condition `ended` may change only if the rest of its spec stays, or `unless` holds."""
+    """Return the rule that a job with the condition `ended` may change only if the rest of its spec stays, or `unless` holds."""
     return ValidationRule(
         f"!has(oldSelf.status) || !has(oldSelf.status.conditions) || !{_is_true(ended)} || ({unless}) || ({_AS_BEFORE})", message, ".spec"
     )

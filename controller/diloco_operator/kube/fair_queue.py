@@ -29,6 +29,7 @@ class FairQueue[K]:
 
     def pop(self, may: Callable[[Hashable], bool] = lambda _: True) -> K | None:
         """Return the next key, of a lane that `may` give one now. Its lane comes last from now on. None: no such key waits."""
+        # In a list: None may be a lane, too.
         found = next(([lane] for lane in self._lanes if may(lane)), None)
         if found is None:
             return None

@@ -113,7 +113,8 @@ def finite(x: Floats) -> bool:
 
 
 def encode_bfloat16(x: Floats, base: Floats | None, out: NDArray[np.uint16]) -> Status:
-    """Return `x`, less `base` if there is one, in bfloat16: nearest, ties to even. RESULT_NOT_FINITE: a value is too large for bfloat16."""
+    """Write `x`, less `base` if there is one, in bfloat16 into `out`: nearest, ties to even. RESULT_NOT_FINITE: a value is too
+    large for it."""
     n = out.size
     return Status(
         _loops["encode_bfloat16"](_at(x, np.float32, n), _at_or_null(base, np.float32, n), n, _at(out, np.uint16, n, written=True))
@@ -121,7 +122,7 @@ def encode_bfloat16(x: Floats, base: Floats | None, out: NDArray[np.uint16]) -> 
 
 
 def encode_int4(x: Floats, base: Floats | None, scales: Floats, packed: Bytes) -> Status:
-    """Return `x`, less `base` if there is one, in blocks of 256: `scales` one for each, `packed` two values to a byte."""
+    """Write `x`, less `base` if there is one, in blocks of 256: `scales` one for each, `packed` two values to a byte."""
     n = x.size
     return Status(
         _loops["encode_int4"](
@@ -146,7 +147,7 @@ class Squares:
 
 
 def place_float32(x: Floats, base: Floats, out: Floats, mode: Mode, squares: Squares | None = None) -> Status:
-    """Return `base + x` or `base - x` into `out`, which may be `base`."""
+    """Write `base + x` or `base - x` into `out`, which may be `base`."""
     if mode not in (Mode.ADDED, Mode.SUBTRACTED):
         raise ValueError(f"float32 values are their own decoded form: nothing to do for {mode.name}")
     n = out.size
@@ -215,7 +216,7 @@ def mark_blocks(runs: Runs, marked: Bytes) -> None:
 
 
 def add_int4_runs(scales: Floats, packed: Bytes, runs: Runs, base: Floats, out: Floats, at: int) -> Status:
-    """Return `base` plus decoded, into `out`, which may be `base`. These and `packed` hold run after run, from their element `at`; `scales`
+    """Write `base` plus decoded into `out`, which may be `base`. These and `packed` hold run after run, from their element `at`; `scales`
     are those of all blocks of the vector that the runs are of."""
     return Status(
         _loops["add_int4_runs"](
@@ -235,7 +236,7 @@ def squares(x: Floats) -> float:
 
 
 def combine(arrays: Sequence[Floats], factors: Sequence[float], divisor: float, out: Floats) -> float:
-    """Return `out = sum factor * array / divisor`, added in order in float32. Returns the sum of `out`'s squares, in float64."""
+    """Compute `out = sum factor * array / divisor`, added in order in float32. Returns the sum of `out`'s squares, in float64."""
     n = out.size
     if not arrays or len(arrays) != len(factors):
         raise ValueError(f"{len(arrays)} arrays with {len(factors)} factors cannot be combined")
@@ -245,7 +246,7 @@ def combine(arrays: Sequence[Floats], factors: Sequence[float], divisor: float, 
 
 
 def nesterov(delta: Floats, momentum: Floats, onto: Floats | None, mu: float, rate: float, buffer: Floats, out: Floats) -> Status:
-    """Return `buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer)`, with 0 in the place of a missing `onto`."""
+    """Compute `buffer = mu * momentum + delta; out = onto - rate * (delta + mu * buffer)`, with 0 in the place of a missing `onto`."""
     n = out.size
     return Status(
         _loops["nesterov"](

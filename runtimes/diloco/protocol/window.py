@@ -112,7 +112,7 @@ class Window:
         return int(min(MOST_CHUNK_BYTES, max(ACKNOWLEDGED_BYTES, self._limit / CHUNKS)))
 
     def sent(self, count: int, now: float) -> int:
-        """Return a chunk with `count` bytes of data is sent. The bytes sent so far, with it."""
+        """Note that a chunk with `count` bytes of data is sent. Returns the bytes sent so far, with it."""
         if self._is_empty:
             self._mark = (self._sent, now)
         self._sent += count

@@ -129,7 +129,7 @@ class Cursor:
         return bool(self._ahead) and isinstance(self._ahead[0].action, Release)
 
     def begin(self) -> Release:
-        """Return the next step begins. Raises OrderError while it must not."""
+        """Begin the next step, and return its release. Raises OrderError while it must not."""
         if not self.released or self._ahead[0].step != self.step:
             raise OrderError(f"local step {self.step + 1} is not released")
         order = self._ahead.pop(0)

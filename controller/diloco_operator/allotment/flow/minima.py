@@ -150,8 +150,10 @@ class _Admission:
         return pushed
 
     def _push(self, arcs: JobArcs, first: list[int], closed: set[int], wanted: int, reached: set[int]) -> list[tuple[Path, int]]:
-        """Return units along paths that begin with these arcs behind the one of all new units. Where units of several sizes share hosts,
-        all take what is free, if that is enough, and leave alone what units have: no later step would exchange one for the other."""
+        """Send units along paths that begin with these arcs, behind the one of all new units. Returns the paths.
+
+        Where units of several sizes share hosts, all take what is free, if that is enough, and leave alone what units have: no later step
+        would exchange one for the other."""
         network = self._network
         begin = [Arc(arc, forward=True) for arc in (BACK, arcs.entry, arcs.minimum, arcs.new, *first) if arc is not None]
         start = network.heads[first[-1]] if first else arcs.start

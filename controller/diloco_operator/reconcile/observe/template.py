@@ -273,8 +273,8 @@ def _list_problems(at: str, value: object, keys: tuple[str, ...]) -> _Problems:
 
 
 def _kind(value: object) -> str:
-    names_ = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", int: "a number", float: "a number"}
-    return names_.get(type(value), type(value).__name__)
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", int: "a number", float: "a number"}
+    return kinds.get(type(value), type(value).__name__)
 
 
 def _true(pod: Mapping[str, Any], field: str) -> bool:

@@ -46,7 +46,7 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
 
 
 def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: UnitReport) -> float:
-    """Return what is on record stays while it is about right: each report says it anew, and a status is written for each difference."""
+    """Return until when it pauses: as on record while that is about right. Each report says it anew, and a difference is a status write."""
     assert context.report is not None
     until, before = float(round(context.report.received_at + seen.pause_left)), record.paused_until
     same = before is not None and (abs(before - until) < _PAUSE_TOLERANCE or not seen.pause_left)

@@ -30,6 +30,7 @@ _KEEP_ORDER = {
     UnitState.BACKING_OFF: 3,
     UnitState.PENDING: 4,
 }
+"""Who stays first when a maximum shrinks: the further a unit has come, the more would be lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def job_request(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
 
 
 def without_places(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Mapping[str, UnitStatusRecord]:
-    """Return a unit whose place a grantor chooses starts again wherever that is: it keeps no slice while nothing of it runs."""
+    """Return the records, without slices of units of which nothing runs where a grantor chooses the places: they start again anywhere."""
     if chooser_of(context.spec) is None:
         return records
     return {name: record if record.running else record._replace(slice="") for name, record in records.items()}
@@ -116,6 +117,7 @@ def _pool_request(
     if all(takes_slices(context, r) for r in waiting):
         waiting = []  # kube-scheduler has no pods for what is free
     able = (r for r in mine if r.state in _KEEP_ORDER and r not in waiting)
+    # By number within a state: in another order at each reconcile, equal units would take turns in leaving.
     candidates = sorted(able, key=lambda r: (_KEEP_ORDER[r.state], r.number))
     most = max(0, pool.learners.max - occupancy.failed)
     request = replace(
@@ -139,8 +141,9 @@ def _pool_request(
 
 
 def _unit_request(context: ReconcileContext, requirements: SliceRequirements, record: UnitStatusRecord, spare: SpareSlices) -> UnitRequest:
-    """Return a unit with processes stays, and one that waits for nodes has none. One without processes keeps its slice as long as it is
-    usable and fits the pool, which may have been edited, and no other can take the place of a bad host, or of a node that was given up."""
+    """Return the unit with the slice that it keeps. One with processes keeps its own, and one that waits for nodes has none. One without
+    processes keeps its slice as long as it is usable and fits the pool, which may have been edited, and no other can take the place of a
+    bad host, or of a node that was given up."""
     if record.running or not record.slice:
         return UnitRequest(record.name, record.slice)
     fleet = context.observed.fleet
