@@ -11,7 +11,7 @@ from typing import Any
 
 from diloco_operator.api.job import InvalidJob, load
 from diloco_operator.api.reasons import lack_of
-from diloco_operator.api.spec import Spec
+from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.api.status import Status
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
@@ -64,7 +64,7 @@ def all_places(jobs: Iterable[Obj], priorities: Iterable[Obj]) -> dict[str, dict
         except InvalidJob:
             continue
         rank = _rank(each, spec, values.get(spec.priority_class_name, 0) if spec.priority_class_name else default)
-        mine = {pool.name: ((pool.accelerator, pool.topology), rank) for pool in spec.pools if pool.name in short}
+        mine = {pool.name: (_hardware(pool), rank) for pool in spec.pools if pool.name in short}
         for hardware in {hardware for hardware, _ in mine.values()}:
             waiting.setdefault(hardware, []).append(rank)
         pools[each["metadata"]["uid"]] = mine
@@ -85,3 +85,7 @@ def _rank(job: Obj, spec: Spec, priority: int) -> _Rank:
 def _short(job: Obj) -> set[str]:
     """Return names of its pools that wait for hardware."""
     return {pool.name for pool in Status.model_validate(job.get("status") or {}).pools if lack_of(pool.reason).of_slices}
+
+
+def _hardware(pool: Pool) -> Hardware:
+    return pool.accelerator, pool.topology
