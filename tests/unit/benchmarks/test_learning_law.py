@@ -48,7 +48,7 @@ def searched(loss: Callable[[Rates], float], *, outer: bool, trials: int = 100) 
 @pytest.mark.parametrize("optimum", [Rates(0, 6, 6), Rates(8, 10, 9), Rates(-12, 2, 0), Rates(4, 4, 3)])
 def test_the_search_ends_inside_of_what_it_tried_at_the_optimum(optimum: Rates) -> None:
     def distance(rates: Rates) -> float:
-        return sum(abs(one - other) for one, other in zip(astuple(rates), astuple(optimum), strict=True))
+        return float(sum(abs(one - other) for one, other in zip(astuple(rates), astuple(optimum), strict=True)))
 
     tried = searched(distance, outer=True)
     assert best(tried) == optimum
