@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,6 +95,17 @@ class Karpenter:
     def claims_of(self, pool: str) -> list[str]:
         return [claim["metadata"]["name"] for claim in self.claims if claim["metadata"]["labels"]["karpenter.sh/nodepool"] == pool]
 
+    def nodes(self, count: int) -> list[str]:
+        """The names of its nodes, once there are so many that pods may be bound to, and no other."""
+        found: list[str] = []
+
+        def there() -> bool:
+            found[:] = [str((claim.get("status") or {}).get("nodeName", "")) for claim in self.claims if _is_initialized(claim)]
+            return len(found) == len(self.claims) == count
+
+        self.process.wait_until(self.plane, there, f"{count} initialized NodeClaims")
+        return found
+
     def limit(self, pool: str, nodes: int) -> None:
         """From now on the pool has so many nodes at most."""
         self.plane.request(
@@ -108,6 +122,17 @@ class Karpenter:
         self.plane.kubectl("delete", "nodeclaims", "--all", "--wait=false")
         self.wait_empty()
 
+    def starve(self, times: int) -> None:
+        """Let it run for 2 s in 15, so many times, as if the machine were busy with other work. After 15 s it judges a second time whether
+        a node is empty; the pods that wait it looks at a second later."""
+        for _ in range(times):
+            os.kill(self.process.pid, signal.SIGSTOP)
+            try:
+                time.sleep(13.0)
+            finally:
+                os.kill(self.process.pid, signal.SIGCONT)
+            time.sleep(2.0)
+
     def wait_empty(self) -> None:
         self.process.wait_until(self.plane, lambda: not self.claims, "no NodeClaim to be left")
 
@@ -122,6 +147,11 @@ class Karpenter:
         }
         self.plane.request("POST", _NODE_CLASSES, node_class)
         self.plane.request("POST", NODE_POOLS, _node_pool(machine, consolidate_after, weight))
+
+
+def _is_initialized(claim: Obj) -> bool:
+    conditions = (claim.get("status") or {}).get("conditions", ())
+    return any(each["type"] == "Initialized" and each["status"] == "True" for each in conditions)
 
 
 def _node_pool(machine: Machine, consolidate_after: str, weight: int | None) -> Obj:
@@ -165,7 +195,9 @@ def _instance_type(machine: Machine) -> Obj:
 def karpenter(plane: ControlPlane, folder: Path, machines: Sequence[Machine]) -> Iterator[Karpenter]:
     """Karpenter, started, and a node pool for each of `machines`. It makes no other machines, since it reads their list at its start.
 
-    Pods are gathered for a second at most before nodes are asked for, as by default.
+    It gathers pods as by default: until none has come for a second, for ten at most. Every ten seconds it looks at a pod that is not bound
+    yet, and keeps its node for twice that longest time, ten seconds at least. With a longest time of two seconds there are gaps in which
+    the node counts as empty: of some milliseconds, and of seconds on a busy machine.
     """
     provide_programs(("karpenter",))
     folder.mkdir(parents=True, exist_ok=True)
@@ -187,7 +219,7 @@ def karpenter(plane: ControlPlane, folder: Path, machines: Sequence[Machine]) ->
         "CPU_REQUESTS": "1000",
         "MEMORY_LIMIT": str(1 << 30),
         "BATCH_IDLE_DURATION": "1s",
-        "BATCH_MAX_DURATION": "2s",
+        "BATCH_MAX_DURATION": "10s",
     }
     process = Companion("karpenter", [str(PROGRAMS / "karpenter")], folder, environment)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from builders.karpenter import Karpenter
 from builders.kueue import Kueue
 from builders.local import Holds, condition, has_phase, is_gone, is_true, wait_for
 from builders.nodes import GPU, TPU
-from diloco_operator.api.names import NODE_POOL, NODES
+from diloco_operator.api.names import NODE_POOL, NODES, PODS
+from diloco_operator.kube.client import PatchType
 
 type Obj = dict[str, Any]
 
 GROUP = "kueue.x-k8s.io/pod-group-name"
 ALONE = {"kueue.x-k8s.io/pod-group-total-count": "1", "kueue.x-k8s.io/retriable-in-group": "false"}
 """Annotations of the only pod of a group, which is over when the pod is."""
+LONG_AGO = "2026-11-20T21:00:00Z"
 H100 = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
 V5P_SLICE = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice", "cloud.google.com/gke-tpu-topology": "2x2x2"}
 
@@ -41,6 +44,15 @@ async def test_a_pending_gpu_pod_gets_a_node_and_the_fleet_goes_to_zero_after_it
     await cluster.delete_pod("learner")
     await cluster.without_machines(autoscaler)
     await wait_for(cluster.client, NODES, "", node["metadata"]["name"], is_gone)
+
+
+async def test_a_node_is_kept_for_a_pod_that_is_bound_late_on_a_busy_machine(cluster: GrowingCluster, autoscaler: Karpenter) -> None:
+    await cluster.run_pod("late", {GPU: "8"}, selector=H100, spec={"schedulerName": "nobody"})
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node", "lastTransitionTime": LONG_AGO}
+    await cluster.client.patch(PODS, "default", "late", {"status": {"conditions": [waits]}}, type=PatchType.MERGE, subresource="status")
+    [node] = await asyncio.to_thread(autoscaler.nodes, 1)
+    await asyncio.to_thread(autoscaler.starve, 6)
+    assert await asyncio.to_thread(autoscaler.nodes, 1) == [node]
 
 
 async def test_a_pool_at_its_limit_makes_no_node_until_the_limit_is_raised(cluster: GrowingCluster, autoscaler: Karpenter) -> None:
