@@ -72,9 +72,12 @@ class MomentumState:
         target = self._new if array.name else self.arrays_of_model
         array.piece.of(target[array.piece.tensor])[...] = values.reshape(array.piece.size)
 
-    def finish(self, rest: Any) -> None:
+    def check(self, rest: Any) -> None:
         if not isinstance(rest, dict) or "steps" not in rest:
             raise StateError("the donor has counted no steps")
+
+    def finish(self, rest: Any) -> None:
+        self.check(rest)
         self.momentum.update(self._new)
         self.steps = rest["steps"]
         self.taken += 1

@@ -18,6 +18,11 @@ RANKS_TAKES_FROM_STEP, RANKS_GATE  rank 1 does no step from this local step on, 
 RANKS_DTYPES_OF_<rank>  JSON: say that this rank keeps these tensors in these types
 RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job shall end
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
+RANKS_STATES    a folder: train with momentum, which peers may take. <unit>.<attempt>.<rank> gets a JSON line {"began", "steps", "momentum",
+                "parameters"} once the rank has joined, {"step", "momentum"} for each local step, and {"version", "adopted"} whenever it
+                has adopted a broadcast; values are {tensor: [first row, hex]}
+RANKS_HOLDS     a file: the small rest is held back on its way to a taker until it is there; <file>.reached says that it has come so far
+RANKS_REFUSES_OF_<rank>  so many copies cannot be taken by this rank: "parts" of the first, or "rests"; "parts:1"
 
 At the end each rank prints one JSON line: {"rank", "steps", "rows": {tensor: [first row, hex of the values]}}.
 """
@@ -30,6 +35,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from diloco import contract
@@ -37,6 +43,7 @@ from diloco.algorithm.layout import TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.learner.arrays import ArrayStore, StagedCopy
 from diloco.learner.store import Float32Array, Ready
+from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.ranks.join import World
 from diloco.ranks.samples import DataRank
 from diloco.session.session import Session
@@ -88,8 +95,89 @@ class RowStore(ArrayStore):
         self.fills += 1
         _meet("RANKS_FILLS", self.rank, self.ranks, self.fills)
 
+    def said(self, values: Mapping[str, Float32Array] | None = None) -> dict[str, list[Any]]:
+        """Values of this rank's rows as JSON; None: the parameters."""
+        return {name: [self.first[name], value.tobytes().hex()] for name, value in (self.arrays if values is None else values).items()}
+
     def _mine(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self.arrays]
+
+
+class Kept:
+    """A `Staged` and a `StagedRest`. What is `held` waits for a file."""
+
+    def __init__(self, value: Any, held: str = "") -> None:
+        self.value = value
+        self.held = held
+
+    def wait(self) -> Any:
+        if self.held:
+            Path(f"{self.held}.reached").touch()
+            _wait_for(Path(self.held))
+        return self.value
+
+    def release(self) -> None:
+        pass
+
+
+class RowState:
+    """An `InnerState` of a rank's rows: momentum in the shape of the parameters, and a count of steps."""
+
+    kind = "numpy momentum of rows"
+    lent = False
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self.momentum = {name: np.zeros_like(value) for name, value in store.arrays.items()}
+        self.steps = 0
+        self._new: dict[str, Float32Array] = {}
+        what, _, count = os.environ.get(f"RANKS_REFUSES_OF_{store.rank}", ":0").partition(":")
+        self._refuses, self._refusals = what, int(count)
+
+    def with_momentum(self, name: str, change: Float32Array) -> Float32Array:
+        self.momentum[name] = np.float32(0.5) * self.momentum[name] + change
+        return self.momentum[name]
+
+    def held(self) -> list[Piece]:
+        return self._store.owned()
+
+    def warm_up(self, parts: Sequence[Sequence[Piece]]) -> None:
+        pass
+
+    def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
+        return [PieceArray(piece, name, "float32") for piece in pieces for name in ("", "momentum")]
+
+    def stage(self, arrays: Sequence[PieceArray]) -> Kept:
+        of = {"": self._store.arrays, "momentum": self.momentum}
+        return Kept(np.concatenate([self._rows(one.piece, of[one.name]).ravel() for one in arrays]))
+
+    def stage_rest(self) -> Kept:
+        return Kept({"steps": self.steps}, os.environ.get("RANKS_HOLDS", ""))
+
+    def begin(self) -> None:
+        self._new = {name: np.zeros_like(value) for name, value in self._store.arrays.items()}
+
+    def put(self, array: PieceArray, values: Float32Array) -> None:
+        self._refuse("parts")
+        self._rows(array.piece, self._new if array.name else self._store.arrays)[...] = values.reshape(array.piece.size)
+
+    def check(self, rest: Any) -> None:
+        self._refuse("rests")
+        if not isinstance(rest, dict) or "steps" not in rest:
+            raise StateError("the donor has counted no steps")
+
+    def finish(self, rest: Any) -> None:
+        self.check(rest)
+        self.momentum, self.steps = dict(self._new), rest["steps"]
+
+    def _refuse(self, what: str) -> None:
+        if self._refuses == what and self._refusals:
+            self._refusals -= 1
+            raise StateError("it is not taken, as requested")
+
+    def _rows(self, piece: Piece, values: Mapping[str, Float32Array]) -> Float32Array:
+        start = (piece.start[0] - self._store.first[piece.tensor], *piece.start[1:])
+        return Piece(piece.tensor, start, piece.size).of(values[piece.tensor])
 
 
 def main() -> None:
@@ -98,7 +186,11 @@ def main() -> None:
     adopted: list[list[str]] = []
     same = DataRank(0, 1) if os.environ.get("RANKS_SAME") else None
     world = World(rank, ranks, lambda given: [given], same) if ranks > 1 else None
-    session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)))
+    state = RowState(store) if os.environ.get("RANKS_STATES") else None
+    session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)), inner=state)
+    if state is not None:
+        _write_states(rank, {"began": True, "steps": state.steps, "momentum": store.said(state.momentum), "parameters": store.said()})
+        _trace_adoptions(session, store, rank, adopted)
     step_seconds = float(os.environ.get(f"RANKS_STEP_MS_OF_{rank}", os.environ.get("RANKS_STEP_MS", "5"))) / 1000
     batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
     raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
@@ -119,8 +211,12 @@ def main() -> None:
                 continue
             if session.step_count + 1 == raise_at:
                 raise ValueError("as requested at this step")
-            for value in store.arrays.values():
-                value += np.float32(0.1) * (1 - value)
+            for name, value in store.arrays.items():
+                change = np.float32(0.1) * (1 - value)
+                value += change if state is None else state.with_momentum(name, change)
+            if state is not None:
+                state.steps += 1
+                _write_states(rank, {"step": state.steps, "momentum": store.said(state.momentum)})
             time.sleep(step_seconds)
             if delayed_by := delays.get(str(session.step_count + 1)):
                 _wait_for(Path(delayed_by))
@@ -136,8 +232,26 @@ def main() -> None:
             session.evaluate(0.25, 100)
             if str(rank) == os.environ.get("RANKS_CHANGES_MODEL"):
                 store.rows["layer"] += 1
-            rows = {name: [store.first[name], value.tobytes().hex()] for name, value in store.rows.items()}
-            print(json.dumps({"rank": rank, "steps": session.step_count, "rows": rows}), flush=True)
+            print(json.dumps({"rank": rank, "steps": session.step_count, "rows": store.said(store.rows)}), flush=True)
+
+
+def _trace_adoptions(session: Session, store: RowStore, rank: int, adopted: list[list[str]]) -> None:
+    """Trace each broadcast as the model holds it once it is adopted."""
+    progress = session._member._progress  # type: ignore[attr-defined]  # of every kind of member
+    note = progress.adopted
+
+    def noting(step: int, t: int, tokens: int = 0) -> None:
+        values = {name: value for name, value in store.arrays.items() if name in adopted[-1]}
+        _write_states(rank, {"version": t, "adopted": store.said(values)})
+        note(step, t, tokens)
+
+    progress.adopted = noting
+
+
+def _write_states(rank: int, line: dict[str, Any]) -> None:
+    unit, attempt = os.environ[contract.ENV_UNIT], os.environ[contract.ENV_ATTEMPT]
+    with (Path(os.environ["RANKS_STATES"]) / f"{unit}.{attempt}.{rank}").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
 
 
 def _meet(variable: str, rank: int, ranks: int, number: int) -> None:

@@ -163,7 +163,22 @@ class TreeState[State]:
         self._elements[index] += array.piece.elements
 
     @beside_the_mesh
+    def check(self, rest: Any) -> None:
+        self._checked(rest)
+
+    @beside_the_mesh
     def finish(self, rest: Any) -> None:
+        leaves = self._checked(rest)
+        for of_parameter in self._shaped.values():
+            for index in of_parameter.values():
+                leaves[index] = _placed(self._new[index], leaves[index])
+        # Only now, when nothing can be refused any more: a copy that does not fit must change nothing.
+        self._put_parameters()
+        self.opt_state = jax.tree_util.tree_unflatten(self._structure, leaves)
+        self.begin()
+
+    def _checked(self, rest: Any) -> list[Any]:
+        """Return the leaves of a copy that is whole; what goes by pieces is not in its place yet. Raises StateError."""
         leaves = list(self._leaves())
         try:
             saved = rest["leaves"]
@@ -177,13 +192,9 @@ class TreeState[State]:
                         raise ValueError(f"{self._elements[index]} of {self._expected[path]} elements of {name} came")
                     if not self._store.is_sharded_alike(path, leaves[index]):
                         raise ValueError(f"{name} of {path} is otherwise sharded than the parameter itself")
-                    leaves[index] = _placed(self._new[index], leaves[index])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StateError(f"the donor's state does not fit this program: {type(error).__name__}: {error}") from error
-        # Only now, when nothing can be refused any more: a copy that does not fit must change nothing.
-        self._put_parameters()
-        self.opt_state = jax.tree_util.tree_unflatten(self._structure, leaves)
-        self.begin()
+        return leaves
 
     def _put_parameters(self) -> None:
         """Write the parameters of a copy, but for tensors that were adopted since they came."""

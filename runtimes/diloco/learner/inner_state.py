@@ -12,6 +12,16 @@ from diloco.algorithm.pieces import Piece
 from diloco.learner.store import Float32Array, Staged
 from diloco.protocol.state_parts import PieceArray
 
+STEP_SHARE = 0.05
+"""Share of a step that staging may take at the boundary after it."""
+LEAST_SECONDS = 0.0005
+"""That staging may take in any case."""
+
+
+def staging_seconds(step_seconds: float) -> float:
+    """Return how long staging may take at the boundary after a step of `step_seconds`; one part is staged in any case."""
+    return max(LEAST_SECONDS, STEP_SHARE * step_seconds)
+
 
 class StagedRest(Protocol):
     """The small rest of a state as it was at a step boundary, on its way to the host."""
@@ -65,6 +75,10 @@ class InnerState(Protocol):
     def put(self, array: PieceArray, values: Float32Array) -> None:
         """Write values, float32 [elements], to their place: of a parameter at once, of the optimizer's state once `finish` is called.
         Raises StateError for what has no place here."""
+        ...
+
+    def check(self, rest: Any) -> None:
+        """Raise StateError if what was put, with `rest`, does not fit this program. Changes nothing."""
         ...
 
     def finish(self, rest: Any) -> None:

@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from diloco.learner.inbox import InboxEvent, RefusedForGood
 from diloco.learner.incarnations import Incarnations
-from diloco.learner.inner_state import InnerState
 from diloco.learner.leave import leave
 from diloco.ranks import messages, ranks_pb2
 from diloco.ranks.channel import COUNTERS_TIMEOUT
 from diloco.ranks.follower import Follower
 from diloco.ranks.member import RankMember, RankParts
 from diloco.ranks.orders import LAST, Version
-from diloco.ranks.ranks_pb2 import StateSaid, ToLeader
+from diloco.ranks.ranks_pb2 import ToLeader
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.wording import plural
 
@@ -31,12 +30,10 @@ _log = logging.getLogger(__name__)
 class FollowerMember(RankMember[Follower]):
     """See `Member`."""
 
-    def __init__(self, parts: RankParts, channel: Follower, incarnations: Incarnations, state: InnerState | None = None) -> None:
-        """Begin with `incarnations`: those that this rank's own stream has met. `state`: this rank's beside the parameters; None: it is not
-        stored."""
-        super().__init__(parts, channel)
+    def __init__(self, parts: RankParts, channel: Follower, incarnations: Incarnations, state: StateOfRank | None) -> None:
+        """Begin with `incarnations`: those that this rank's own stream has met."""
+        super().__init__(parts, channel, state)
         self._incarnations = incarnations
-        self._state = None if state is None else StateOfRank(state, self._say_of_state)
         self._leader_took = 0
         """Batches, as far as this rank knows."""
         self._wanted = 0
@@ -55,13 +52,14 @@ class FollowerMember(RankMember[Follower]):
 
     def begin(self) -> None:
         if self._state is not None:
-            self._state.warm_up(self._parts.model.portions)
+            self._state.warm_up()
         super().begin()
 
     def boundary(self, *, in_step: bool = False) -> None:
         super().boundary(in_step=in_step)
         if self._state is not None:
-            self._state.at_boundary(self.step_count, readable=not (in_step or self._parts.model.store.lent))
+            readable = not (in_step or self._parts.model.store.lent)
+            self._state.at_boundary(self.step_count, self._step_seconds, readable=readable)
 
     def take(self, count: int) -> NDArray[np.int64] | None:
         numbers = super().take(count)
@@ -122,10 +120,6 @@ class FollowerMember(RankMember[Follower]):
                     self._state.order(message.state)
                 case "counted":
                     self._read_outs.count(messages.counted_from_wire(message.counted, fragments))
-
-    def _say_of_state(self, said: StateSaid) -> None:
-        self._channel.say(ToLeader(state=said))
-        self._channel.send()
 
     def _tell(self, fragment: int, version: Version | None) -> None:
         if version is not None:

@@ -35,8 +35,9 @@ from diloco.ranks.leader import Leader
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.meeting import counting, to_message
 from diloco.ranks.member import RankParts
-from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder
+from diloco.ranks.ranks_pb2 import FromLeader, Here, StateOrder, StateSaid, ToLeader
 from diloco.ranks.samples import DataRank
+from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
 
 _log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ _log = logging.getLogger(__name__)
 _LOOPBACK = "127.0.0.1"
 
 type MakePeers = Callable[[InnerState, Incarnations], Peers]
-"""Makes what stores and takes a state: the first is that of all ranks."""
+"""Makes what gives, stores and takes a state: the first is that of all ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def join_ranks(
     peers_of: MakePeers | None = None,
 ) -> LeaderMember | FollowerMember:
     """Meet the other ranks, which all call it, and make this one's part. `hello`: of a unit of one process. `inner`: the state of this rank
-    beside the parameters, which the job stores; None: it does not, or there is none. `peers_of` makes what stores that of all ranks.
+    beside the parameters; None: it is not known. `peers_of` makes what gives, stores and takes that of all ranks.
 
     Raises Leave when they do not agree or one does not come, ContractError for a leader address that cannot be used.
     """
@@ -99,26 +100,37 @@ def join_ranks(
     incarnations = Incarnations()
     inbox = Inbox(config.job.training.overlap_steps, channel.changed)
     owned = channel.take_owned() if isinstance(channel, Leader) else ()
-    state = _state_of_unit(channel, inner, owned) if isinstance(channel, Leader) and inner is not None else None
+    state = _state_of_unit(channel, inner, owned, fragments) if isinstance(channel, Leader) and inner is not None else None
     peers = NoPeers() if state is None or peers_of is None else peers_of(state, incarnations)
-    own = _hello_of(hello, layout, channel, met.session, owned, peers.kind)
+    own = _hello_of(hello, layout, channel, met.session, owned, peers, config.locality)
     parts = _parts(store, config, fragments, own, pieces, data, inbox, incarnations, on_adopt, keepalive, peers)
     if isinstance(channel, Follower):
-        return FollowerMember(parts, channel, incarnations, inner)
+        return FollowerMember(parts, channel, incarnations, _state_of_rank(channel, inner, parts) if inner is not None else None)
     return LeaderMember(parts, channel, incarnations, counting(channel.data_ranks), peers, state)
 
 
-def _state_of_unit(channel: Leader, inner: InnerState, owned: Sequence[Sequence[Piece]]) -> StateOfUnit | None:
-    """Return the state of all ranks; None: they have none that can be stored as one."""
+def _state_of_rank(channel: Follower, inner: InnerState, parts: RankParts) -> StateOfRank:
+    def say(said: StateSaid) -> None:
+        channel.say(ToLeader(state=said))
+        channel.send()
+
+    return StateOfRank(inner, parts.model.portions, say)
+
+
+def _state_of_unit(
+    channel: Leader, inner: InnerState, owned: Sequence[Sequence[Piece]], fragments: Sequence[Fragment]
+) -> StateOfUnit | None:
+    """Return the state of all ranks; None: they have none that can be given as one."""
     if len(kinds := sorted(set(channel.inner_states))) > 1:
-        _log.warning("the state of unit %s is not stored: its ranks have different ones: %s", channel.me.unit, "; ".join(kinds))
+        named = "; ".join(kind or "none" for kind in kinds)
+        _log.warning("unit %s neither gives, stores nor takes state: its ranks have different ones: %s", channel.me.unit, named)
         return None
 
     def say(rank: int, order: StateOrder) -> None:
         channel.say(FromLeader(state=order), rank)
         channel.send()
 
-    state = StateOfUnit(inner, say, owned, channel.take_held())
+    state = StateOfUnit(inner, say, owned, channel.take_held(), fragments)
     channel.state_said = state.said
     return state
 
@@ -139,11 +151,18 @@ def _channel(config: LearnerConfig, layout: Layout, session: bytes, me: Membersh
 
 
 def _hello_of(
-    hello: Hello, layout: Layout, channel: Leader | Follower, session: bytes, owned: Sequence[Sequence[Piece]], inner_state: str
+    hello: Hello,
+    layout: Layout,
+    channel: Leader | Follower,
+    session: bytes,
+    owned: Sequence[Sequence[Piece]],
+    peers: Peers,
+    locality: str,
 ) -> Hello:
     me = channel.me
     if isinstance(channel, Leader):
-        own = Hello(ranks=me.ranks, owned=piece_maps(layout, owned), inner_state=inner_state)
+        own = Hello(ranks=me.ranks, owned=piece_maps(layout, owned))
+        own.peer_address, own.inner_state, own.locality = peers.address, peers.kind, locality
         own.MergeFrom(hello)
     else:
         own = Hello(job_uid=hello.job_uid, unit=hello.unit, attempt=hello.attempt, framework=hello.framework)

@@ -27,7 +27,7 @@ from diloco.ranks.channel import COUNTERS_TIMEOUT, LEAVING_TIMEOUT
 from diloco.ranks.counts import Reached
 from diloco.ranks.leader import Leader
 from diloco.ranks.member import RankMember, RankParts
-from diloco.ranks.orders import LAST, Adopt, Begin, Last, Order, ReadOut, Release, Seed, Version
+from diloco.ranks.orders import LAST, Action, Adopt, Last, Order, Seed, TakeState, Version
 from diloco.ranks.ranks_pb2 import FromLeader
 from diloco.ranks.samples import Ranges
 from diloco.ranks.schedule import Schedule, ahead
@@ -54,17 +54,19 @@ class LeaderMember(RankMember[Leader]):
         inner: StateOfUnit | None = None,
     ) -> None:
         """Begin with `incarnations`: those that this rank's own stream has met. `counting`: the ranks whose tokens count: of those that
-        train the same samples only one. `peers`: stores and takes `inner`, the state of all ranks; None: it is not stored."""
-        super().__init__(parts, channel)
+        train the same samples only one. `peers`: gives, stores and takes `inner`, the state of all ranks; None: none of that."""
+        super().__init__(parts, channel, inner.leader if inner is not None else None)
         self._incarnations = incarnations
         self._peers = peers or NoPeers()
         self._inner = inner
+        if inner is not None:
+            inner.take = self._order_to_take
         self._for_peers: list[InboxEvent] = []
         self._adopted: list[Adoption] = []
         self._seeded = False
         """What came and what was done since the peers heard of it."""
         fragment_of = {tensor.name: portion.fragment.index for portion in parts.model.portions for tensor in portion.fragment.tensors}
-        self._peers.connect(Model(fragment_of, _take_no_parameters, parts.model.overwritten), parts.link.heartbeat.tell)
+        self._peers.connect(Model(fragment_of, _nothing, _nothing), parts.link.heartbeat.tell)
         self._events: list[InboxEvent] = []
         self._untranslated: list[tuple[int, ranks_pb2.Told]] = []
         """Orders of a syncer that this rank's own stream has not met yet."""
@@ -98,11 +100,11 @@ class LeaderMember(RankMember[Leader]):
         events, self._for_peers = self._for_peers, []
         plan = UnitPlan(self.step_count, adoptions=tuple(self._adopted), seed=self._seeded)
         self._adopted, self._seeded = [], False
-        # What is ordered ahead is of later steps.
-        state = replace(self._schedule.state, step=self.step_count, done=self.done)
+        # What is ordered ahead is of later steps. After the last order none follows, also not to take a state.
+        state = replace(self._schedule.state, step=self.step_count, done=self._end is not None)
         readable = not (in_step or self._parts.model.store.lent)
         if self._inner is not None:
-            self._inner.at_boundary(self.step_count, self._schedule.state.step, readable=readable)
+            self._inner.at_boundary(self.step_count, self._schedule.state.step, self._step_seconds, readable=readable)
         self._peers.boundary(events, plan, state, self._step_seconds, readable=readable)
 
     def stepped(self, tokens: int, loss: float | None, step_seconds: float, batches: int | None) -> None:
@@ -221,7 +223,14 @@ class LeaderMember(RankMember[Leader]):
         self._cut = last
         self._channel.say(FromLeader(cut=messages.order_to_wire(Order(self._cursor.step, last), self._incarnations.name)))
 
-    def _carry_out(self, action: Adopt | ReadOut | Seed | Begin | Last | Release) -> None:
+    def _order_to_take(self, action: TakeState) -> None:
+        """Order all ranks to take a copy that they have, before the first step. The others hear of it before this one waits for them in
+        the collectives of what is adopted with it."""
+        self._channel.say(FromLeader(order=messages.order_to_wire(Order(self._cursor.step, action), self._incarnations.name)))
+        self._channel.send()
+        self._carry_out(action)
+
+    def _carry_out(self, action: Action) -> None:
         if isinstance(action, LAST) and self._cut is None:
             # A rank that is in an earlier step and wants more batches for it than this one took would wait for ever. The others hear of it
             # before this one waits for them in a collective.
@@ -232,6 +241,8 @@ class LeaderMember(RankMember[Leader]):
             case Adopt(fragment, version):
                 self._for_peers.append(Received(fragment, version.t, Ready((), ()), version.epoch))
                 self._adopted.append(Adoption(fragment, version.t))
+                if self._inner is not None:
+                    self._inner.adopted(fragment)
             case Seed():
                 self._seeded = True
             case _:
@@ -306,5 +317,5 @@ class LeaderMember(RankMember[Leader]):
         self._schedule.drain()
 
 
-def _take_no_parameters() -> None:
-    """Do nothing: ranks take no parameters of a copy, so that there are none to be put back."""
+def _nothing() -> None:
+    """Do nothing: ranks put no parameters of a copy into the model before it is whole, and each tells its program when it takes it."""

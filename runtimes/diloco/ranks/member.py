@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, assert_never
 
@@ -24,9 +25,10 @@ from diloco.learner.store import Float32Array, Ready
 from diloco.learner.timetable import Timetable
 from diloco.ranks.arrivals import ReceivedVersions
 from diloco.ranks.channel import SideChannel
-from diloco.ranks.orders import LAST, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, Version
+from diloco.ranks.orders import LAST, Action, Adopt, Begin, Cursor, Drain, Finish, Last, Quit, ReadOut, Release, Seed, TakeState, Version
 from diloco.ranks.read_outs import ReadOuts
 from diloco.ranks.samples import DataRank, Ranges, own
+from diloco.ranks.state_of_rank import StateOfRank
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +70,11 @@ class _ToSeed:
 class RankMember[Channel: SideChannel[Any]](ABC):
     """See `Member`."""
 
-    def __init__(self, parts: RankParts, channel: Channel) -> None:
+    def __init__(self, parts: RankParts, channel: Channel, state: StateOfRank | None) -> None:
+        """Begin with `state`: this rank's beside the parameters; None: its unit neither gives nor takes any."""
         self._parts = parts
         self._channel = channel
+        self._state = state
         self._progress = JobProgress(parts.table, parts.budget)
         self._cursor = Cursor()
         self._received: ReceivedVersions[_Arrived] = ReceivedVersions()
@@ -269,7 +273,7 @@ class RankMember[Channel: SideChannel[Any]](ABC):
     def _drop(self, fragment: int, version: Version) -> None:
         self._tell(fragment, self._received.drop(fragment, version))
 
-    def _carry_out(self, action: Adopt | ReadOut | Seed | Begin | Last | Release) -> None:
+    def _carry_out(self, action: Action) -> None:
         match action:
             case Adopt(fragment, version):
                 arrived, told = self._received.adopt(fragment, version)
@@ -285,6 +289,8 @@ class RankMember[Channel: SideChannel[Any]](ABC):
                 _log.info("unit %s seeds the job", self._parts.unit)
                 self._to_seed = _ToSeed(epoch, self._parts.model.values())
                 self._send_seed()
+            case TakeState(copy, fragments):
+                self._take_state(copy, fragments)
             case Begin() | Release():
                 pass
             case Finish(t):
@@ -302,6 +308,15 @@ class RankMember[Channel: SideChannel[Any]](ABC):
             self._end = action
             if not isinstance(action, Drain):
                 self._read_outs.release()
+
+    def _take_state(self, copy: int, fragments: Sequence[int]) -> None:
+        model = self._parts.model
+        if self._state is None:
+            raise RuntimeError("the ranks of this unit differ: the leader orders to take a state, and this rank has none")
+        for fragment, values in self._state.parameters(copy, fragments):
+            model.adopt(fragment, model.store.prepare(model.names[fragment], values))
+        self._state.finish()
+        model.overwritten()
 
     def _send(self) -> None:
         """Hand over to other threads what is to be sent."""

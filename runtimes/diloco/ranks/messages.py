@@ -51,6 +51,8 @@ def order_to_wire(order: Order, name: Name) -> ranks_pb2.Order:
             message.drain.SetInParent()
         case orders.Quit(status, text):
             message.quit.CopyFrom(ranks_pb2.Quit(status=int(status), message=text))
+        case orders.TakeState(copy, taken):
+            message.take_state.CopyFrom(ranks_pb2.TakeState(copy=copy, fragments=taken))
         case orders.Release(t, steps):
             message.release.CopyFrom(ranks_pb2.Release(t=t, steps=steps))
     return message
@@ -78,6 +80,8 @@ def _action(message: ranks_pb2.Order, number: Number, fragments: int) -> Action:
             return orders.Drain()
         case "quit":
             return orders.Quit(Exit(message.quit.status), message.quit.message)
+        case "take_state":
+            return orders.TakeState(message.take_state.copy, tuple(checked(one, fragments) for one in message.take_state.fragments))
         case "release":
             return orders.Release(message.release.t, message.release.steps)
         case _:

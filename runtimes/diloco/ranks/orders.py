@@ -82,8 +82,18 @@ class Release:
     """Outer steps of the job."""
 
 
+@dataclass(frozen=True, slots=True)
+class TakeState:
+    """Train on from a copy of another unit's state, of which every rank has its part and has found that it fits."""
+
+    copy: int
+    """Its number among the copies of this process."""
+    fragments: tuple[int, ...]
+    """Those whose parameters are taken, too. All others were adopted since they were copied."""
+
+
 type Last = Finish | Drain | Quit
-type Action = Adopt | ReadOut | Seed | Begin | Finish | Drain | Quit | Release
+type Action = Adopt | ReadOut | Seed | Begin | TakeState | Finish | Drain | Quit | Release
 LAST = (Finish, Drain, Quit)
 """Nothing is ordered after one of these."""
 

@@ -154,7 +154,7 @@ class Draining(_message.Message):
     def __init__(self) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("step", "adopt", "read_out", "seed", "begin", "finish", "drain", "quit", "release")
+    __slots__ = ("step", "adopt", "read_out", "seed", "begin", "finish", "drain", "quit", "release", "take_state")
     STEP_FIELD_NUMBER: _ClassVar[int]
     ADOPT_FIELD_NUMBER: _ClassVar[int]
     READ_OUT_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +164,7 @@ class Order(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     QUIT_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    TAKE_STATE_FIELD_NUMBER: _ClassVar[int]
     step: int
     adopt: Adopt
     read_out: ReadOut
@@ -173,7 +174,8 @@ class Order(_message.Message):
     drain: Drain
     quit: Quit
     release: Release
-    def __init__(self, step: _Optional[int] = ..., adopt: _Optional[_Union[Adopt, _Mapping]] = ..., read_out: _Optional[_Union[ReadOut, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., quit: _Optional[_Union[Quit, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
+    take_state: TakeState
+    def __init__(self, step: _Optional[int] = ..., adopt: _Optional[_Union[Adopt, _Mapping]] = ..., read_out: _Optional[_Union[ReadOut, _Mapping]] = ..., seed: _Optional[_Union[Seed, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., quit: _Optional[_Union[Quit, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., take_state: _Optional[_Union[TakeState, _Mapping]] = ...) -> None: ...
 
 class Adopt(_message.Message):
     __slots__ = ("fragment", "version")
@@ -228,6 +230,14 @@ class Release(_message.Message):
     t: int
     steps: int
     def __init__(self, t: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class TakeState(_message.Message):
+    __slots__ = ("copy", "fragments")
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    FRAGMENTS_FIELD_NUMBER: _ClassVar[int]
+    copy: int
+    fragments: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, copy: _Optional[int] = ..., fragments: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Deal(_message.Message):
     __slots__ = ("ranges", "taken")
@@ -310,8 +320,10 @@ class StateRest(_message.Message):
     def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ...) -> None: ...
 
 class StateForget(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("copy",)
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    copy: int
+    def __init__(self, copy: _Optional[int] = ...) -> None: ...
 
 class StateArray(_message.Message):
     __slots__ = ("piece", "name", "dtype")

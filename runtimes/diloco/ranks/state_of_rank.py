@@ -1,23 +1,26 @@
-"""A rank's part of its unit's inner state: it reads and writes it as its leader orders.
+"""A rank's part of its unit's state: it reads it as its leader orders, and keeps what comes of a copy until all ranks take it at once.
 
-See docs/decisions/0250-state-of-a-peer.md.
+See docs/decisions/0250-state-of-a-peer.md. See docs/decisions/0268-peers-of-ranks.md.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from diloco.algorithm.pieces import Portion, common
-from diloco.learner.inner_state import InnerState, StagedRest
-from diloco.learner.store import Staged
-from diloco.protocol.state_parts import StateError, cut
+from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
+from diloco.learner.store import Float32Array, Staged
+from diloco.protocol.state_parts import PieceArray, StateError, cut
 from diloco.protocol.state_values import decode, encode
+from diloco.ranks.copied_parameters import CopiedParameters
 from diloco.ranks.ranks_pb2 import StateOrder, StateSaid
 from diloco.ranks.state_messages import chunks, from_message
 
@@ -27,19 +30,33 @@ _log = logging.getLogger(__name__)
 class StateOfRank:
     """Called by the training thread. What is read goes to the leader on a thread of its own."""
 
-    def __init__(self, own: InnerState, say: Callable[[StateSaid], None]) -> None:
-        """`say` sends an answer to the leader, from any thread."""
+    def __init__(
+        self,
+        own: InnerState,
+        portions: Sequence[Portion],
+        say: Callable[[StateSaid], None],
+        now: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Begin with `portions`: what this rank owns of each fragment. `say` sends an answer to the leader, from any thread. `now`:
+        seconds, to measure short times with."""
         self._own = own
+        self._portions = portions
         self._say = say
+        self._now = now
+        self._parameters = CopiedParameters(portions)
+        self._copy = 0
+        """The number of the copy that comes."""
+        self._whole: tuple[Any] | None = None
+        """The small rest of a copy that is whole, and fits."""
         self._reads: deque[StateOrder] = deque()
         self._rests: deque[StateOrder] = deque()
         self._rest = bytearray()
         self._sending = ThreadPoolExecutor(1, "diloco-state")
 
-    def warm_up(self, portions: Sequence[Portion]) -> None:
+    def warm_up(self) -> None:
         """Do now what would make the first reading of this rank's portions slow."""
-        parts = cut([tensor for one in portions for tensor in one.fragment.tensors])
-        owned = [piece for one in portions for piece in one.pieces]
+        parts = cut([tensor for one in self._portions for tensor in one.fragment.tensors])
+        owned = [piece for one in self._portions for piece in one.pieces]
         of_tensor = {tensor: list(pieces) for tensor, pieces in itertools.groupby(owned, lambda piece: piece.tensor)}
         pairs = ((piece, own) for part in parts for piece in part for own in of_tensor.get(piece.tensor, ()))
         self._own.warm_up([[both for piece, own in pairs if (both := common(piece, own)) is not None]])
@@ -50,23 +67,61 @@ class StateOfRank:
             case "read":
                 (self._reads if order.read.arrays else self._rests).append(order)
             case "write":
-                self._answer(
-                    order.number, lambda: self._own.put(from_message(order.write.array), np.frombuffer(order.write.values, np.float32))
-                )
+                values = np.frombuffer(order.write.values, np.float32)
+                self._answer(order.number, lambda: self.write(from_message(order.write.array), values))
             case "rest":
                 self._rest += order.rest.data
                 if order.rest.last:
                     rest, self._rest = self._rest, bytearray()
-                    self._answer(order.number, lambda: self._own.finish(decode(rest)))
+                    self._answer(order.number, lambda: self.check(decode(rest)))
             case "forget":
-                self._rest = bytearray()
-                self._own.begin()
+                self.forget(order.forget.copy)
 
-    def at_boundary(self, local_step: int, *, readable: bool) -> None:
-        """Read what the leader has ordered. `readable`: the state is as after this local step."""
+    def forget(self, copy: int) -> None:
+        """Forget what was written: what comes from now on is of the copy with this number."""
+        self._copy, self._whole = copy, None
+        self._rest = bytearray()
+        self._parameters.clear()
+        self._own.begin()
+
+    def write(self, array: PieceArray, values: Float32Array) -> None:
+        """Keep a part of the copy. Raises StateError for what has no place here."""
+        if array.name:
+            self._own.put(array, values)
+        else:
+            self._parameters.put(array.piece, values)
+
+    def check(self, rest: Any) -> None:
+        """Note that all has come, with this small rest. Raises StateError if it does not fit: then this rank does not take the copy."""
+        self._own.check(rest)
+        self._whole = (rest,)
+
+    def parameters(self, copy: int, fragments: Sequence[int]) -> Iterator[tuple[int, Float32Array]]:
+        """Return each fragment with what this rank owns of it, of the copy with this number. Raises RuntimeError where this rank has not
+        said that the copy fits: ranks that differ cannot train one model."""
+        if self._whole is None or copy != self._copy:
+            raise RuntimeError(f"the ranks of this unit differ: the leader orders to take copy {copy} of a state, and this rank has none")
+        return ((fragment, self._parameters.take(fragment)) for fragment in fragments)
+
+    def finish(self) -> None:
+        """Make what was written this rank's state, after its parameters. Raises RuntimeError if the program does not take it after all."""
+        whole, self._whole = self._whole, None
+        assert whole is not None
+        try:
+            self._own.finish(*whole)
+        except StateError as error:
+            raise RuntimeError(f"the ranks of this unit differ: the others have taken the state, and this one cannot: {error}") from error
+        self._parameters.clear()
+
+    def at_boundary(self, local_step: int, step_seconds: float, *, readable: bool) -> None:
+        """Read what the leader has ordered, in the time that a boundary may take after a step of `step_seconds`: one order at least.
+        `readable`: the state is as after this local step."""
         readable = readable and not self._own.lent
-        while self._reads and readable:
+        until = self._now() + staging_seconds(step_seconds)
+        while self._reads and readable and local_step >= self._reads[0].read.step:
             self._read(self._reads.popleft())
+            if self._now() >= until:
+                break
         while self._rests and (readable or local_step > self._rests[0].read.step) and local_step >= self._rests[0].read.step:
             order = self._rests.popleft()
             if local_step == order.read.step:

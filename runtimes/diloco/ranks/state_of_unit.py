@@ -1,10 +1,10 @@
-"""The inner state of a unit of several ranks as its leader has it: what a storer reads and a taker writes, divided over the ranks.
+"""The state of a unit of several ranks as its leader has it: what a giver and a storer read and a taker writes, divided over the ranks.
 
 What a rank owns is read of it, and what a rank holds is written to it, so that any number of ranks, sharded in any way, gives what any
-other one takes. A part is read of each rank at one of its own boundaries; the small rest of all after one local step, as ranks whose counts
-differ would not stay alike.
+other one takes. A part is read of each rank at one of its own boundaries, and not before the leader's; the small rest of all after one
+local step, as ranks whose counts differ would not stay alike. Of parameters a rank is written what it owns.
 
-See docs/decisions/0250-state-of-a-peer.md.
+See docs/decisions/0250-state-of-a-peer.md. See docs/decisions/0268-peers-of-ranks.md.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diloco.algorithm.pieces import Piece, common
+from diloco.algorithm.fragments import Fragment
+from diloco.algorithm.pieces import Piece, common, portion
 from diloco.learner.inner_state import InnerState, StagedRest
 from diloco.learner.store import Float32Array, Staged
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import decode, encode
+from diloco.ranks.copied_parameters import CopiedFragments
+from diloco.ranks.orders import TakeState
 from diloco.ranks.ranks_pb2 import StateForget, StateOrder, StateRead, StateRest, StateSaid, StateWrite
 from diloco.ranks.state_messages import chunks, to_message
 from diloco.ranks.state_of_rank import StateOfRank
@@ -60,7 +63,7 @@ class StateOfUnit:
     """An `InnerState` of all ranks. `said` belongs to the channel's thread, `wait` of what is staged to any, and the rest to the training
     thread.
 
-    It gives no parameters and takes none: ranks adopt those by orders, at one local step."""
+    What comes of a copy is kept by each rank until it is whole and all have found that it fits. Then `take` orders them to take it."""
 
     def __init__(
         self,
@@ -68,14 +71,20 @@ class StateOfUnit:
         say: Callable[[int, StateOrder], None],
         owned: Sequence[Sequence[Piece]],
         held: Sequence[Sequence[Piece]],
+        fragments: Sequence[Fragment],
     ) -> None:
         """Begin with `own`: of this rank, the leader. `say` sends an order to a rank. `owned` and `held`: per rank."""
+        self.leader = StateOfRank(own, [portion(one, owned[0]) for one in fragments], lambda said: self.said(0, said))
+        """This rank's part."""
+        self.take: Callable[[TakeState], None] = lambda action: None
+        """Orders all ranks to take a copy, and has this one do it."""
         self._own = own
         self._say = say
         self._owned, self._held = _by_tensor(owned), _by_tensor(held)
         self._others = range(1, len(owned))
-        self._leader = StateOfRank(own, lambda said: self.said(0, said))
-        self._released = 0
+        self._fragments = CopiedFragments(fragments)
+        self._copy = 0
+        self._local_step = self._released = 0
         self._numbers = itertools.count(1)
         self._changed = threading.Condition()
         self._answers: dict[int, _Answer] = {}
@@ -99,7 +108,7 @@ class StateOfUnit:
         self._own.warm_up([[both for piece, one in own if (both := common(piece, one)) is not None]])
 
     def arrays(self, pieces: Sequence[Piece]) -> list[PieceArray]:
-        return [one for one in self._own.arrays(pieces) if one.name]
+        return self._own.arrays(pieces)
 
     def stage(self, arrays: Sequence[PieceArray]) -> Staged:
         shares = _divide(arrays, self._owned)
@@ -109,7 +118,8 @@ class StateOfUnit:
         for rank, theirs in sorted(shares.items()):
             for first in range(0, len(theirs), MOST_ARRAYS):
                 some = theirs[first : first + MOST_ARRAYS]
-                read = StateRead(arrays=[to_message(share.array) for share in some])
+                # A rank that is behind has not adopted all that this one has, and what it reads must not be older than is said of it.
+                read = StateRead(arrays=[to_message(share.array) for share in some], step=self._local_step)
                 asked.append((some, self._ask(rank, StateOrder(read=read))))
         return _Gathered(self, arrays, own, staged, asked)
 
@@ -118,40 +128,46 @@ class StateOfUnit:
         step = self._released + 1
         return _GatheredRest(self, [self._ask(rank, StateOrder(read=StateRead(step=step))) for rank in (0, *self._others)])
 
-    def at_boundary(self, local_step: int, released: int, *, readable: bool) -> None:
+    def at_boundary(self, local_step: int, released: int, step_seconds: float, *, readable: bool) -> None:
         """Note where this rank is, and that so many steps are released to all ranks. `readable`: the state is as after `local_step`."""
-        self._released = released
-        self._leader.at_boundary(local_step, readable=readable)
+        self._local_step, self._released = local_step, released
+        self.leader.at_boundary(local_step, step_seconds, readable=readable)
+
+    def adopted(self, fragment: int) -> None:
+        """Note that all ranks overwrite a fragment with a broadcast, or will before they take a copy: it is replayed over that."""
+        self._fragments.adopted(fragment)
 
     def close(self) -> None:
         """Read nothing more."""
-        self._leader.close()
+        self.leader.close()
 
     def begin(self) -> None:
         # What is on its way belongs to the copy before, and so would its errors.
         self._wait(lambda: not self._unwritten, "has not taken all of the state")
         self._failed = ""
-        self._own.begin()
+        self._copy += 1
+        self._fragments.clear()
+        self.leader.forget(self._copy)
         for rank in self._others:
-            self._say(rank, StateOrder(forget=StateForget()))
+            self._say(rank, StateOrder(forget=StateForget(copy=self._copy)))
 
     def put(self, array: PieceArray, values: Float32Array) -> None:
         if not array.name:
-            raise StateError("the donor gives parameters, which a unit of several processes takes of the syncer alone")
+            self._fragments.came(array.piece)
         whole = values.reshape(array.piece.size)
-        for rank, theirs in sorted(_divide([array], self._held).items()):
+        for rank, theirs in sorted(_divide([array], self._held if array.name else self._owned).items()):
             for _, share in theirs:
                 part = np.ascontiguousarray(_within(share.piece, array.piece, whole)).reshape(-1)
                 if rank == 0:
-                    self._own.put(share, part)
+                    self.leader.write(share, part)
                 else:
                     self._write(rank, share, part)
 
-    def finish(self, rest: Any) -> None:
+    def check(self, rest: Any) -> None:
         self._wait(lambda: not self._unwritten, "has not taken all of the state")
         if self._failed:
             raise StateError(self._failed)
-        self._own.finish(rest)
+        self.leader.check(rest)
         others = rest.get(RANKS, []) if isinstance(rest, Mapping) else []
         answers = []
         for rank in self._others:
@@ -164,11 +180,11 @@ class StateOfUnit:
             for chunk, last in chunks(data):
                 self._say(rank, StateOrder(number=number, rest=StateRest(data=chunk, last=last)))
         for answer in answers:
-            try:
-                self.wait_for(answer)
-            except StateError as error:
-                # This rank has the state by now, and ranks that differ cannot train one model.
-                raise RuntimeError(f"the ranks of this unit differ: rank 0 has taken the state, and {error}") from error
+            self.wait_for(answer)
+
+    def finish(self, rest: Any) -> None:
+        self.check(rest)
+        self.take(TakeState(self._copy, self._fragments.whole()))
 
     def said(self, rank: int, said: StateSaid) -> None:
         """Take what a rank answers."""
@@ -201,7 +217,7 @@ class StateOfUnit:
         if rank:
             self._say(rank, order)
         else:
-            self._leader.order(order)
+            self.leader.order(order)
         return answer
 
     def _write(self, rank: int, share: PieceArray, values: Float32Array) -> None:

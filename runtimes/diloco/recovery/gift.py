@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import grpc
 
 from diloco.algorithm.layout import Layout
-from diloco.learner.inner_state import InnerState, StagedRest
+from diloco.learner.inner_state import InnerState, StagedRest, staging_seconds
 from diloco.learner.store import Staged
 from diloco.protocol.chunks import DataChunk
 from diloco.protocol.diloco_pb2 import StateEnd, StateMessage
@@ -28,10 +28,6 @@ from diloco.protocol.state_values import encode
 
 _log = logging.getLogger(__name__)
 
-STEP_SHARE = 0.05
-"""Share of a step that staging may take at the boundary after it."""
-LEAST_SECONDS = 0.0005
-"""That staging may take in any case."""
 QUEUE_BYTES = 64 << 20
 """Staged, and not yet sent."""
 BOUNDARY_SECONDS = 120.0
@@ -82,7 +78,7 @@ class Gift:
         """Stage what there is room for, in the time that a boundary may take after a step of `step_seconds`: at least one part. `versions`:
         per fragment what this process has adopted. What goes wrong ends the gift, and this process trains on."""
         try:
-            self._stage(versions, now() + max(LEAST_SECONDS, STEP_SHARE * step_seconds), now)
+            self._stage(versions, now() + staging_seconds(step_seconds), now)
         except StateError as error:
             self.end(str(error))
         except Exception as error:  # noqa: BLE001 - of a framework: the receiver does without

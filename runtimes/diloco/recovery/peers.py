@@ -41,10 +41,8 @@ class PeersOfUnit:
         state: InnerState,
         incarnations: Incarnations,
         keepalive: Keepalive,
-        *,
-        gives: bool = True,
     ) -> None:
-        """Begin with `gives`: to peers, too. Otherwise it stores its state with the syncer, and takes what is stored."""
+        """Begin with `state`: of the process, or of all ranks."""
         self._config = config
         self._layout = layout
         self._fragments = fragments
@@ -53,7 +51,7 @@ class PeersOfUnit:
         self._keepalive = keepalive
         self._held = Held(fragments)
         self._giver = Giver(layout, state, config.job.uid, incarnations.known)
-        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive) if gives else None
+        self._server = PeerServer(self._giver, config.pod_ip or "127.0.0.1", config.tls, keepalive)
         self._storer = Storer(config, layout, state, keepalive)
         self._changed = threading.Condition()
         self._news = False
@@ -67,7 +65,7 @@ class PeersOfUnit:
     @property
     def address(self) -> str:
         """Where peers take this process's state; "": nowhere."""
-        return self._server.address if self._server is not None else ""
+        return self._server.address
 
     @property
     def kind(self) -> str:
@@ -153,8 +151,7 @@ class PeersOfUnit:
         if self._taker is not None:
             self._taker.cancel()
         self._storer.close()
-        if self._server is not None:
-            self._server.close()
+        self._server.close()
 
     # --- of a copy ----------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, LayoutError
-from diloco.contract import Exit, LearnerStates
+from diloco.contract import Exit
 from diloco.environment import ContractError
 from diloco.learner.config import LearnerConfig, read_learner_config
 from diloco.learner.connection import Connection
@@ -92,13 +92,11 @@ def make_member(
         )
         return SoloMember(config.unit, config.job.training, store, fragments, inbox, link, on_adopt, peers)
     try:
-        # The other ranks send theirs to their leader: for peers, too, once parameters of a copy come at one local step of all.
-        stored = inner if config.job.training.checkpoint.learners is LearnerStates.ALWAYS else None
 
         def peers_of(state: InnerState, incarnations: Incarnations) -> Peers:
-            return PeersOfUnit(config, layout, len(fragments), state, incarnations, keepalive, gives=False)
+            return PeersOfUnit(config, layout, len(fragments), state, incarnations, keepalive)
 
-        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive, stored, peers_of)
+        return join_ranks(store, config, layout, fragments, hello, world, on_adopt, keepalive, inner, peers_of)
     except ContractError as error:
         raise leave(Exit.BAD_CONTRACT, str(error)) from error
 

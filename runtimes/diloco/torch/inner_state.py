@@ -8,7 +8,8 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -36,6 +37,17 @@ class Stateful(Protocol):
 
 
 type HandedOver = Stateful | torch.Generator
+type _States = dict[torch.Tensor, dict[str, Any]]
+type _Groups = list[dict[str, Any]]
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    """Raise StateError where a copy has another structure than this program's state."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise StateError(f"the donor's state does not fit this program: {type(error).__name__}: {error}") from error
 
 
 class OptimizerState:
@@ -127,32 +139,39 @@ class OptimizerState:
         value = values.reshape(array.piece.size)
         target.copy_(torch.from_numpy(np.array(value if place.axes is None else value.transpose(np.argsort(place.axes)))))
 
+    def check(self, rest: Any) -> None:
+        with _fitting():
+            self._read(rest["optimizers"], rest["handed over"])
+
     @torch.no_grad()
     def finish(self, rest: Any) -> None:
-        try:
+        with _fitting():
             self._finish(rest["optimizers"], rest["handed over"])
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise StateError(f"the donor's state does not fit this program: {type(error).__name__}: {error}") from error
 
-    def _finish(self, optimizers: Sequence[Mapping[str, Any]], handed_over: Sequence[Any]) -> None:
+    def _read(self, optimizers: Sequence[Mapping[str, Any]], handed_over: Sequence[Any]) -> tuple[list[_States], list[Any], list[_Groups]]:
+        """Return what a copy makes of the optimizers' states, of what was handed over, and of the optimizers' groups."""
         parameters = self._store.parameters.trained
         for optimizer, saved in zip(self._optimizers, optimizers, strict=True):
             if len(saved["groups"]) != len(optimizer.param_groups):
                 raise ValueError(f"the donor's {type(optimizer).__name__} has {len(saved['groups'])} groups")
         read = _Reader(self._store.device)
-        states: list[dict[torch.Tensor, dict[str, Any]]] = []
+        states: list[_States] = []
         for saved in optimizers:
             states.append({})
             for name, small in saved["state"].items():
                 shaped = self._new.get(name, {})
                 states[-1][parameters[name]] = {**{key: read(value) for key, value in small.items()}, **shaped}
-        objects = [read(one) for one in handed_over]
+        objects = [read(one) for _, one in zip(self._handed_over, handed_over, strict=True)]
+        return states, objects, [[{key: read(value) for key, value in options.items()} for options in one["groups"]] for one in optimizers]
+
+    def _finish(self, optimizers: Sequence[Mapping[str, Any]], handed_over: Sequence[Any]) -> None:
+        states, objects, of_groups = self._read(optimizers, handed_over)
         # First what may refuse its state: the optimizers are as they were then.
-        for one, state in zip(self._handed_over, objects, strict=True):
-            _load(one, state)
-        for optimizer, saved, state in zip(self._optimizers, optimizers, states, strict=True):
-            for group, options in zip(optimizer.param_groups, saved["groups"], strict=True):
-                group.update({key: read(value) for key, value in options.items()})
+        for one, handed in zip(self._handed_over, objects, strict=True):
+            _load(one, handed)
+        for optimizer, groups, state in zip(self._optimizers, of_groups, states, strict=True):
+            for group, options in zip(optimizer.param_groups, groups, strict=True):
+                group.update(options)
             # What the donor does not have would stay, from a training that the copy replaces.
             optimizer.state.clear()
             optimizer.state.update(state)

@@ -42,8 +42,6 @@ class Taking:
     """Number within this process; a donor is named once for each."""
     failed: frozenset[str]
     """Units that could not give it theirs."""
-    of_peers: bool = True
-    """It can take the state of a peer: a unit of several processes takes what the syncer has stored, and no other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +128,6 @@ class Donors:
             return Answer(
                 taking.round, None, why=f"the job is at outer step {t}: no unit has trained for a whole interval of {self._interval}"
             )
-        if not taking.of_peers:
-            return Answer(taking.round, None, why="a unit of several processes takes no state of a peer")
         busy = {answer.donor.unit for _, answer in self._given.values() if answer.donor is not None}
         takes = self._waiting.keys() | self._given.keys()
         able = [

@@ -63,7 +63,7 @@ class Recoveries:
         changed = stats.recovery is None or stats.recovery.phase != recovery.phase
         stats.recovery = recovery
         failed_ones = frozenset(recovery.failed)
-        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones, of_peers=not peer.owned)
+        taking = Taking(session.unit, session.holder, peer.inner_state, peer.locality, recovery.round, failed_ones)
         if recovery.phase in (Recovery.WANTED, Recovery.COPYING):
             self._asked.add(session.unit)
         if recovery.phase == Recovery.WANTED:

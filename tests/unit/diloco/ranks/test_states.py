@@ -1,7 +1,8 @@
-"""The inner state of a unit of several ranks: what any number of them gives, any other one takes."""
+"""The state of a unit of several ranks: what any number of them gives, any other one takes, all its ranks at once."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import queue
 import threading
@@ -20,28 +21,34 @@ from diloco.learner.store import Float32Array
 from diloco.protocol.state_parts import PART_ELEMENTS, PieceArray, StateError, cut
 from diloco.protocol.state_values import decode, encode
 from diloco.ranks import state_of_unit
+from diloco.ranks.orders import TakeState
 from diloco.ranks.ranks_pb2 import FromLeader, StateArray, StateOrder, StateRead, StateSaid, StateWrite
+from diloco.ranks.state_messages import to_message
 from diloco.ranks.state_of_rank import StateOfRank
 from diloco.ranks.state_of_unit import StateOfUnit
 from diloco.ranks.stream import MOST_BYTES
 
 LAYOUT = Layout(ArrayStore(weights()).specs())
+FRAGMENTS = make_fragments(LAYOUT, 2)
+STEP = 0.1
+"""Seconds of a local step."""
 
 
 class OneRank(MomentumState):
-    """Of the momentum it stores what it holds; elsewhere there is no number."""
+    """Of momentum and parameters it stores what it holds; elsewhere there is no number."""
 
     def __init__(self, seed: int, owned: Sequence[Piece], held: Sequence[Piece]) -> None:
         super().__init__(weights())
         self.owned_pieces, self.held_pieces = owned, held
         self.steps = seed
         self.refuses = ""
-        for name, array in self.momentum.items():
-            values = np.random.default_rng(len(name)).standard_normal(array.shape, np.float32)
-            self.momentum[name] = np.full_like(array, np.nan)
-            for piece in held:
-                if piece.tensor == name:
-                    piece.of(self.momentum[name])[...] = piece.of(values)
+        for number, arrays in enumerate((self.momentum, self.arrays_of_model)):
+            for name, array in arrays.items():
+                values = np.random.default_rng([number, *name.encode()]).standard_normal(array.shape, np.float32)
+                arrays[name] = np.full_like(array, np.nan)
+                for piece in held:
+                    if piece.tensor == name:
+                        piece.of(arrays[name])[...] = piece.of(values)
 
     def held(self) -> Sequence[Piece]:
         return self.held_pieces
@@ -51,9 +58,14 @@ class OneRank(MomentumState):
             raise StateError("there is no room")
         super().put(array, values)
 
+    def check(self, rest: Any) -> None:
+        if self.refuses == "check":
+            raise StateError("it does not fit")
+        super().check(rest)
+
     def finish(self, rest: Any) -> None:
         if self.refuses == "finish":
-            raise StateError("it does not fit")
+            raise StateError("the program does not take it")
         super().finish(rest)
 
     def stage(self, arrays: Sequence[PieceArray]) -> Any:
@@ -69,15 +81,27 @@ class Unit:
         owned = deal(LAYOUT.tensors, ranks)
         held = [[whole(spec) for spec in LAYOUT.tensors]] * ranks if replicated else owned
         self.ranks = [OneRank(seed + rank, owned[rank], held[rank]) for rank in range(ranks)]
-        self.others = [StateOfRank(state, self._answering(rank)) for rank, state in enumerate(self.ranks) if rank]
-        self.state = StateOfUnit(self.ranks[0], self._say, owned, held)
+        self.portions = [[portion(fragment, its) for fragment in FRAGMENTS] for its in owned]
+        self.others = [StateOfRank(state, self.portions[rank], self._answering(rank)) for rank, state in enumerate(self.ranks) if rank]
+        self.state = StateOfUnit(self.ranks[0], self._say, owned, held, FRAGMENTS)
+        self.state.take = self._take
         self.step = 0
         self.silent = False
+        self.taken: list[TakeState] = []
 
     def _say(self, rank: int, order: StateOrder) -> None:
         if not self.silent:
             self.others[rank - 1].order(StateOrder.FromString(order.SerializeToString()))
-            self.others[rank - 1].at_boundary(self.step, readable=True)
+            self.others[rank - 1].at_boundary(self.step, STEP, readable=True)
+
+    def _take(self, action: TakeState) -> None:
+        """As their members do; instead of the framework each rank writes to what it owns alone."""
+        self.taken.append(action)
+        for state, rank, portions in zip((self.state.leader, *self.others), self.ranks, self.portions, strict=True):
+            for fragment, values in state.parameters(action.copy, action.fragments):
+                for piece, at in portions[fragment].slices():
+                    piece.of(rank.arrays_of_model[piece.tensor])[...] = values[at].reshape(piece.size)
+            state.finish()
 
     def _answering(self, rank: int) -> Callable[[StateSaid], None]:
         return lambda said: self.state.said(rank, StateSaid.FromString(said.SerializeToString()))
@@ -85,7 +109,8 @@ class Unit:
     def forget(self) -> Unit:
         """It is new."""
         for rank in self.ranks:
-            rank.momentum = {name: np.zeros_like(array) for name, array in rank.momentum.items()}
+            for arrays in (rank.momentum, rank.arrays_of_model):
+                arrays.update({name: np.zeros_like(array) for name, array in arrays.items()})
             rank.steps = 0
         return self
 
@@ -102,18 +127,20 @@ class Unit:
     def rest(self) -> Any:
         staged = self.state.stage_rest()
         self.step += 1
-        self.state.at_boundary(self.step, self.step, readable=True)
+        self.state.at_boundary(self.step, self.step, STEP, readable=True)
         for rank in self.others:
-            rank.at_boundary(self.step, readable=True)
+            rank.at_boundary(self.step, STEP, readable=True)
         return decode(encode(staged.wait()))
 
-    def takes(self, donor: Unit) -> None:
+    def takes(self, donor: Unit, meanwhile: Callable[[int], None] = lambda part: None) -> None:
+        """All that the donor gives. `meanwhile` is called after each part, with its number."""
         self.state.begin()
-        for arrays, values in donor.parts():
+        for number, (arrays, values) in enumerate(donor.parts()):
             start = 0
             for one in arrays:
                 self.state.put(one, values[start : start + one.piece.elements])
                 start += one.piece.elements
+            meanwhile(number)
         self.state.finish(donor.rest())
 
 
@@ -122,11 +149,15 @@ class Unit:
 @pytest.mark.parametrize("replicated", [False, True], ids=["sharded", "replicated"])
 def test_any_number_of_ranks_takes_what_any_other_one_gives(donors: int, ranks: int, *, replicated: bool) -> None:
     donor, taker = Unit(donors, seed=7), Unit(ranks, replicated=replicated).forget()
-    expected = Unit(1).ranks[0].momentum
+    expected = Unit(1).ranks[0]
     taker.takes(donor)
     for rank in taker.ranks:
         for piece in rank.held_pieces:
-            np.testing.assert_array_equal(piece.of(rank.momentum[piece.tensor]), piece.of(expected[piece.tensor]))
+            np.testing.assert_array_equal(piece.of(rank.momentum[piece.tensor]), piece.of(expected.momentum[piece.tensor]))
+        # What further ranks hold of a parameter is filled by the framework, as of a broadcast.
+        for piece in rank.owned_pieces:
+            np.testing.assert_array_equal(piece.of(rank.arrays_of_model[piece.tensor]), piece.of(expected.arrays_of_model[piece.tensor]))
+    assert taker.taken == [TakeState(1, (0, 1))]
     # The small rest: each rank's own, of another number of ranks that of the first one.
     assert [rank.steps for rank in taker.ranks] == [7 + (number if donors == ranks else 0) for number in range(ranks)]
 
@@ -136,10 +167,11 @@ def test_each_element_is_read_of_one_rank_where_several_hold_it() -> None:
     for rank in unit.ranks:
         for piece in rank.held_pieces:
             own = [one for one in rank.owned_pieces if one.tensor == piece.tensor]
-            kept = [one.of(rank.momentum[piece.tensor]).copy() for one in own]
-            rank.momentum[piece.tensor][...] = np.nan
-            for one, values in zip(own, kept, strict=True):
-                one.of(rank.momentum[piece.tensor])[...] = values
+            for arrays in (rank.momentum, rank.arrays_of_model):
+                kept = [one.of(arrays[piece.tensor]).copy() for one in own]
+                arrays[piece.tensor][...] = np.nan
+                for one, values in zip(own, kept, strict=True):
+                    one.of(arrays[piece.tensor])[...] = values
     assert all(np.isfinite(values).all() for _, values in unit.parts())
 
 
@@ -153,17 +185,57 @@ def test_each_rank_warms_up_for_what_it_owns_of_each_part(monkeypatch: pytest.Mo
     for number, rank in enumerate(unit.ranks):
         monkeypatch.setattr(rank, "warm_up", noting(number))
     unit.state.warm_up(cut(LAYOUT.tensors))
-    unit.others[0].warm_up([portion(fragment, unit.ranks[1].owned_pieces) for fragment in make_fragments(LAYOUT, 2)])
+    unit.others[0].warm_up()
     # No tensor is larger than a part: of each, all that a rank owns is in one.
     assert warmed == {number: sorted(rank.owned_pieces) for number, rank in enumerate(unit.ranks)}
 
 
-def test_it_gives_no_parameters_and_takes_none() -> None:
+def test_a_fragment_that_is_adopted_while_the_copy_comes_keeps_what_was_adopted() -> None:
+    donor, taker = Unit(2, seed=7), Unit(2).forget()
+    taker.takes(donor, lambda part: taker.state.adopted(0) if part == 1 else None)
+    assert taker.taken == [TakeState(1, (1,))]
+    for rank in taker.ranks:
+        of_fragment = {piece.tensor: piece for piece in rank.owned_pieces}
+        for index, fragment in enumerate(FRAGMENTS):
+            for tensor in fragment.tensors:
+                values = of_fragment[tensor.name].of(rank.arrays_of_model[tensor.name])
+                assert values.any() == bool(index), "the framework adopts the other one, which this unit has not"
+    assert all(rank.momentum[piece.tensor].any() for rank in taker.ranks for piece in rank.owned_pieces), "its moments are kept"
+
+
+def test_a_fragment_that_comes_anew_after_its_adoption_is_taken() -> None:
+    donor, taker = Unit(2, seed=7), Unit(2).forget()
+    taker.takes(donor, lambda part: taker.state.adopted(0) if part == 0 else None)
+    assert taker.taken == [TakeState(1, (1,))]
+    taker.takes(donor)
+    assert taker.taken[1:] == [TakeState(2, (0, 1))]
+
+
+def test_nothing_of_a_copy_is_in_the_model_before_all_ranks_take_it() -> None:
+    donor, taker = Unit(2, seed=7), Unit(2).forget()
+    taker.takes(donor, lambda _: assert_empty(taker))
+
+
+def assert_empty(unit: Unit) -> None:
+    assert not any(array.any() for rank in unit.ranks for arrays in (rank.momentum, rank.arrays_of_model) for array in arrays.values())
+
+
+def test_a_parameter_that_a_rank_does_not_own_is_refused() -> None:
     unit = Unit(2)
-    whole_of_it = [whole(spec) for spec in LAYOUT.tensors]
-    assert {one.name for one in unit.state.arrays(whole_of_it)} == {"momentum"}
-    with pytest.raises(StateError, match="parameters, which a unit of several processes takes of the syncer alone"):
-        unit.state.put(PieceArray(whole_of_it[0], "", "float32"), np.zeros(whole_of_it[0].elements, np.float32))
+    other = unit.ranks[0].owned_pieces[0]
+    with pytest.raises(StateError, match="this rank owns no"):
+        unit.others[0].write(PieceArray(other, "", "float32"), np.zeros(other.elements, np.float32))
+
+
+def test_a_rank_that_has_not_found_that_a_copy_fits_does_not_take_it() -> None:
+    rank = Unit(2).others[0]
+    rank.forget(3)
+    with pytest.raises(RuntimeError, match="the leader orders to take copy 3 of a state, and this rank has none"):
+        rank.parameters(3, ())
+    rank.check({"steps": 1})
+    with pytest.raises(RuntimeError, match="the leader orders to take copy 2 of a state"):
+        rank.parameters(2, ())
+    assert list(rank.parameters(3, ())) == []
 
 
 def test_a_rank_that_cannot_read_its_part_is_named() -> None:
@@ -180,24 +252,30 @@ def test_a_copy_that_one_rank_could_not_take_is_nobodys_state() -> None:
     taker.ranks[1].refuses = "put"
     with pytest.raises(StateError, match="rank 1: there is no room"):
         taker.takes(donor)
+    assert_empty(taker)
     assert [rank.taken for rank in taker.ranks] == [0, 0]
     taker.ranks[1].refuses = ""
     taker.takes(donor)
     assert [rank.taken for rank in taker.ranks] == [1, 1], "another copy may follow"
 
 
-def test_a_state_that_does_not_fit_the_leader_is_nobodys() -> None:
-    donor, taker = Unit(2, seed=7), Unit(2).forget()
-    taker.ranks[0].refuses = "finish"
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_state_that_does_not_fit_one_rank_is_nobodys(rank: int) -> None:
+    donor, taker = Unit(3, seed=7), Unit(3).forget()
+    taker.ranks[rank].refuses = "check"
     with pytest.raises(StateError, match="it does not fit"):
         taker.takes(donor)
-    assert [rank.taken for rank in taker.ranks] == [0, 0]
+    assert_empty(taker)
+    assert not taker.taken
+    taker.ranks[rank].refuses = ""
+    taker.takes(donor)
+    assert [one.taken for one in taker.ranks] == [1, 1, 1], "another copy may follow"
 
 
 def test_ranks_that_would_differ_end_the_unit() -> None:
     donor, taker = Unit(2, seed=7), Unit(2).forget()
     taker.ranks[1].refuses = "finish"
-    with pytest.raises(RuntimeError, match="rank 0 has taken the state, and rank 1: it does not fit"):
+    with pytest.raises(RuntimeError, match="the others have taken the state, and this one cannot: the program does not take it"):
         taker.takes(donor)
 
 
@@ -233,7 +311,7 @@ class Reading:
     def __init__(self) -> None:
         self.said: queue.Queue[StateSaid] = queue.Queue()
         self.own = OneRank(3, [], [whole(spec) for spec in LAYOUT.tensors])
-        self.rank = StateOfRank(self.own, self.said.put)
+        self.rank = StateOfRank(self.own, [], self.said.put)
         self.rank.order(StateOrder(number=1, read=StateRead(step=5)))
 
     def answer(self) -> StateSaid:
@@ -244,10 +322,10 @@ class Reading:
 
 def test_the_small_rest_is_read_after_one_local_step_of_all_ranks() -> None:
     reading = Reading()
-    reading.rank.at_boundary(4, readable=True)
-    reading.rank.at_boundary(5, readable=False)  # the program is in its next step
+    reading.rank.at_boundary(4, STEP, readable=True)
+    reading.rank.at_boundary(5, STEP, readable=False)  # the program is in its next step
     reading.own.steps = 5
-    reading.rank.at_boundary(5, readable=True)
+    reading.rank.at_boundary(5, STEP, readable=True)
     reading.own.steps = 6
     assert decode(reading.answer().data) == {"steps": 5}
 
@@ -255,10 +333,38 @@ def test_the_small_rest_is_read_after_one_local_step_of_all_ranks() -> None:
 def test_a_rank_that_could_not_read_after_that_step_says_so() -> None:
     reading = Reading()
     reading.own.lent = True
-    reading.rank.at_boundary(5, readable=True)
+    reading.rank.at_boundary(5, STEP, readable=True)
     reading.own.lent = False
-    reading.rank.at_boundary(6, readable=True)
+    reading.rank.at_boundary(6, STEP, readable=True)
     assert reading.answer().error == "its state could not be read after local step 5"
+
+
+def a_read(step: int) -> StateOrder:
+    array = PieceArray(whole(LAYOUT.tensors[0]), "momentum", "float32")
+    return StateOrder(number=2, read=StateRead(arrays=[to_message(array)], step=step))
+
+
+def test_a_rank_that_is_behind_its_leader_reads_once_it_has_adopted_as_much() -> None:
+    reading = Reading()
+    reading.rank.order(a_read(3))
+    reading.own.momentum["w0"][...] = 1
+    reading.rank.at_boundary(2, STEP, readable=True)
+    reading.own.momentum["w0"][...] = 2
+    reading.rank.at_boundary(4, STEP, readable=True)
+    assert set(np.frombuffer(reading.answer().data, np.float32)) == {2.0}
+
+
+def test_a_rank_reads_for_no_longer_than_a_share_of_its_step() -> None:
+    own = OneRank(3, [], [whole(spec) for spec in LAYOUT.tensors])
+    ticks = itertools.count()
+    rank = StateOfRank(own, [], lambda said: None, now=lambda: next(ticks) / 1000)  # a millisecond for each read
+    for _ in range(10):
+        rank.order(a_read(0))
+    # 5 % of a step of 90 ms are 4.5 ms: after the fifth read they are over.
+    for left in (5, 0):
+        rank.at_boundary(1, 0.09, readable=True)
+        assert len(rank._reads) == left
+    rank.close()
 
 
 def test_the_step_after_which_all_read_is_one_that_no_rank_may_have_done() -> None:
@@ -266,7 +372,7 @@ def test_the_step_after_which_all_read_is_one_that_no_rank_may_have_done() -> No
     unit.silent = True
     orders: list[StateOrder] = []
     unit.state._say = lambda rank, order: orders.append(order)
-    unit.state.at_boundary(3, released=7, readable=True)
+    unit.state.at_boundary(3, 7, STEP, readable=True)
     unit.state.stage_rest()
     assert [order.read.step for order in orders] == [8]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from diloco.syncer.job.donors import AFTER_RESTART, SETTLE, Answer, Candidate, Donors, Taking
 
@@ -52,13 +51,6 @@ def test_eight_takers_do_not_sit_on_one_donor_and_who_has_taken_gives() -> None:
             found.ends(taking.unit)
             giving.append(taking.unit)
     assert served == 8
-
-
-def test_a_unit_of_several_processes_is_told_at_once_that_no_peer_gives_to_it() -> None:
-    taker = replace(a_taker("u"), of_peers=False)
-    found = asking(donors(restored_at=0.0), taker)
-    assert named(found.name([a_unit("a")], [], T, SETTLE)) == {"u": "a unit of several processes takes no state of a peer"}
-    assert found.times("a") == 0
 
 
 def test_of_two_as_near_the_one_that_has_given_less_is_named() -> None:
