@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ class Job:
     def recovery(self, unit: RankUnit, phase: Recovery.Phase = Recovery.OVER) -> Recovery:
         """What the syncer says of the recovery of this attempt, once it is in this phase."""
 
-        def of(units: list[UnitReport]) -> list[Recovery]:
+        def of(units: Iterable[UnitReport]) -> list[Recovery]:
             mine = [one for one in units if (one.unit, one.attempt) == (unit.name, unit.attempt)]
             return [one.recovery for one in mine if one.recovery.phase == phase]
 

@@ -1,0 +1,186 @@
+"""Explores how units of one, two and three ranks give their states to each other: orders of messages, ranks that refuse, deaths.
+
+Each invariant has a defect that breaks it; the explorer must find it. So an invariant that holds says something.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+import pytest
+from builders.explored_defects import Broken
+from builders.explored_ranks import RANKS, ExploredPeers, ExploredUnits, Unit
+from diloco.ranks.leading import LeaderMember
+from diloco.ranks.state_of_rank import StateOfRank
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = settings(
+    max_examples=100,
+    stateful_step_count=60,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+UNTIL_FOUND = settings(SETTINGS, max_examples=1000)
+"""Used where a defect was put in: the first run that finds it is the last one."""
+UNIT = st.sampled_from(sorted(RANKS))
+RANK = st.integers(0, max(RANKS.values()) - 1)
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Takers that find no donor say so, hundreds of times."""
+    caplog.set_level(logging.ERROR, logger="diloco")
+
+
+def explorer(defect: Callable[[Unit], None] = lambda unit: None) -> type[RuleBasedStateMachine]:
+    class Explorer(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.job = ExploredUnits(defect)
+            self.all_train()
+            self.all_train()
+
+        @rule(unit=UNIT, rank=RANK, receives=st.booleans())
+        def moves(self, unit: str, rank: int, *, receives: bool) -> None:
+            self.job.moves(unit, rank, receives=receives)
+
+        @rule(unit=UNIT, rank=RANK, messages=st.integers(1, 5))
+        def delivers(self, unit: str, rank: int, messages: int) -> None:
+            for _ in range(messages):
+                self.job.deliver(unit, rank)
+
+        @rule()
+        def all_train(self) -> None:
+            for unit, ranks in RANKS.items():
+                for rank in range(ranks):
+                    for _ in range(6):
+                        self.job.deliver(unit, rank)
+                    self.job.moves(unit, rank, receives=True)
+
+        @rule()
+        def broadcasts(self) -> None:
+            self.job.broadcast()
+
+        @rule(unit=UNIT)
+        def restarts(self, unit: str) -> None:
+            """It has the job's parameters soon, and is told of a donor."""
+            self.job.broadcast()
+            self.job.kill(unit)
+            for _ in range(3):
+                self.all_train()
+                self.job.name_donors()
+
+        @rule(unit=UNIT, parts=st.integers(1, 4))
+        def copies(self, unit: str, parts: int) -> None:
+            for _ in range(parts):
+                self.job.send(unit)
+            self.job.moves(unit, 0, receives=False)
+
+        @rule(unit=UNIT, rank=RANK, what=st.sampled_from(["parts", "rests"]))
+        def refuses(self, unit: str, rank: int, what: str) -> None:
+            self.job.refuse(unit, rank, what)
+
+        @rule(unit=UNIT)
+        def dies(self, unit: str) -> None:
+            self.job.kill(unit)
+
+        @rule()
+        def names_donors(self) -> None:
+            self.job.name_donors()
+
+        @invariant()
+        def holds(self) -> None:
+            self.job.check()
+
+        def teardown(self) -> None:
+            if sys.exception() is None:  # else what comes of a broken invariant would hide it
+                self.job.finish()
+
+    return Explorer
+
+
+def test_every_invariant_holds_whatever_comes_in_whatever_order() -> None:
+    run_state_machine_as_test(explorer(), settings=SETTINGS)
+
+
+# --- defects --------------------------------------------------------------------------------------------------------------
+def read_when_it_is_sent(unit: Unit) -> None:
+    for rank in unit.ranks:
+        rank.state.late = True
+
+
+def read_at_once(unit: Unit) -> None:
+    """Also in a rank that is behind its leader."""
+    at_boundary = unit.state.at_boundary
+
+    def careless(local_step: int, released: int, step_seconds: float, *, readable: bool) -> None:
+        at_boundary(local_step, released, step_seconds, readable=readable)
+        unit.state._local_step = 0
+
+    unit.state.at_boundary = careless  # type: ignore[method-assign]
+
+
+def forget_what_is_adopted_meanwhile(unit: Unit) -> None:
+    unit.state._fragments.adopted = lambda fragment: None  # type: ignore[method-assign]
+
+
+def forget_what_ranks_refuse(unit: Unit) -> None:
+    said = unit.state.said
+
+    def careless(rank: int, answer: object) -> None:
+        said(rank, answer)  # type: ignore[arg-type]
+        unit.state._failed = ""
+
+    unit.state.said = careless  # type: ignore[method-assign]
+    unit.ranks[0].channel.state_said = careless
+
+
+def take_before_all_have_agreed(unit: Unit) -> None:
+    unit.state.check = lambda rest: unit.state.leader.check(rest)  # type: ignore[method-assign]
+
+
+def take_alone(unit: Unit) -> None:
+    leader: LeaderMember = unit.members[0]
+    unit.state.take = leader._carry_out
+
+
+def train_while_a_copy_comes(unit: Unit) -> None:
+    class Careless(ExploredPeers):
+        awaited = property(lambda self: not self._taker.begun)  # type: ignore[assignment]
+
+    unit.peers.__class__ = Careless
+
+
+def do_not_answer(unit: Unit) -> None:
+    """A rank that cannot take a part says nothing."""
+    for member in unit.members[1:]:
+        state: StateOfRank = member._state
+        say = state._say
+        state._say = lambda said, say=say: None if said.error else say(said)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("invariant_", "defect"),
+    [
+        ("one step", read_when_it_is_sent),
+        ("as said", read_at_once),
+        ("replayed", forget_what_is_adopted_meanwhile),
+        ("whole", forget_what_ranks_refuse),
+        ("alike", take_before_all_have_agreed),
+        ("alike", take_alone),
+        ("first", train_while_a_copy_comes),
+        ("progress", do_not_answer),
+    ],
+)
+def test_a_defect_is_found(invariant_: str, defect: Callable[[Unit], None]) -> None:
+    with pytest.raises(Broken, match=f"^{invariant_}:"):
+        run_state_machine_as_test(explorer(defect), settings=UNTIL_FOUND)
