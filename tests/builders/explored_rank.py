@@ -89,7 +89,7 @@ class RowsState:
         self.refuses = ""
         """What of the next copy it does not take: "parts" or "rests"."""
         self.late = False
-        """A defect: what is staged is read when it is sent."""
+        """A defect: staged parameters are read when they are sent."""
         self._new: dict[str, Float32Array] = {}
 
     def step(self) -> None:
@@ -109,11 +109,13 @@ class RowsState:
         return [PieceArray(piece, name, "float32") for piece in pieces for name in ("", "moment")]
 
     def stage(self, arrays: Sequence[PieceArray]) -> Any:
-        def values() -> Float32Array:
-            of = {"": self.store.arrays, "moment": self.moments}
-            return np.concatenate([self.store.rows(one.piece, of[one.name]).ravel() for one in arrays])
+        def read(one: PieceArray) -> Float32Array:
+            return self.store.rows(one.piece, self.moments if one.name else self.store.arrays).flatten()
 
-        return Late(values) if self.late else Copied(values())
+        staged = [read(one) for one in arrays]
+        return Late(
+            lambda: np.concatenate([read(one) if self.late and not one.name else at for one, at in zip(arrays, staged, strict=True)])
+        )
 
     def stage_rest(self) -> Copied:
         return Copied({"steps": self.steps})
@@ -138,6 +140,8 @@ class RowsState:
 
 
 class Late(Copied):
+    """Its value is made when it is sent."""
+
     def wait(self) -> Any:
         return self._value()
 

@@ -113,7 +113,7 @@ def test_every_invariant_holds_whatever_comes_in_whatever_order() -> None:
 
 
 # --- defects --------------------------------------------------------------------------------------------------------------
-def read_when_it_is_sent(unit: Unit) -> None:
+def read_parameters_when_they_are_sent(unit: Unit) -> None:
     for rank in unit.ranks:
         rank.state.late = True
 
@@ -171,7 +171,7 @@ def do_not_answer(unit: Unit) -> None:
 @pytest.mark.parametrize(
     ("invariant_", "defect"),
     [
-        ("one step", read_when_it_is_sent),
+        ("one step", read_parameters_when_they_are_sent),
         ("as said", read_at_once),
         ("replayed", forget_what_is_adopted_meanwhile),
         ("whole", forget_what_ranks_refuse),
