@@ -193,7 +193,7 @@ class Rank:
         """Parameter and moment of one element at a boundary."""
         self.adopted = [-1, -1]
         """Per fragment the version that it was overwritten with last."""
-        self.model = ExchangedModel(_Noting(self), self.portions, lambda: None, None)  # type: ignore[arg-type]
+        self.model = ExchangedModel(_Noting(self), self.portions, lambda: None, None)
         self.parts = RankParts(
             self.model,
             DataRank(rank, ranks),

@@ -13,6 +13,7 @@ import pytest
 from builders.explored_defects import Broken
 from builders.explored_ranks import RANKS, ExploredPeers, ExploredUnits, Unit
 from diloco.ranks.leading import LeaderMember
+from diloco.ranks.ranks_pb2 import StateSaid
 from diloco.ranks.state_of_rank import StateOfRank
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -134,10 +135,10 @@ def forget_what_is_adopted_meanwhile(unit: Unit) -> None:
 
 
 def forget_what_ranks_refuse(unit: Unit) -> None:
-    said = unit.state.said
+    hear = unit.state.said
 
-    def careless(rank: int, answer: object) -> None:
-        said(rank, answer)  # type: ignore[arg-type]
+    def careless(rank: int, said: StateSaid) -> None:
+        hear(rank, said)
         unit.state._failed = ""
 
     unit.state.said = careless  # type: ignore[method-assign]
@@ -155,7 +156,7 @@ def take_alone(unit: Unit) -> None:
 
 def train_while_a_copy_comes(unit: Unit) -> None:
     class Careless(ExploredPeers):
-        awaited = property(lambda self: not self._taker.begun)  # type: ignore[assignment]
+        awaited = property(lambda self: not self._taker.begun)
 
     unit.peers.__class__ = Careless
 
