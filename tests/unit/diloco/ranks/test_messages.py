@@ -7,7 +7,7 @@ from diloco.contract import Exit
 from diloco.learner.incarnations import Incarnations
 from diloco.learner.push_header import PushCounts
 from diloco.ranks import messages, ranks_pb2
-from diloco.ranks.orders import Action, Adopt, Begin, Drain, Finish, Order, Quit, ReadOut, Release, Seed, Version
+from diloco.ranks.orders import Action, Adopt, Begin, Drain, Finish, Order, Quit, ReadOut, Release, Seed, TakeState, Version
 
 ACTIONS: list[Action] = [
     Adopt(1, Version(1, 40)),
@@ -18,6 +18,7 @@ ACTIONS: list[Action] = [
     Drain(),
     Quit(Exit.REFUSED_FENCED, "a newer attempt exists"),
     Release(40, 100),
+    TakeState(3, (0, 1)),
 ]
 
 
@@ -43,7 +44,9 @@ def test_a_rank_of_another_version_is_told_so() -> None:
         messages.order_from_wire(ranks_pb2.Order(step=1), met().number, 2)
 
 
-@pytest.mark.parametrize("order", [Adopt(2, Version(0, 1)), ReadOut(2, 1, 0)], ids=["adopt", "read out"])
+@pytest.mark.parametrize(
+    "order", [Adopt(2, Version(0, 1)), ReadOut(2, 1, 0), TakeState(1, (0, 2))], ids=["adopt", "read out", "take a state"]
+)
 def test_an_order_about_a_fragment_that_the_model_does_not_have_is_an_error(order: Action) -> None:
     message = messages.order_to_wire(Order(1, order), met(b"a").name)
     with pytest.raises(messages.MessageError, match="fragment 2 of 2"):
