@@ -43,7 +43,7 @@ class Adoptions:
 
     def begin(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> Callable[[], None]:
         """Prepare to overwrite `target`, a place in a parameter's memory. Call the result afterwards."""
-        masters = self._masters.at(name, parameter, place, target)
+        masters = self._masters.at(name, parameter, place)
         looked_at = self._overwrites.looks  # each costs the host a wait for the device
         where = some_of(target) if looked_at else ()
         before = target[where].float() if looked_at else None

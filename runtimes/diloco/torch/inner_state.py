@@ -19,6 +19,7 @@ from diloco.algorithm.pieces import Piece
 from diloco.learner.store import Float32Array
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf, encode
+from diloco.torch.masters import Masters, follow
 from diloco.torch.places import Place, local
 from diloco.torch.schedules import ProgressLR
 from diloco.torch.staging import StagedTensors, Stager
@@ -64,6 +65,7 @@ class OptimizerState:
         for one in self._handed_over:
             _check(one)
         self._names = {id(parameter): name for name, parameter in store.parameters.trained.items()}
+        self._masters = Masters(self._optimizers)
         self._stager = Stager(pinned=any(parameter.device.type == "cuda" for parameter in store.parameters.trained.values()))
         self._new: dict[str, dict[str, torch.Tensor]] = {}
         """By parameter what was put of a copy."""
@@ -112,11 +114,12 @@ class OptimizerState:
         for optimizer in self._optimizers:
             # Without the tensors of this process: names stand for them.
             groups = [{key: keep(value) for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
-            states = {}
+            states, masters = {}, {}
             for parameter, state in optimizer.state.items():
                 if (name := self._names.get(id(parameter))) is not None:
                     states[name] = {key: keep(value) for key, value in state.items() if not _is_shaped(value, parameter)}
-            optimizers.append({"groups": groups, "state": states})
+                    masters[name] = self._masters.keys(name, parameter)
+            optimizers.append({"groups": groups, "state": states, "masters": {name: keys for name, keys in masters.items() if keys}})
         return _Rest({"optimizers": optimizers, "handed over": [keep(_state_of(one)) for one in self._handed_over]}, events)
 
     def begin(self) -> None:
@@ -175,6 +178,12 @@ class OptimizerState:
             # What the donor does not have would stay, from a training that the copy replaces.
             optimizer.state.clear()
             optimizer.state.update(state)
+        for saved, state in zip(optimizers, states, strict=True):
+            masters = saved.get("masters", {})  # a version that did not say which they are may have stored it
+            for parameter, values in state.items():
+                for key in masters.get(self._names[id(parameter)], ()):
+                    if isinstance(value := values.get(key), torch.Tensor) and _is_shaped(value, parameter):
+                        follow(value, parameter)
         self._new = {}
 
     def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:

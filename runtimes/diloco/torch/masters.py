@@ -25,26 +25,43 @@ class Masters:
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._optimizers = optimizers
-        self._keys: dict[str, list[Any]] = {}
-        """By parameter, where in its optimizer's state masters are; there is no entry while the state is empty."""
+        self._keys: dict[str, list[str]] = {}
+        """By parameter, where in its optimizer's state masters are; there is no entry while the state is empty, or the parameter zero."""
 
-    def at(self, name: str, parameter: torch.Tensor, place: Place, target: torch.Tensor) -> list[torch.Tensor]:
-        """Return the same place in tensors of its optimizer's state that the parameter is a rounded copy of. `target`: that place in the
-        parameter's memory, before it is overwritten."""
-        if target.dtype not in (torch.bfloat16, torch.float16):
+    def at(self, name: str, parameter: torch.Tensor, place: Place) -> list[torch.Tensor]:
+        """Return the same place in tensors of its optimizer's state that the parameter is a rounded copy of. Call it before the place is
+        overwritten."""
+        state = self._state_of(parameter)
+        return [local(state[key])[(*place.where, ...)] for key in self.keys(name, parameter) if key in state]
+
+    def keys(self, name: str, parameter: torch.Tensor) -> list[str]:
+        """Return where in its optimizer's state masters of the parameter are."""
+        if parameter.dtype not in (torch.bfloat16, torch.float16):
             return []
-        state: dict[str, Any] = next((optimizer.state[parameter] for optimizer in self._optimizers if parameter in optimizer.state), {})
-        if name not in self._keys and state:
+        if name not in self._keys and (state := self._state_of(parameter)):
             # Asked once: the comparison waits for the device.
-            where = some_of(target)
-            self._keys[name] = [key for key, value in state.items() if _is_master(value, parameter, place, target[where], where)]
-        return [local(state[key])[(*place.where, ...)] for key in self._keys.get(name, ()) if key in state]
+            held = local(parameter)
+            where = some_of(held)
+            if not bool((now := held[where]).any()):
+                return []  # of zeros every new moment would be a master; the next call may know
+            self._keys[name] = [key for key, value in state.items() if isinstance(key, str) and _is_master(value, parameter, now, where)]
+        return self._keys.get(name, [])
+
+    def _state_of(self, parameter: torch.Tensor) -> dict[Any, Any]:
+        return next((optimizer.state[parameter] for optimizer in self._optimizers if parameter in optimizer.state), {})
 
 
-def _is_master(value: object, parameter: torch.Tensor, place: Place, now: torch.Tensor, where: tuple[torch.Tensor, ...]) -> bool:
+@torch.no_grad()
+def follow(master: torch.Tensor, parameter: torch.Tensor) -> None:
+    """Overwrite the elements of a master of which the parameter is no rounded copy any more: they were adopted since."""
+    held, now = local(master), local(parameter)
+    held.copy_(torch.where(held.to(now.dtype) == now, held, now.to(held.dtype)))
+
+
+def _is_master(value: object, parameter: torch.Tensor, now: torch.Tensor, where: tuple[torch.Tensor, ...]) -> bool:
     if not isinstance(value, torch.Tensor) or value.dtype != torch.float32 or value.shape != parameter.shape:
         return False
-    return bool(now.any()) and torch.equal(local(value)[(*place.where, ...)][where].to(now.dtype), now)
+    return torch.equal(local(value)[where].to(now.dtype), now)
 
 
 def some_of(target: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from builders.master_sgd import MasterSGD
 from diloco.algorithm.layout import Layout
 from diloco.canonical import Canonical
 from diloco.protocol.state_parts import StateError, cut
@@ -50,8 +51,8 @@ class Program:
                 if isinstance(one, torch.optim.lr_scheduler.LRScheduler):
                     one.step()
 
-    def gives_to(self, taker: Program) -> None:
-        """As over the wire: each part, and then the small rest."""
+    def gives_to(self, taker: Program, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """As over the wire: each part, and then the small rest. `meanwhile`: what happens to the taker between the two."""
         layout = Layout(self.store.specs())
         taker.state.begin()
         for part in cut(layout.tensors, 6):
@@ -63,8 +64,14 @@ class Program:
             for one in arrays:
                 taker.state.put(one, values[start : start + one.piece.elements])
                 start += one.piece.elements
+        meanwhile()
         taker.state.finish(decode(encode(self.state.stage_rest().wait())))
         taker.generator.set_state(self.generator.get_state())
+
+    def adopt(self, name: str, change: float) -> None:
+        """Overwrite one tensor, moved by `change`."""
+        (values,) = (one.detach().float() for own, one in self.model.named_parameters() if own == name)
+        self.store.apply(self.store.prepare([name], (values + change).numpy().reshape(-1).astype(np.float32)))
 
     def values(self) -> list[np.ndarray]:
         return [parameter.detach().float().numpy().copy() for parameter in self.model.parameters()]
@@ -100,6 +107,22 @@ def test_who_took_the_state_trains_on_as_the_donor_does(make: Any, hand_over: An
     for program in (donor, taker):
         program.train(STEPS)
     np.testing.assert_equal(taker.values(), donor.values())  # bit for bit
+
+
+def test_masters_of_a_copy_keep_their_bits_but_follow_what_was_adopted_since() -> None:
+    make = lambda model: [MasterSGD(model.parameters(), 0.01)]  # noqa: E731
+    donor, taker = Program(make, dtype=torch.bfloat16), Program(make, seed=9, dtype=torch.bfloat16)
+    donor.train(STEPS)
+    donor.gives_to(taker, meanwhile=lambda: taker.adopt("2.weight", 1.0))
+
+    masters = [[program.optimizers[0].state[one]["master_param"] for one in program.model.parameters()] for program in (donor, taker)]
+    names = [name for name, _ in taker.model.named_parameters()]
+    for name, given, taken in zip(names, *masters, strict=True):
+        if name == "2.weight":
+            assert torch.equal(taken, dict(taker.model.named_parameters())["2.weight"].float()), "the next step would undo the adoption"
+        else:
+            assert torch.equal(taken, given)
+            assert not torch.equal(taken, taken.bfloat16().float()), "the test is of bits that the parameter does not have"
 
 
 def test_without_the_state_it_would_not() -> None:

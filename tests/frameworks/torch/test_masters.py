@@ -7,26 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from builders.master_sgd import MasterSGD
 from diloco.torch.adoptions import Adoptions
 from diloco.torch.store import ModuleStore
 from torch import nn
-
-
-class MasterSGD(torch.optim.Optimizer):
-    """Keeps a float32 copy of each parameter in its state, as fused optimizers for bfloat16 do."""
-
-    def __init__(self, parameters: object, rate: float) -> None:
-        super().__init__(parameters, {"lr": rate})  # type: ignore[arg-type]
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                state = self.state[parameter]
-                master = state.setdefault("master_param", parameter.detach().float())
-                state.setdefault("exp_avg", torch.zeros_like(master))
-                master.sub_(group["lr"] * parameter.grad.float())
-                parameter.copy_(master)
 
 
 class Watched:
@@ -76,3 +60,11 @@ def test_float32_parameters_have_no_masters() -> None:
     job.step()
     job.adopt(2.0)
     assert job.adoptions._masters._keys == {}
+
+
+def test_masters_of_a_parameter_that_was_zero_are_found_once_it_is_not() -> None:
+    job = Watched(torch.bfloat16, with_masters)
+    job.model.weight.data.zero_()
+    assert job.adoptions._masters.keys("weight", job.model.weight) == []
+    job.step()
+    assert job.adoptions._masters.keys("weight", job.model.weight) == ["master_param"]
