@@ -1,6 +1,8 @@
 """Arms beyond the law, each of one seed beside an arm of the law with the same seed. Pure but for the trainings.
 
 What stands in the limits was predicted before any of them was trained.
+
+See docs/decisions/0273-default-outer-optimizer.md.
 """
 
 from __future__ import annotations

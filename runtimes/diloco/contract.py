@@ -3,6 +3,8 @@
 A pod gets its identity from environment variables, and its task from two mounted volumes: the job file (JSON, `JobFile`) and its TLS
 identity. It reports its end by its exit status (`Exit`); the syncer also by its termination message (`Result`). Everything in between
 is in the syncer's reports over gRPC (`diloco.protocol`).
+
+See docs/decisions/0273-default-outer-optimizer.md.
 """
 
 from __future__ import annotations
@@ -278,7 +280,13 @@ class OuterOptimizer(_Wire):
     """SGD with Nesterov momentum on the merged outer gradient."""
 
     learning_rate: float = Field(0.7, gt=0, le=10, description="Outer learning rate.")
-    momentum: float = Field(0.9, ge=0, lt=1, description="Nesterov momentum.")
+    momentum: float = Field(
+        0.6,
+        ge=0,
+        lt=1,
+        description="Nesterov momentum. Publications of large models have 0.9, with a learning rate of 0.4 to 1; small models and short "
+        "runs end far worse with that.",
+    )
 
 
 class LearnerStates(enum.StrEnum):

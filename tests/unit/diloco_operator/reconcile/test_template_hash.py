@@ -16,7 +16,9 @@ JOB = a_manifest(
     pools=[tpu_pool(), gpu_pool(hosts=2)],
     spec={"priorityClassName": "research", "syncer": {"template": {"metadata": {"labels": {"team": "a"}}}}},
     compression="Int4",
+    outerOptimizer={"learningRate": 0.7, "momentum": 0.9},
 )
+"""As an API server stored it: it wrote the defaults of that time into the job, of which the momentum is another one now."""
 HASHES = ["1-74e8c8838c9a2087", "1-80772f9f03f7bf51", "1-1807dea51360a708"]
 WITH_CLASS = ["1-386ba39f751df445", "1-c6da049e2aa55c5f", "1-5c1e271c6c60abae"]
 """Hashes of the same job, where the class counts as well."""
