@@ -25,7 +25,7 @@ from benchmarks.law.beyond import Line
 from benchmarks.law.corpus import read_corpus
 from benchmarks.law.runs import Outcome, Runs
 from benchmarks.law.train import FINAL
-from benchmarks.law.trials import FRAGMENTS, OVERLAP, SIZES, Arm, Rates
+from benchmarks.law.trials import SIZES, Arm, Rates, job
 
 WARMUP: Final = 40
 """Local steps of a process: of one that came back too. Not a share of the run, or units that fail would never leave it."""
@@ -63,18 +63,7 @@ class TapeTrial:
 
     def training(self, steps: int) -> Training:
         """Return a job of so many outer steps."""
-        return Training.model_validate(
-            {
-                "steps": steps,
-                "syncInterval": self.interval,
-                "fragments": min(FRAGMENTS, self.interval),
-                "overlapSteps": min(OVERLAP, self.interval - 1),
-                "quorum": self.quorum,
-                "grace": {"maxSteps": self.grace},
-                "outerOptimizer": {"learningRate": self.rates.outer, "momentum": self.rates.momentum},
-                "compression": "BFloat16",
-            }
-        )
+        return job(steps, self.interval, self.rates, quorum=self.quorum, grace=self.grace)
 
     def as_json(self) -> dict[str, Any]:
         """Return it for a line."""
@@ -114,9 +103,9 @@ def outer_steps(trial: TapeTrial) -> int:
     training = trial.training(100 * size.steps)
     layout = Layout(TensorSpec(f"t{number}", (1,)) for number in range(training.fragments))
     models = {name: _NoModel() for name in trial.tape.units}
-    job = TrainedJob(training, trial.tape, layout, models, trial.rows, trial.rows * size.context)
-    job.run(tokens=float(size.tokens))
-    return job.core.t
+    counted = TrainedJob(training, trial.tape, layout, models, trial.rows, trial.rows * size.context)
+    counted.run(tokens=float(size.tokens))
+    return counted.core.t
 
 
 def trained_under(trial: TapeTrial) -> Outcome:

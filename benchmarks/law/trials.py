@@ -106,6 +106,25 @@ class Rates:
         return self.momentum_tenths / 10
 
 
+def job(
+    steps: int, interval: int, rates: Rates, *, quorum: int, compression: str = "BFloat16", method: str = "RDA", grace: float = 1.0
+) -> Training:
+    """Return `spec.training` of an arm's job. `steps`: outer steps. `grace`: most steps of its window."""
+    return Training.model_validate(
+        {
+            "steps": steps,
+            "syncInterval": interval,
+            "fragments": min(FRAGMENTS, interval),
+            "overlapSteps": min(OVERLAP, interval - 1),
+            "quorum": quorum,
+            "grace": {"maxSteps": grace},
+            "merge": {"method": method},
+            "outerOptimizer": {"learningRate": rates.outer, "momentum": rates.momentum},
+            "compression": compression,
+        }
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One training to the end."""
@@ -137,18 +156,9 @@ class Trial:
     def training(self) -> Training:
         """Return the job. It goes on for nearly H outer steps in which nothing is trained, so that each fragment is merged once after its
         last training step, and none twice."""
-        interval = self.arm.interval
-        return Training.model_validate(
-            {
-                "steps": self.steps + interval - 1,
-                "syncInterval": interval,
-                "fragments": min(FRAGMENTS, interval),
-                "overlapSteps": min(OVERLAP, interval - 1),
-                "quorum": self.arm.units,
-                "merge": {"method": self.arm.method},
-                "outerOptimizer": {"learningRate": self.rates.outer, "momentum": self.rates.momentum},
-                "compression": self.arm.compression,
-            }
+        arm = self.arm
+        return job(
+            self.steps + arm.interval - 1, arm.interval, self.rates, quorum=arm.units, compression=arm.compression, method=arm.method
         )
 
     def as_json(self) -> dict[str, Any]:

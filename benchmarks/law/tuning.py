@@ -1,9 +1,8 @@
 """Which rates an arm tries next, from those that it has tried. Pure.
 
 From the first trial the search goes to neighbours until the best one lies inside of what was tried, on each axis: an outer momentum of
-0.3 more and less, an inner rate of twice and of half as much, an outer one of 0.2 more and less. A momentum of 0 and one of 0.9 are the
-ends of their axis: with 0.9 a merge counts for some ten rounds, and shorter runs than ours have none longer. Arms get equal numbers of
-trials: one that was inside early goes on in finer steps.
+0.3 more and less, an inner rate of twice and of half as much, an outer one of 0.2 more and less. Momenta end at 0 and at 0.9, which the
+publications have. Arms get equal numbers of trials: one that was inside early goes on in finer steps.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from diloco.algorithm.pieces import Piece
 from diloco.learner.store import Float32Array
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf, encode
-from diloco.torch.masters import Masters, follow
+from diloco.torch.masters import Masters, follow, state_of
 from diloco.torch.places import Place, local
 from diloco.torch.schedules import ProgressLR
 from diloco.torch.staging import StagedTensors, Stager
@@ -90,7 +90,7 @@ class OptimizerState:
         for piece in pieces:
             parameter = self._store.parameter(piece.tensor)
             found.append(PieceArray(piece, "", _name(parameter.dtype)))
-            for key, value in sorted(self._state_of(parameter).items()):
+            for key, value in sorted(state_of(self._optimizers, parameter).items()):
                 if not _is_shaped(value, parameter):
                     continue
                 if value.dtype not in _AS_FLOAT32:
@@ -102,7 +102,7 @@ class OptimizerState:
         places, tensors = [], []
         for one in arrays:
             place, parameter = self._store.placed(one.piece)
-            source = self._state_of(parameter)[one.name] if one.name else parameter
+            source = state_of(self._optimizers, parameter)[one.name] if one.name else parameter
             places.append(place)
             tensors.append(_at(source, place))
         return self._stager.stage(places, tensors)
@@ -185,9 +185,6 @@ class OptimizerState:
                     if isinstance(value := values.get(key), torch.Tensor) and _is_shaped(value, parameter):
                         follow(value, parameter)
         self._new = {}
-
-    def _state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
-        return next((one.state[parameter] for one in self._optimizers if parameter in one.state), {})
 
 
 class _Rest:

@@ -31,14 +31,14 @@ class Masters:
     def at(self, name: str, parameter: torch.Tensor, place: Place) -> list[torch.Tensor]:
         """Return the same place in tensors of its optimizer's state that the parameter is a rounded copy of. Call it before the place is
         overwritten."""
-        state = self._state_of(parameter)
+        state = state_of(self._optimizers, parameter)
         return [local(state[key])[(*place.where, ...)] for key in self.keys(name, parameter) if key in state]
 
     def keys(self, name: str, parameter: torch.Tensor) -> list[str]:
         """Return where in its optimizer's state masters of the parameter are."""
         if parameter.dtype not in (torch.bfloat16, torch.float16):
             return []
-        if name not in self._keys and (state := self._state_of(parameter)):
+        if name not in self._keys and (state := state_of(self._optimizers, parameter)):
             # Asked once: the comparison waits for the device.
             held = local(parameter)
             where = some_of(held)
@@ -47,8 +47,10 @@ class Masters:
             self._keys[name] = [key for key, value in state.items() if isinstance(key, str) and _is_master(value, parameter, now, where)]
         return self._keys.get(name, [])
 
-    def _state_of(self, parameter: torch.Tensor) -> dict[Any, Any]:
-        return next((optimizer.state[parameter] for optimizer in self._optimizers if parameter in optimizer.state), {})
+
+def state_of(optimizers: Sequence[torch.optim.Optimizer], parameter: torch.Tensor) -> dict[Any, Any]:
+    """Return what the optimizer of a parameter keeps of it; empty before its first step."""
+    return next((one.state[parameter] for one in optimizers if parameter in one.state), {})
 
 
 @torch.no_grad()
