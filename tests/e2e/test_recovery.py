@@ -19,15 +19,18 @@ PROMPT = OperatorConfig(progress_interval=0.2, unheard_tolerance=0.2, dead_node_
 INITIAL_RATE = 1e-3
 
 
-def an_adamw_job(trace: Path, program: str) -> Obj:
-    """A unit on v5p and one on an H100 host, which train for longer than the test lasts."""
+def an_adamw_job(trace: Path, program: str, processes: int = 1) -> Obj:
+    """A unit on v5p and one on an H100 host, of so many processes, which train for longer than the test lasts."""
     environment: dict[str, object] = {"ADAMW_TRACE": str(trace), "OPTAX_TRACE": str(trace), "JAX_PLATFORMS": "cpu"}
-    learner = template(command=["python", str(PROGRAMS / f"{program}_learner.py")], env=environment, terminationGracePeriodSeconds=5)
+    learner = template(command=["diloco-launch", str(PROGRAMS / f"{program}_learner.py")], env=environment, terminationGracePeriodSeconds=5)
     return (
         JobBuilder("adamw")
         .with_learners(1, 2)
         .with_restarts(5, initial="0s", max="1m")
-        .with_pools(tpu_pool(topology="2x2x1", max=1, template=learner), gpu_pool(hosts=1, acceleratorsPerHost=8, max=1, template=learner))
+        .with_pools(
+            tpu_pool(topology="2x2x1", max=1, template=learner),
+            gpu_pool(hosts=1, acceleratorsPerHost=8, max=1, processesPerHost=processes, template=learner),
+        )
         .with_training(steps=1_000_000, syncInterval=8, fragments=8, overlapSteps=2)
         .build()
     )
@@ -66,3 +69,27 @@ async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of
     # The rest is of the last boundary: as many steps of the schedule as of the parameter that was read last.
     assert second["rate"] == pytest.approx(INITIAL_RATE * 0.999 ** max(steps), rel=1e-6)
     assert second["draw"] != first["draw"]
+
+
+@pytest.mark.parametrize("program", ["adamw", "optax"])
+async def test_a_killed_unit_of_two_processes_begins_with_the_state_of_a_peer_of_one(program: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
+        await cluster.apply(an_adamw_job(trace, program, processes=2))
+        await cluster.job("adamw", lambda job: ((job or {}).get("status") or {}).get("learners", {}).get("contributing") == 2, timeout=300)
+        await cluster.step("adamw", 40)
+        await cluster.kill("adamw", "h100-0")
+        unit = await cluster.unit(
+            "adamw", "h100-0", lambda one: one.get("state") == "Training" and one["attempt"] == 2 and "beganWith" in one, timeout=300
+        )
+        assert unit["beganWith"].startswith("the state of v5p-0")
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    ranks = [line for line in lines if (line["unit"], line["attempt"]) == ("h100-0", 2)]
+    assert sorted(line["rank"] for line in ranks) == [0, 1]
+    for line in ranks:
+        assert min(line["steps"]) > 20
+        assert line["moments"] > 0  # of the whole unit: each rank has a part of it
+        if program == "adamw":
+            # Of a unit of another number of processes all take what the first one counted.
+            assert line["rate"] == pytest.approx(INITIAL_RATE * 0.999 ** max(line["steps"]), rel=1e-6)
+    assert ranks[0]["moments"] == ranks[1]["moments"]
