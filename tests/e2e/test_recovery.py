@@ -71,6 +71,7 @@ async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of
     assert second["draw"] != first["draw"]
 
 
+@pytest.mark.timeout(1200)  # beside other work four processes take several times their usual minute until they train
 @pytest.mark.parametrize("program", ["adamw", "optax"])
 async def test_a_killed_unit_of_two_processes_begins_with_the_state_of_a_peer_of_one(program: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
