@@ -26,7 +26,7 @@ from diloco_operator.allotment import AllotmentRequest
 from diloco_operator.api.names import PODS
 from diloco_operator.api.reasons import ConditionReason, EventReason
 from diloco_operator.certificates.authority import Authority, Leaf
-from diloco_operator.fleet.inventory import Reservations
+from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.resources import takes_accelerators
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.fields import fields

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.allotment.classes import SliceClasses
 from diloco_operator.allotment.request import AllotmentRequest
-from diloco_operator.fleet.inventory import Inventory, Location, Shares
+from diloco_operator.fleet.inventory import Inventory, Location
+from diloco_operator.fleet.occupancy import Shares
 from diloco_operator.fleet.resources import Resources, amount_of, left
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.fleet.use import UnitKey

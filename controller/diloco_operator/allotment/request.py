@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from diloco_operator.fleet.inventory import Shares
+from diloco_operator.fleet.occupancy import Shares
 from diloco_operator.fleet.slices import Slice
 from diloco_operator.placement.requirements import SliceRequirements
 

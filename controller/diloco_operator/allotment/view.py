@@ -78,8 +78,8 @@ class AllottedFleet:
         if request is None or not request.pools:
             return holder
 
-        kinds = self._fleet.kinds(shape)
-        resource = CATALOGUE[shape.accelerator].resource if self._fleet.divides(shape) else ""
+        kinds = self._fleet.counting.kinds(shape)
+        resource = CATALOGUE[shape.accelerator].resource if self._fleet.counting.divides(shape) else ""
 
         def locate(node: str) -> Location | None:
             location = self._fleet.location(node)

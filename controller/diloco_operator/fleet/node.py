@@ -115,3 +115,20 @@ def _announced_end(annotations: Fields, keys: Sequence[str]) -> float | None:
 def _taint(raw: Fields) -> Taint:
     at = "spec.taints[]"
     return Taint(needed_string(raw, "key", at), string(raw, "value", at), string(raw, "effect", at))
+
+
+def natural_sort_key(name: str) -> tuple[object, ...]:
+    """Order host-2 before host-10, as the index of a host in its slice goes."""
+    parts: list[object] = []
+    digits = ""
+    for char in name:
+        if char.isdigit():
+            digits += char
+            continue
+        if digits:
+            parts.append((0, int(digits)))
+            digits = ""
+        parts.append((1, char))
+    if digits:
+        parts.append((0, int(digits)))
+    return tuple(parts)

@@ -6,6 +6,7 @@ See docs/decisions/0210-units-of-several-sizes.md.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,11 @@ class Entry:
     """Accelerators of a divisible host that no unit and no other pod has."""
     offered: bool = False
     """Whether the index offers it, or what is left of it."""
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The hosts, in a copy too."""
+        return self.kinds if self.slice_ is None else tuple(host.node for host in self.slice_.hosts)
 
     @property
     def state(self) -> SliceState:

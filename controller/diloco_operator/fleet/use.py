@@ -50,3 +50,9 @@ def shortage(node: NodeView, uses: Sequence[PodUse], needs: Resources) -> str:
         return start
     most = min(takers, key=lambda use: (-amount_of(use.requests, lacks.resource), str(use)))
     return f"{start} left: {first_and_more(str(most), len(takers))} {'uses' if len(takers) == 1 else 'use'} the rest"
+
+
+def excludes_units(use: PodUse, resource: str) -> bool:
+    """Return whether no unit may run beside this pod: it requests accelerators (`resource`) of the host; on a host without any ("") it is a
+    learner of another operator."""
+    return amount_of(use.requests, resource) > 0 if resource else use.learner is not None

@@ -30,7 +30,7 @@ from diloco_operator.api import names
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet import Inventory
 from diloco_operator.fleet.health import is_unreachable
-from diloco_operator.fleet.inventory import Reservations
+from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.use import first_and_more
 from diloco_operator.kube.cache import CachedObject
 from diloco_operator.kube.client import ApiError

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
-from diloco_operator.fleet.inventory import Reservations
+from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.resources import Resources, most
 from diloco_operator.fleet.slice_kinds import kinds_for
 from diloco_operator.fleet.slices import Fleet

@@ -8,7 +8,7 @@ import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
 from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
 from diloco_operator.fleet.devices import is_extended_resource
-from diloco_operator.fleet.inventory import natural_sort_key
+from diloco_operator.fleet.node import natural_sort_key
 from diloco_operator.fleet.resources import Resources, resources_of
 from diloco_operator.fleet.slice_kinds import kind_of, uses_ports_of_host
 

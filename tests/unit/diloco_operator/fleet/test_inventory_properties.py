@@ -77,7 +77,7 @@ steps = st.one_of(
 
 def seen(inventory: Inventory) -> list[Any]:
     """All that a reader of the fleet sees, without the order in which hosts of a broken slice came."""
-    found: list[Any] = [inventory.states()]
+    found: list[Any] = [inventory.counting.states()]
     for shape in SHAPES:
         counts = inventory.counts(shape)
         found += [list(inventory.free(shape)), counts.total, counts.held, counts.unusable_count]

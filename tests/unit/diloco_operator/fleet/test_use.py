@@ -137,7 +137,7 @@ def test_states_of_all_slices_add_up() -> None:
     inventory.update_node(project_node(a_tpu_node("tpu-2", ready=False)))
     inventory.replace_use(None, use("tpu-3", tpu=4))
     tpu = SliceKind("tpu-v5p", "2x2x1", 4)
-    states = inventory.states()
+    states = inventory.counting.states()
     assert {state: states[tpu, state] for state in SliceState} == {
         SliceState.FREE: 1,
         SliceState.USED: 1,

@@ -22,7 +22,7 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.spec import Pool
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.fleet.inventory import Reservations
+from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.slice_kinds import shape_of
 from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
 from diloco_operator.operator import RunConfig
