@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks.law.beyond import Line
 from benchmarks.law.corpus import read_corpus
+from benchmarks.law.losses import at_once
 from benchmarks.law.runs import Outcome, Runs
 from benchmarks.law.train import FINAL
 from benchmarks.law.trials import SIZES, Arm, Rates, job
@@ -129,7 +130,7 @@ def _failures(rates: Mapping[int, Rates], base: TapeTrial, runs: Runs[TapeTrial]
 
 
 def _line(trials: Mapping[str, TapeTrial], of: str, over: str, limit: float, runs: Runs[TapeTrial]) -> Line:
-    found = {name: runs.run(trial) for name, trial in trials.items()}
+    found = dict(zip(trials, at_once(runs.run, trials.values()), strict=True))
     losses = {name: round(float(outcome["heldOutLoss"]), 4) for name, outcome in found.items()}
     shown = {
         key: {name: outcome[key] for name, outcome in found.items()}
