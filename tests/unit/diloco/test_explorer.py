@@ -11,28 +11,19 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from builders.exploration import exploration, until_found
 from builders.explored_defects import Broken, Defect
 from builders.explored_job import UNITS, ExploredJob
 from diloco.algorithm.commit import Redo
 from diloco.recovery.taking import Taker
 from diloco.syncer.job.donors import Donors
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = settings(
-    max_examples=150,
-    stateful_step_count=70,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-UNTIL_FOUND = settings(SETTINGS, max_examples=1000)
-"""Used where a defect was put in: the first run that finds it is the last one."""
+EVENTS = 70
+"""Of a run, at most."""
 UNIT = st.sampled_from(UNITS)
 
 
@@ -112,7 +103,7 @@ def explorer(defect: Defect | None = None) -> type[RuleBasedStateMachine]:
 
 
 def test_every_invariant_holds_whatever_comes_in_whatever_order() -> None:
-    run_state_machine_as_test(explorer(), settings=SETTINGS)
+    run_state_machine_as_test(explorer(), settings=exploration(runs=150, events=EVENTS))
 
 
 # --- defects --------------------------------------------------------------------------------------------------------------
@@ -162,4 +153,4 @@ def test_a_defect_is_found(invariant_: str, defect: Defect | Callable[[pytest.Mo
     if not isinstance(defect, Defect):
         defect(monkeypatch)
     with pytest.raises(Broken, match=f"^{invariant_}:"):
-        run_state_machine_as_test(explorer(defect if isinstance(defect, Defect) else None), settings=UNTIL_FOUND)
+        run_state_machine_as_test(explorer(defect if isinstance(defect, Defect) else None), settings=until_found(events=EVENTS))

@@ -10,28 +10,19 @@ import sys
 from collections.abc import Callable
 
 import pytest
+from builders.exploration import exploration, until_found
 from builders.explored_defects import Broken
 from builders.explored_ranks import RANKS, ExploredPeers, ExploredUnits, Unit
 from diloco.ranks.leading import LeaderMember
 from diloco.ranks.ranks_pb2 import StateSaid
 from diloco.ranks.state_of_rank import StateOfRank
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = settings(
-    max_examples=100,
-    stateful_step_count=60,
-    derandomize=True,
-    database=None,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-UNTIL_FOUND = settings(SETTINGS, max_examples=1000)
-"""Used where a defect was put in: the first run that finds it is the last one."""
+EVENTS = 60
+"""Of a run, at most."""
 UNIT = st.sampled_from(sorted(RANKS))
 RANK = st.integers(0, max(RANKS.values()) - 1)
 
@@ -110,7 +101,7 @@ def explorer(defect: Callable[[Unit], None] = lambda unit: None) -> type[RuleBas
 
 
 def test_every_invariant_holds_whatever_comes_in_whatever_order() -> None:
-    run_state_machine_as_test(explorer(), settings=SETTINGS)
+    run_state_machine_as_test(explorer(), settings=exploration(runs=100, events=EVENTS))
 
 
 # --- defects --------------------------------------------------------------------------------------------------------------
@@ -184,4 +175,4 @@ def do_not_answer(unit: Unit) -> None:
 )
 def test_a_defect_is_found(invariant_: str, defect: Callable[[Unit], None]) -> None:
     with pytest.raises(Broken, match=f"^{invariant_}:"):
-        run_state_machine_as_test(explorer(defect), settings=UNTIL_FOUND)
+        run_state_machine_as_test(explorer(defect), settings=until_found(events=EVENTS))
