@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from diloco.protocol.state_values import decode, encode
 from diloco.ranks.copied_parameters import CopiedFragments
 from diloco.ranks.orders import TakeState
 from diloco.ranks.ranks_pb2 import StateForget, StateOrder, StateRead, StateRest, StateSaid, StateWrite
+from diloco.ranks.shares import Share, by_tensor, divide, within
 from diloco.ranks.state_messages import chunks, to_message
 from diloco.ranks.state_of_rank import StateOfRank
 
@@ -38,14 +38,6 @@ MOST_ARRAYS = 4096
 """Arrays that are named in one message."""
 RANKS = "ranks"
 """Key of the small rest under which those of the other ranks are, rank 1 first."""
-
-
-class _Share(NamedTuple):
-    """What one rank has of an array."""
-
-    number: int
-    """Which of the arrays it is."""
-    array: PieceArray
 
 
 @dataclass(slots=True)
@@ -80,7 +72,7 @@ class StateOfUnit:
         """Orders all ranks to take a copy, and has this one do it."""
         self._own = own
         self._say = say
-        self._owned, self._held = _by_tensor(owned), _by_tensor(held)
+        self._owned, self._held = by_tensor(owned), by_tensor(held)
         self._others = range(1, len(owned))
         self._fragments = CopiedFragments(fragments)
         self._copy = 0
@@ -111,7 +103,7 @@ class StateOfUnit:
         return self._own.arrays(pieces)
 
     def stage(self, arrays: Sequence[PieceArray]) -> Staged:
-        shares = _divide(arrays, self._owned)
+        shares = divide(arrays, self._owned)
         own = shares.pop(0, [])
         staged = self._own.stage([share.array for share in own]) if own else None
         asked = []
@@ -155,9 +147,9 @@ class StateOfUnit:
         if not array.name:
             self._fragments.came(array.piece)
         whole = values.reshape(array.piece.size)
-        for rank, theirs in sorted(_divide([array], self._held if array.name else self._owned).items()):
+        for rank, theirs in sorted(divide([array], self._held if array.name else self._owned).items()):
             for _, share in theirs:
-                part = np.ascontiguousarray(_within(share.piece, array.piece, whole)).reshape(-1)
+                part = np.ascontiguousarray(within(share.piece, array.piece, whole)).reshape(-1)
                 if rank == 0:
                     self.leader.write(share, part)
                 else:
@@ -244,9 +236,9 @@ class _Gathered:
         self,
         unit: StateOfUnit,
         arrays: Sequence[PieceArray],
-        own: Sequence[_Share],
+        own: Sequence[Share],
         staged: Staged | None,
-        asked: Sequence[tuple[Sequence[_Share], _Answer]],
+        asked: Sequence[tuple[Sequence[Share], _Answer]],
     ) -> None:
         self._unit = unit
         self._arrays = arrays
@@ -268,13 +260,13 @@ class _Gathered:
         if self._staged is not None:
             self._staged.release()
 
-    def _place(self, shares: Sequence[_Share], values: Float32Array, targets: Sequence[Float32Array]) -> None:
+    def _place(self, shares: Sequence[Share], values: Float32Array, targets: Sequence[Float32Array]) -> None:
         if len(values) != sum(share.array.piece.elements for share in shares):
             raise StateError(f"a rank of this unit has read {len(values)} elements of the state")
         start = 0
         for index, one in shares:
             part = values[start : start + one.piece.elements].reshape(one.piece.size)
-            _within(one.piece, self._arrays[index].piece, targets[index])[...] = part
+            within(one.piece, self._arrays[index].piece, targets[index])[...] = part
             start += one.piece.elements
 
 
@@ -292,29 +284,3 @@ class _GatheredRest:
 
 def _of_leader(rest: Any) -> Any:
     return {key: value for key, value in rest.items() if key != RANKS} if isinstance(rest, Mapping) else rest
-
-
-def _by_tensor(pieces: Sequence[Sequence[Piece]]) -> Mapping[str, Sequence[tuple[int, Piece]]]:
-    found: defaultdict[str, list[tuple[int, Piece]]] = defaultdict(list)
-    for rank, its in enumerate(pieces):
-        for piece in its:
-            found[piece.tensor].append((rank, piece))
-    return found
-
-
-def _divide(arrays: Sequence[PieceArray], places: Mapping[str, Sequence[tuple[int, Piece]]]) -> dict[int, list[_Share]]:
-    """Return per rank what it has of the arrays."""
-    shares: defaultdict[int, list[_Share]] = defaultdict(list)
-    for index, one in enumerate(arrays):
-        for rank, piece in places.get(one.piece.tensor, ()):
-            if (both := common(one.piece, piece)) is not None:
-                shares[rank].append(_Share(index, PieceArray(both, one.name, one.dtype)))
-    return shares
-
-
-def _within(part: Piece, whole: Piece, values: Float32Array) -> Float32Array:
-    """Return a view of a part of a piece's values."""
-    where = tuple(slice(low - first, low - first + size) for low, first, size in zip(part.start, whole.start, part.size, strict=True))
-    index: Any = (*where, ...)
-    view: Float32Array = values[index]
-    return view
