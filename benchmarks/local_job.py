@@ -69,7 +69,9 @@ class JobResult:
     deaths: dict[str, int]
     """How often each unit has died."""
     goodput: float
-    """Share of the units' time from the start of the job to its end in which they trained: from the first step of an attempt to its end."""
+    """Share of the units' time from the first step of any to the end in which they trained: from the first step of an attempt to its end.
+
+    How long the first ones take to start is not in it: a job of five minutes would lose a tenth by that, one of weeks nothing."""
 
 
 def run_job(training: contract.Training, learners: Sequence[Learner], timeout: float) -> JobResult:
@@ -99,7 +101,6 @@ class _LocalJob:
             self._start_all()
             self._wait_until_ready(deadline)
             (self._folder / "go").touch()
-            began = time.monotonic()
             self._wait(deadline)
         finally:
             for process in self._processes.values():
@@ -110,15 +111,13 @@ class _LocalJob:
             result=contract.Result.model_validate_json((self._folder / "result.json").read_bytes()),
             learners={unit: json.loads(text.splitlines()[-1]) for unit, text in outputs.items() if text},
             deaths=dict(self._died),
-            goodput=self._goodput(began),
+            goodput=self._goodput(),
         )
 
-    def _goodput(self, began: float) -> float:
-        trained = 0.0
-        for unit, ended in self._ended.items():
-            trained += sum(end - start for start, end in zip(self._first_steps(unit), ended, strict=True))
-        whole = max(end for ended in self._ended.values() for end in ended) - began
-        return trained / (len(self._ended) * whole)
+    def _goodput(self) -> float:
+        trained = [span for unit, ended in self._ended.items() for span in zip(self._first_steps(unit), ended, strict=True)]
+        whole = max(end for _, end in trained) - min(start for start, _ in trained)
+        return sum(end - start for start, end in trained) / (len(self._ended) * whole)
 
     def _first_steps(self, unit: str) -> list[float]:
         """Return when each attempt of a unit has taken its first step, of those that have."""
