@@ -180,7 +180,7 @@ class UsedHosts(NamedTuple):
     used: int
     """Used ones among them."""
     users: tuple[tuple[str, str], ...]
-    """Node, and namespace/name of the first pod on it; at most `inventory.REASONS` of them."""
+    """Node, and namespace/name of the first pod on it; at most `slice_counting.REASONS` of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class SliceCounts:
     holders: tuple[Holder, ...]
     """The other jobs that have slices, the one with most first."""
     unusable: tuple[str, ...]
-    """One sentence each for slices that cannot be used now, at most `inventory.REASONS` of them."""
+    """One sentence each for slices that cannot be used now, at most `slice_counting.REASONS` of them."""
     unusable_count: int
     """These slices, without those that the job keeps or that other jobs have."""
     other_devices: tuple[str, ...] = ()
