@@ -76,7 +76,7 @@ class Entry:
 
     def copy(self) -> Entry:
         """Copy the entry for a reader: without what only a change of nodes needs."""
-        unusable, used = dict(self.unusable) if self.unusable else NONE, dict(self.used) if self.used else NONE
+        unusable, used = dict(self.unusable) if self.unusable else NONE, dict(self.used)
         return Entry(
             self.kind, self.key, NONE, NONE, self.broken, unusable, used, self.reserved, self.slice_, self.room_known, self.filed,
             self.left, self.offered,

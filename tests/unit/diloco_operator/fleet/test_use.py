@@ -223,3 +223,13 @@ def test_reservation_of_one_unit_covers_no_pod_of_another_on_a_host_that_units_s
     inventory.replace_use(None, mine)
     inventory.replace_use(None, other)
     assert inventory.uses("a") == (other,)
+
+
+def test_reservation_that_a_copy_releases_changes_no_other_slice() -> None:
+    inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"))
+    inventory.set_reservations("job", ["a"])
+    inventory.replace_use(None, PodUse("ns", "lm-0", "a", Resources(0, 0, 1, ((TPU, 4),)), unit=("job", "v5p-0")))
+    copy, another = inventory.copy(), an_inventory(a_tpu_node("c")).copy()
+    copy.set_reservations("job", [])
+    (b,), (c,) = (slice_ for slice_ in copy.slices(SINGLE) if slice_.name == "b"), another.slices(SINGLE)
+    assert (copy.counts(SINGLE).used, copy.usable(b), another.usable(c)) == (1, True, True)
