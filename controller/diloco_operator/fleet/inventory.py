@@ -17,11 +17,11 @@ from diloco_operator.fleet.devices import telling
 from diloco_operator.fleet.health import DisruptionSignals, NotReadyCounts, count_not_ready, next_transition, unusable
 from diloco_operator.fleet.node import NodeView
 from diloco_operator.fleet.node_tallies import NodeTallies
-from diloco_operator.fleet.occupancy import Occupancy, Shares
+from diloco_operator.fleet.occupancy import NONE, Occupancy, Shares
 from diloco_operator.fleet.offers import Offers
 from diloco_operator.fleet.resources import Resources
 from diloco_operator.fleet.slice_counting import SliceCounting
-from diloco_operator.fleet.slice_index import NONE, Entry, Key, SliceIndex
+from diloco_operator.fleet.slice_index import Entry, Key, SliceIndex
 from diloco_operator.fleet.slice_kinds import kind_of, kinds_for, slice_hosts
 from diloco_operator.fleet.slices import (
     GROUP_SEPARATOR,

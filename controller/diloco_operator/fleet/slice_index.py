@@ -8,7 +8,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, cast
 
 from diloco_operator.fleet.slices import Slice, SliceKind, SliceState, is_divisible
 
@@ -76,15 +77,16 @@ class Entry:
 
     def copy(self) -> Entry:
         """Copy the entry for a reader: without what only a change of nodes needs."""
-        unusable, used = dict(self.unusable) if self.unusable else NONE, dict(self.used)
+        # A reservation of the reader changes what is used; nothing of it changes what is unusable.
+        unusable = dict(self.unusable) if self.unusable else _UNKNOWN
         return Entry(
-            self.kind, self.key, NONE, NONE, self.broken, unusable, used, self.reserved, self.slice_, self.room_known, self.filed,
-            self.left, self.offered,
+            self.kind, self.key, _UNKNOWN, _UNKNOWN, self.broken, unusable, dict(self.used), self.reserved, self.slice_, self.room_known,
+            self.filed, self.left, self.offered,
         )  # fmt: skip
 
 
-NONE: dict[Any, Any] = {}
-"""Where nothing is noted, and in copies: it never changes."""
+_UNKNOWN = cast("dict[Any, Any]", MappingProxyType({}))
+"""What copies share: to note something there raises TypeError."""
 
 
 @dataclass(slots=True)
