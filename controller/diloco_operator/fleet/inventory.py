@@ -61,7 +61,7 @@ class Inventory:
         self._connect()
 
     def _connect(self) -> None:
-        """Give the parts that read only what they read."""
+        """Show what only reads, offers and counts, where nodes, slices and what occupies them stand."""
         self._offers = Offers(self._nodes, self._occupancy)
         self.counting = SliceCounting(self._nodes, self._occupancy, self._tallies, self._indexes, self._locations)
 

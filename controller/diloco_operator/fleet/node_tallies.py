@@ -9,7 +9,6 @@ from collections.abc import Collection
 from diloco_operator.accelerators import Sign, signs
 from diloco_operator.fleet.nearby import Oddity, oddity
 from diloco_operator.fleet.node import NodeView
-from diloco_operator.fleet.occupancy import put
 from diloco_operator.fleet.slice_kinds import kind_of
 from diloco_operator.fleet.slices import OddNodes, SliceKind
 
@@ -58,8 +57,8 @@ class NodeTallies:
         if before == now:
             return
         if old is not None and before is not None:
-            nodes = self._odd[before]
-            del nodes[old.name]
-            put(self._odd, before, nodes)
+            del self._odd[before][old.name]
+            if not self._odd[before]:
+                del self._odd[before]
         if new is not None and now is not None:
             self._odd.setdefault(now, {})[new.name] = None

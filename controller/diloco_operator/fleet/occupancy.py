@@ -64,7 +64,7 @@ class Occupancy:
         if new is not None:
             self._pods[new.node] = (*self._pods.get(new.node, ()), new)
         if old is not None:
-            put(self._pods, old.node, tuple(use for use in self._pods.get(old.node, ()) if use is not old))
+            _put(self._pods, old.node, tuple(use for use in self._pods.get(old.node, ()) if use is not old))
 
     def uses(self, node: str) -> tuple[PodUse, ...]:
         """Return the pods on this node that count: all but those of units that have reserved it."""
@@ -91,8 +91,8 @@ class Occupancy:
         before, now = self._shares.get(job, NONE), dict(shares)
         if new == old and before == now:
             return _NO_CHANGE
-        put(self._reservations, job, new)
-        put(self._shares, job, now)
+        _put(self._reservations, job, new)
+        _put(self._shares, job, now)
         parts: dict[str, dict[UnitKey, Resources]] = {}
         for (node, unit), part in now.items():
             if before.get((node, unit)) != part:
@@ -108,8 +108,8 @@ class Occupancy:
             units.update(parts.get(node, NONE))
             for unit in gone.get(node, ()):
                 del units[job, unit]
-            put(self._jobs, node, jobs)
-            put(self._units, node, units)
+            _put(self._jobs, node, jobs)
+            _put(self._units, node, units)
             # Several jobs may have reserved one node: only the first and the last of them change whether it is reserved.
             changed[node] = bool(jobs) - was_reserved
         return Change(changed, bool(old - new) or any(now.get(key) != part for key, part in before.items()))
@@ -139,7 +139,7 @@ class Occupancy:
 _NO_CHANGE = Change(NONE, released=False)
 
 
-def put[K, V](into: dict[K, V], key: K, value: V) -> None:
+def _put[K, V](into: dict[K, V], key: K, value: V) -> None:
     """Put the value there, or take it out if it is empty."""
     if value:
         into[key] = value
