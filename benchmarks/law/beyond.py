@@ -31,6 +31,8 @@ class Line:
     limit: float
     within: bool
     details: Mapping[str, object] = field(default_factory=dict)
+    runs: int = 1
+    """Seeds of each arm."""
 
 
 @dataclass(frozen=True, slots=True)

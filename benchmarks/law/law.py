@@ -75,9 +75,11 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         failed = [name for name, true in results.items() if not true]
         yield Figure("learning-law", len(failed), "predictions failed", LIMIT, len(failed) <= LIMIT, len(scale.seeds), law.details(failed))
         for group in asked:
-            where = (scale.size, scale.seeds[0], scale.interval)
-            line = beyond(group, law.tuned, *where, losses) if group in GROUPS else under_tape(group, law.tuned, *where, tapes)
-            yield Figure(f"learning-{group}", line.value, line.unit, line.limit, line.within, 1, line.details)
+            if group in GROUPS:
+                line = beyond(group, law.tuned, scale.size, scale.seeds[0], scale.interval, losses)
+            else:
+                line = under_tape(group, law.tuned, scale.size, scale.seeds, scale.interval, tapes)
+            yield Figure(f"learning-{group}", line.value, line.unit, line.limit, line.within, line.runs, line.details)
 
 
 class Law:
