@@ -53,7 +53,7 @@ class TapeTrial:
     rates: Rates
     seed: int
     warmup: int = _RESTARTED_WARMUP
-    """Local steps of a process: of one that came back too."""
+    """Local steps of a process: of one that came back too. Lines of `.law/tapes.jsonl` from before it was chosen by arm leave it out."""
 
     @property
     def rows(self) -> int:
@@ -122,7 +122,7 @@ def trained_under(trial: TapeTrial) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is trained, and what of it is compared."""
+    """Arms by name, and the figure that they give: the loss of one arm ÷ that of another."""
 
     arms: Mapping[str, TapeTrial]
     of: str
@@ -133,8 +133,7 @@ class Comparison:
 def _quorum(base: TapeTrial, rates: Mapping[int, Rates]) -> Comparison:
     """Compare K = 1 and grace with K = M, four units of unlike speeds.
 
-    The warm-up is that of the law. With 40 steps, and rates that were tuned with 270, chance decided: 1.731 and 1.889 with seed 11, 1.909
-    and 1.895 with 12, 1.911 and 1.724 with 13 (K = M and K = 1).
+    The warm-up is that of the law, with which their rates were tuned: with 40 steps chance decided (docs/results/quality.md).
     """
     four = replace(base, fate="spread", units=4, rates=rates[4], warmup=math.ceil(WARMUP * SIZES[base.size].steps))
     return Comparison({"K=4": replace(four, quorum=4), "K=1, no grace": replace(four, grace=0.0), "K=1": four}, "K=1", "K=4", 1.01)
