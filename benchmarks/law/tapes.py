@@ -26,11 +26,9 @@ from benchmarks.law.beyond import Line
 from benchmarks.law.corpus import read_corpus
 from benchmarks.law.losses import at_once
 from benchmarks.law.runs import Outcome, Runs
-from benchmarks.law.train import FINAL, WARMUP
+from benchmarks.law.train import FINAL, warmup_steps
 from benchmarks.law.trials import SIZES, Arm, Rates, job
 
-_RESTARTED_WARMUP: Final = 40
-"""Local steps of the warm-up where units fail: not a share of the run, or they would hardly leave it."""
 _SPREAD: Final = Fate(spread=0.35, slow_every=400, slow_factor=3.0, slow_seconds=40)
 _FAILURES: Final = Fate(spread=0.05, fail_every=400, away_seconds=55)
 """Units are away for 12 % of the time, as eight are with 1.2 M chips (arXiv 2604.21428, Table 1)."""
@@ -52,8 +50,8 @@ class TapeTrial:
     interval: int
     rates: Rates
     seed: int
-    warmup: int = _RESTARTED_WARMUP
-    """Local steps of a process: of one that came back too. Lines of `.law/tapes.jsonl` from before it was chosen by arm leave it out."""
+    warmup: int
+    """Local steps. A unit that came back with the state of a peer does not warm up again."""
 
     @property
     def rows(self) -> int:
@@ -88,7 +86,7 @@ class _NoModel:
     def __init__(self) -> None:
         self._fragments: dict[int, Float32Array] = {}
 
-    def step(self, numbers: NDArray[np.int64], local_step: int, progress: float) -> None:
+    def step(self, numbers: NDArray[np.int64], progress: float) -> None:
         pass
 
     def read(self, fragment: int) -> Float32Array:
@@ -131,17 +129,14 @@ class Comparison:
 
 
 def _quorum(base: TapeTrial, rates: Mapping[int, Rates]) -> Comparison:
-    """Compare K = 1 and grace with K = M, four units of unlike speeds.
-
-    The warm-up is that of the law, with which their rates were tuned: with 40 steps chance decided (docs/results/quality.md).
-    """
-    four = replace(base, fate="spread", units=4, rates=rates[4], warmup=math.ceil(WARMUP * SIZES[base.size].steps))
+    """Compare K = 1 and grace with K = M, four units of unlike speeds."""
+    four = replace(base, fate="spread", units=4, rates=rates[4])
     return Comparison({"K=4": replace(four, quorum=4), "K=1, no grace": replace(four, grace=0.0), "K=1": four}, "K=1", "K=4", 1.01)
 
 
 def _failures(base: TapeTrial, rates: Mapping[int, Rates]) -> Comparison:
     """Compare eight units that are away for an eighth of the time with the same that never fail."""
-    eight = replace(base, units=8, rates=rates[8], warmup=min(_RESTARTED_WARMUP, SIZES[base.size].steps // 10))
+    eight = replace(base, units=8, rates=rates[8])
     return Comparison({"failures": replace(eight, fate="failures"), "calm": replace(eight, fate="calm")}, "failures", "calm", 1.02)
 
 
@@ -157,7 +152,9 @@ def under_tape(group: str, tuned: Mapping[Arm, Rates], size: str, seeds: Sequenc
 
     One seed says little: what a tape does early moves the loss of a training by several percent.
     """
-    base = TapeTrial(size, "calm", units=1, quorum=1, grace=1.0, interval=interval, rates=Rates(), seed=seeds[0])
+    # The warm-up with which the rates were tuned: with another one chance decides (docs/results/quality.md).
+    warmup = warmup_steps(SIZES[size].steps)
+    base = TapeTrial(size, "calm", units=1, quorum=1, grace=1.0, interval=interval, rates=Rates(), seed=seeds[0], warmup=warmup)
     compared = TAPE_GROUPS[group](base, {arm.units: each for arm, each in tuned.items()})
     wanted = [replace(trial, seed=seed) for trial in compared.arms.values() for seed in seeds]
     known = dict(zip(wanted, at_once(runs.run, wanted), strict=True))

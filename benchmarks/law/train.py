@@ -23,9 +23,14 @@ from numpy.typing import NDArray
 from benchmarks.law.corpus import read_corpus
 from benchmarks.law.trials import SIZES, Trial
 
-WARMUP = 0.09
+_WARMUP = 0.09
 FINAL = 0.05
 """Shares of arXiv 2503.09799: of the steps, and of the highest rate at the end of the cosine."""
+
+
+def warmup_steps(steps: int) -> int:
+    """Return the steps of the warm-up of a training of so many."""
+    return math.ceil(_WARMUP * steps)
 
 
 def trained(trial: Trial) -> float:
@@ -46,7 +51,7 @@ class Replica:
         self.model = initial_model(SIZES[trial.size].model, trial.seed)
         self._config = InnerConfig(learning_rate=trial.rates.inner, weight_decay=1 / trial.steps)
         self._optimizer = make_optimizer(self.model, SIZES[trial.size].model, self._config)
-        self._schedule = Schedule("cosine", warmup=math.ceil(WARMUP * trial.steps), final=FINAL)
+        self._schedule = Schedule("cosine", warmup=warmup_steps(trial.steps), final=FINAL)
         self._trial, self._corpus, self._unit, self._units = trial, corpus, unit, units
         self._values = dict(self.model.named_parameters())
         self._views: Parameters = {name: value.detach().numpy() for name, value in self._values.items()}

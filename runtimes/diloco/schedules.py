@@ -1,4 +1,4 @@
-"""Learning rates that follow a job: the warm-up counts the process's own steps, the decay follows the job's clock. Pure.
+"""Learning rates that follow a job: the warm-up counts the steps behind the optimizer's state, the decay the job's clock. Pure.
 
 `diloco.torch.schedule` and `diloco.jax.schedule` put them into an optimizer.
 
@@ -21,7 +21,7 @@ class Clock(Protocol):
     @property
     def progress(self) -> float: ...
     @property
-    def step_count(self) -> int: ...
+    def optimizer_steps(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Schedule:
     """`constant`: none. `linear` and `cosine`: from the beginning of the job to its end. `wsd` (warm-up, stable, decay): none until the
     last `tail` of the job, and then along 1 - sqrt (arXiv 2405.18392)."""
     warmup: int = 0
-    """Local steps over which the rate rises from 0. Of the process and not of the job: a restarted unit begins with an optimizer state of
-    zeros, and its first steps are the ones that a warm-up protects."""
+    """Local steps over which the rate rises from 0. A warm-up protects an optimizer's state of zeros: so of the steps behind that state and
+    not of the job's. A unit that came back with the state of a peer has them behind it; one that found no peer warms up again."""
     final: float = 0.0
     """The share at the end of the job."""
     tail: float = 0.2
@@ -49,15 +49,15 @@ class Schedule:
         if not 0 < self.tail <= 1:
             raise ValueError(f"tail must be above 0 and at most 1, a share of the job, not {self.tail}")
 
-    def share(self, local_step: int, progress: float) -> float:
-        """Return the share of local step `local_step` (from 1) of this process, when `progress` (0..1) of the job is done. In 0..1."""
-        warm = min(1.0, local_step / self.warmup) if self.warmup else 1.0
+    def share(self, step: int, progress: float) -> float:
+        """Return the share of the optimizer's step number `step` (from 1), when `progress` (0..1) of the job is done. In 0..1."""
+        warm = min(1.0, step / self.warmup) if self.warmup else 1.0
         done = min(1.0, max(0.0, progress))
         return warm * (self.final + (1.0 - self.final) * _DECAYS[self.decay](done, self.tail))
 
     def next_share(self, clock: Clock) -> float:
         """Return the share of the step that the session's program takes next."""
-        return self.share(clock.step_count + 1, clock.progress)
+        return self.share(clock.optimizer_steps + 1, clock.progress)
 
 
 def _wsd(done: float, tail: float) -> float:

@@ -33,7 +33,7 @@ class Copied:
 
 
 class MomentumState:
-    """An `InnerState`: one array "momentum" for each parameter, and a count of steps."""
+    """A `CountedState`: one array "momentum" for each parameter."""
 
     def __init__(self, arrays: dict[str, Float32Array], kind: str = "numpy momentum") -> None:
         self.arrays_of_model = arrays
@@ -214,7 +214,6 @@ class MomentumLearner:
                     momentum *= MOMENTUM
                     momentum += np.float32(0.01) * (self._goal - array)
                     array += momentum
-                self.state.steps += 1
                 self._pause.wait(self._step_seconds)
                 session.step(tokens=8 * len(numbers), loss=0.5)
                 self._at_step(session.step_count)

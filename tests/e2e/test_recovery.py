@@ -57,6 +57,8 @@ async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of
         assert "the state of" in explanation_text(explanation, time.time())
     first, second = begun(trace)["v5p-0", 1], begun(trace)["v5p-0", 2]
     steps = second["steps"]
+    assert first["warm"] == 1 / 20
+    assert second["warm"] == 1.0, "more than 20 steps are behind the state of the peer: it does not warm up again"
     if program == "optax":
         assert min(steps) > 20
         assert second["moments"] > 0
@@ -89,6 +91,7 @@ async def test_a_killed_unit_of_two_processes_begins_with_the_state_of_a_peer_of
     assert sorted(line["rank"] for line in ranks) == [0, 1]
     for line in ranks:
         assert min(line["steps"]) > 20
+        assert line["warm"] == 1.0
         assert line["moments"] > 0  # of the whole unit: each rank has a part of it
         if program == "adamw":
             # Of a unit of another number of processes all take what the first one counted.

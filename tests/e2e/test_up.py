@@ -196,6 +196,7 @@ def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_
         # latest.
         (step,) = set(begun["steps"])
         assert 1 <= step - steps_of_processes_before - stored["meta"]["localStep"] <= 2
+        assert begun["warm"] == min(1.0, (step + 1) / 20)
         if program == "adamw":
             assert begun["rate"] == pytest.approx(1e-3 * 0.999**step, rel=1e-9)
             assert begun["draw"] == draw_after(step)
@@ -223,6 +224,7 @@ def test_a_unit_that_was_stored_in_jax_and_goes_on_in_torch_begins_without_momen
     assert f"what the unit has stored at outer step {stored['t']} is the state of jax ScaleByAdamState" in said
     (begun,) = map(json.loads, trace.read_text().splitlines())
     assert begun["steps"] == []
+    assert begun["warm"] == 1 / 20, "an optimizer without moments warms up again"
 
 
 @pytest.mark.parametrize("program", ["adamw", "optax"])
@@ -248,6 +250,7 @@ def test_a_unit_goes_on_with_what_it_had_stored_in_another_number_of_processes(p
         (step,) = {step for one in begun for step in one["steps"]}  # of all ranks after the same local step
         assert step - counted > stored["meta"]["localStep"]
         for one in begun:
+            assert one["warm"] == min(1.0, (step + 1) / 20)
             assert one["moments"] == pytest.approx(moments, rel=1e-5)
             # Each rank has its own generator back; of another number of ranks, that of the first one.
             rank = one["rank"] if ranks == before else 0

@@ -13,7 +13,7 @@ from benchmarks.law.tapes import TapeTrial, outer_steps, trained_under
 from benchmarks.law.train import Replica, trained
 from benchmarks.law.trials import SIZES, Arm, Rates, Trial
 
-UNDER_TAPE = TapeTrial("smoke", "spread", units=4, quorum=1, grace=1.0, interval=5, rates=Rates(), seed=3)
+UNDER_TAPE = TapeTrial("smoke", "spread", units=4, quorum=1, grace=1.0, interval=5, rates=Rates(), seed=3, warmup=2)
 
 
 def test_one_unit_that_exchanges_each_step_at_the_rate_1_trains_as_data_parallel_does() -> None:

@@ -33,10 +33,10 @@ def test_the_decay_ends_at_the_final_share() -> None:
     assert Schedule("linear", final=0.1).share(1, 0.5) == pytest.approx(0.55)
 
 
-def test_the_warm_up_counts_the_steps_of_the_process() -> None:
+def test_the_warm_up_counts_the_steps_of_the_optimizer() -> None:
     schedule = Schedule("constant", warmup=4)
     assert [schedule.share(step, 0.7) for step in (1, 2, 4, 400)] == [0.25, 0.5, 1.0, 1.0]
-    assert schedule.next_share(Clock(progress=0.7, step_count=0)) == 0.25
+    assert schedule.next_share(Clock(progress=0.7, optimizer_steps=0)) == 0.25
 
 
 def test_a_fast_unit_sees_no_rate_rise_again() -> None:
@@ -44,7 +44,7 @@ def test_a_fast_unit_sees_no_rate_rise_again() -> None:
     schedule, clock, steps = Schedule("cosine"), Clock(), 90
     rates = []
     for step in range(3 * steps):
-        clock.step_count, clock.progress = step, step / (3 * steps)
+        clock.optimizer_steps, clock.progress = step, step / (3 * steps)
         rates.append(schedule.next_share(clock))
     assert rates == sorted(rates, reverse=True)
     assert math.isclose(rates[len(rates) // 2], 0.5, abs_tol=0.01)

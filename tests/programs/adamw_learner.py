@@ -3,8 +3,9 @@
 Of several ranks, the model is sharded over them.
 
 ADAMW_STEP_MS  a step lasts this long (default 20)
-ADAMW_TRACE    append one JSON line {"unit", "attempt", "rank", "steps", "rate", "draw", "moments"} to this file before the first step: what
-               the optimizer and the schedule have counted by then, the generator's next number, and the sum of the unit's second moments
+ADAMW_TRACE    append one JSON line {"unit", "attempt", "rank", "steps", "warm", "rate", "draw", "moments"} to this file before the first
+               step: what the optimizer has counted by then, the first rate of a schedule that warms up over 20 steps to 1, that of one
+               that was handed over, the generator's next number, and the sum of the unit's second moments
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 import diloco.torch
 import torch
 from diloco import contract
+from diloco.schedules import Schedule
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -36,7 +38,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(1 + rank)
     seconds = float(os.environ.get("ADAMW_STEP_MS", "20")) / 1000
     with diloco.torch.join(model, optimizer=optimizer, state=[rate, generator]) as session:
-        _trace(optimizer, rate, generator, rank)
+        _trace(optimizer, rate, generator, rank, Schedule("constant", warmup=20).next_share(session))
         for numbers in session.batches(lambda numbers: numbers, 2):
             begun = time.monotonic()
             source = torch.randn(2, 16, generator=generator)
@@ -53,7 +55,9 @@ def main() -> None:
         distributed.destroy_process_group()
 
 
-def _trace(optimizer: torch.optim.Optimizer, rate: torch.optim.lr_scheduler.LRScheduler, generator: torch.Generator, rank: int) -> None:
+def _trace(
+    optimizer: torch.optim.Optimizer, rate: torch.optim.lr_scheduler.LRScheduler, generator: torch.Generator, rank: int, warm: float
+) -> None:
     steps = [int(state["step"]) for state in optimizer.state.values()]
     moments = [state["exp_avg_sq"] for state in optimizer.state.values()]
     whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in moments]
@@ -64,6 +68,7 @@ def _trace(optimizer: torch.optim.Optimizer, rate: torch.optim.lr_scheduler.LRSc
         "attempt": int(os.environ[contract.ENV_ATTEMPT]),
         "rank": rank,
         "steps": steps,
+        "warm": warm,
         "rate": rate.get_last_lr()[0],
         "draw": torch.rand(1, generator=copy).item(),
         "moments": sum(float(each.sum()) for each in whole),

@@ -1,8 +1,9 @@
 """The model of `adamw_learner.py` in JAX, with AdamW of optax and a key of random numbers: for tests of what a process begins with.
 
 OPTAX_STEP_MS  a step lasts this long (default 20)
-OPTAX_TRACE    append one JSON line {"unit", "attempt", "rank", "steps", "moments", "key"} to this file before the first step: what the
-               optimizer has counted by then, the sum of the second moments, and the key
+OPTAX_TRACE    append one JSON line {"unit", "attempt", "rank", "steps", "warm", "moments", "key"} to this file before the first step: what
+               the optimizer has counted by then, the first rate of a schedule that warms up over 20 steps to 1, the sum of the second
+               moments, and the key
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def main() -> None:
     seconds = float(os.environ.get("OPTAX_STEP_MS", "20")) / 1000
     with diloco.jax.join(params, (optimizer.init(params), jax.random.key(1)), canonical=canonical) as session:
         params, state = session.params, session.opt_state
-        _trace(state)
+        _trace(state, diloco.jax.schedule(session, 1.0, "constant", warmup=20)())
         for numbers in session.batches(lambda numbers: numbers, 2):
             begun = time.monotonic()
             params, state, loss = compiled(params, state)
@@ -75,13 +76,14 @@ def main() -> None:
             session.evaluate(0.5, 100)
 
 
-def _trace(state: Any) -> None:
+def _trace(state: Any, warm: float) -> None:
     moments, key = state
     said = {
         "unit": os.environ[contract.ENV_UNIT],
         "attempt": int(os.environ[contract.ENV_ATTEMPT]),
         "rank": jax.process_index(),
         "steps": [int(moments[0].count)],
+        "warm": warm,
         "moments": float(sum(jnp.sum(leaf) for leaf in jax.tree.leaves(moments[0].nu))),
         "key": jax.random.key_data(key).tolist(),
     }

@@ -121,7 +121,7 @@ class Kept:
 
 
 class RowState:
-    """An `InnerState` of a rank's rows: momentum in the shape of the parameters, and a count of steps."""
+    """A `CountedState` of a rank's rows: momentum in the shape of the parameters."""
 
     kind = "numpy momentum of rows"
     lent = False
@@ -215,8 +215,7 @@ def main() -> None:
                 change = np.float32(0.1) * (1 - value)
                 value += change if state is None else state.with_momentum(name, change)
             if state is not None:
-                state.steps += 1
-                _write_states(rank, {"step": state.steps, "momentum": store.said(state.momentum)})
+                _write_states(rank, {"step": state.steps + 1, "momentum": store.said(state.momentum)})
             time.sleep(step_seconds)
             if delayed_by := delays.get(str(session.step_count + 1)):
                 _wait_for(Path(delayed_by))

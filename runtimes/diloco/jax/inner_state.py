@@ -24,6 +24,7 @@ from diloco.jax.own_mesh import beside_the_mesh
 from diloco.jax.rectangles import Rectangle, StagedRectangles, cut, rectangle
 from diloco.jax.shards import with_shards
 from diloco.jax.store import RUNTIME_ZERO, TreeStore
+from diloco.learner.inner_state import STEPS, steps_behind
 from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf
@@ -46,10 +47,12 @@ class _OfParameter(NamedTuple):
 
 
 class TreeState[State]:
-    """An `InnerState` of the optimizer of a `TreeStore`'s leaves."""
+    """A `CountedState` of the optimizer of a `TreeStore`'s leaves."""
 
     def __init__(self, store: TreeStore[Any], opt_state: State) -> None:
         """Begin with the state as the program made it. Its structure, shapes and types stay."""
+        self.steps = 0
+        """See `CountedState`."""
         self._store = store
         self.opt_state = opt_state
         params = store.held()
@@ -139,7 +142,7 @@ class TreeState[State]:
         return StagedRectangles(staged)
 
     def stage_rest(self) -> _Rest:
-        return _Rest(self._keep_rest())
+        return _Rest(self._keep_rest(), self.steps)
 
     def begin(self) -> None:
         self._new.clear()
@@ -175,12 +178,14 @@ class TreeState[State]:
         # Only now, when nothing can be refused any more: a copy that does not fit must change nothing.
         self._put_parameters()
         self.opt_state = jax.tree_util.tree_unflatten(self._structure, leaves)
+        self.steps = steps_behind(rest)
         self.begin()
 
     def _checked(self, rest: Any) -> list[Any]:
         """Return the leaves of a copy that is whole; what goes by pieces is not in its place yet. Raises StateError."""
         leaves = list(self._leaves())
         try:
+            steps_behind(rest)
             saved = rest["leaves"]
             if differing := sorted(saved.keys() ^ self._rest.keys()):
                 raise ValueError(f"{differing[0]} is in one of the two states only")
@@ -234,9 +239,10 @@ class _Rest:
     """A `StagedRest` of copies on the devices, which are on their way to the host."""
 
     kept: Mapping[str, Any]
+    steps: int
 
     def wait(self) -> Any:
-        return {"leaves": {path: _written(value) for path, value in self.kept.items()}}
+        return {"leaves": {path: _written(value) for path, value in self.kept.items()}, STEPS: self.steps}
 
 
 @jax.jit

@@ -56,8 +56,9 @@ def schedule(
 ) -> ProgressRate:
     """Return a rate whose decay follows `session.progress`, so that fast, slow and late units anneal together.
 
-    `peak`: the highest rate. `decay`: "constant", "linear", "cosine" or "wsd". `warmup`: local steps of this process over which the rate
-    rises from 0. `final`: the rate at the end of the job, as a share of the highest. `tail`: of "wsd", the last share of the job, in which
-    the rate falls. Raises ValueError for values that cannot be.
+    `peak`: the highest rate. `decay`: "constant", "linear", "cosine" or "wsd". `warmup`: local steps over which the rate rises from 0,
+    of those behind the optimizer's state: not again in a unit that came back with the state of a peer. `final`: the rate at the end of
+    the job, as a share of the highest. `tail`: of "wsd", the last share of the job, in which the rate falls. Raises ValueError for values
+    that cannot be.
     """
     return ProgressRate(session, peak, Schedule(decay, warmup, final, tail))

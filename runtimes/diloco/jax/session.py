@@ -38,6 +38,8 @@ class Driver(Protocol):
     @property
     def step_count(self) -> int: ...
     @property
+    def optimizer_steps(self) -> int: ...
+    @property
     def t(self) -> int: ...
     @property
     def steps(self) -> int: ...
@@ -162,6 +164,12 @@ class Session[Tree, State]:
     def step_count(self) -> int:
         """Local steps of this process, from 0."""
         return self._driver.step_count
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Local steps behind `opt_state`: those of this process, and those of the state that it began with, of a peer or its own stored
+        one. A learning rate's warm-up follows it, see `diloco.jax.schedule`."""
+        return self._driver.optimizer_steps
 
     @property
     def t(self) -> int:

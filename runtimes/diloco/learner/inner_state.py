@@ -5,7 +5,7 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from diloco.algorithm.pieces import Piece
@@ -16,6 +16,8 @@ STEP_SHARE = 0.05
 """Share of a step that staging may take at the boundary after it."""
 LEAST_SECONDS = 0.0005
 """That staging may take in any case."""
+STEPS = "steps"
+"""Key of the small rest under which the `steps` of a `CountedState` are."""
 
 
 def staging_seconds(step_seconds: float) -> float:
@@ -85,3 +87,20 @@ class InnerState(Protocol):
         """Make what was put the optimizer's state from now on: the copy is whole. Raises StateError, and changes nothing, if `rest` does
         not fit this program."""
         ...
+
+
+class CountedState(InnerState, Protocol):
+    """The state of this process's program, which knows how long it was trained."""
+
+    steps: int
+    """Local steps behind the optimizer's state: those of this process, which the session counts, and those of the state that `finish` has
+    put in its place. They are `STEPS` of its small rest."""
+
+
+def steps_behind(rest: Mapping[str, Any]) -> int:
+    """Return the local steps behind a state, from its small rest; 0: a version of diloco that did not count them has written it. Raises
+    ValueError for what is no number of steps."""
+    steps = rest.get(STEPS, 0)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
+        raise ValueError(f"the local steps behind it are {steps!r}, which is no number of steps")
+    return steps

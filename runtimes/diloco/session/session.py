@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from diloco.contract import Exit
 from diloco.learner.final_values import complaint
 from diloco.learner.heartbeat_state import check_pause, check_reason
-from diloco.learner.inner_state import InnerState
+from diloco.learner.inner_state import CountedState
 from diloco.learner.leave import LoopError, leave, log_to_stderr
 from diloco.learner.store import ParameterStore
 from diloco.protocol.channel import Keepalive
@@ -71,7 +71,7 @@ class Session:
         stepped: Callable[[], None] = lambda: None,
         world: World | None = None,
         how_to_meet: str = "start one process",
-        inner: InnerState | None = None,
+        inner: CountedState | None = None,
         keepalive: Keepalive = Keepalive(),  # noqa: B008 - frozen
     ) -> Session:
         """Read the contract from `environment` (None: the process's), connect to the syncer, and block until the syncer's current
@@ -90,12 +90,18 @@ class Session:
         environment = os.environ if environment is None else environment
         config = read_config(environment, framework, 1 if world is None else world.ranks, how_to_meet)
         member = make_member(config, store, framework, world, on_adopt, keepalive, inner)
-        session = cls(config.unit, member, StepTimer(config.relative_speed), updates, stepped)
+        session = cls(config.unit, member, StepTimer(config.relative_speed), updates, stepped, inner)
         session._wait_for_parameters()
         return session
 
     def __init__(
-        self, unit: str, member: Member, timer: StepTimer, updates: Updates = lambda: None, stepped: Callable[[], None] = lambda: None
+        self,
+        unit: str,
+        member: Member,
+        timer: StepTimer,
+        updates: Updates = lambda: None,
+        stepped: Callable[[], None] = lambda: None,
+        inner: CountedState | None = None,
     ) -> None:
         """Use `join`."""
         self._unit = unit
@@ -104,6 +110,7 @@ class Session:
         self._timer = timer
         self._updates = updates
         self._stepped = stepped
+        self._inner = inner
         self._check = LoopCheck()
         self._put_back = False
         self._numbers = BatchNumbers(member, self._check, begins=lambda: self._timer.restart(), wait_until=self._wait_for_step)
@@ -161,6 +168,8 @@ class Session:
             return
         tokens, settled = self._check.step(tokens, batches, self._updates())
         self._stepped()
+        if self._inner is not None:
+            self._inner.steps += 1  # before the boundary, at which a peer may get it
         self._timer.lap(lambda: self._member.draining)
         self._member.stepped(tokens, loss, self._timer.step_seconds, settled)
         self._boundary()
@@ -265,6 +274,12 @@ class Session:
     def step_count(self) -> int:
         """Local steps of this process, from 0."""
         return self._member.step_count
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Local steps behind the inner optimizer's state: those of this process, and those of the state that it began with, of a peer or
+        its own stored one. A learning rate's warm-up follows it (`diloco.schedules`)."""
+        return self.step_count if self._inner is None else self._inner.steps
 
     @property
     def t(self) -> int:

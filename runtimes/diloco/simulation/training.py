@@ -35,9 +35,8 @@ from diloco.simulation.unit import Hardware, SimulatedUnit
 class TrainedModel(Protocol):
     """The model of one unit, and its inner optimizer."""
 
-    def step(self, numbers: NDArray[np.int64], local_step: int, progress: float) -> None:
-        """Train on the samples of these sequence numbers. `local_step`: of the process, from 1. `progress`: the share of the job that is
-        done, 0..1."""
+    def step(self, numbers: NDArray[np.int64], progress: float) -> None:
+        """Train on the samples of these sequence numbers. `progress`: the share of the job that is done, 0..1."""
         ...
 
     def read(self, fragment: int) -> Float32Array:
@@ -49,7 +48,7 @@ class TrainedModel(Protocol):
         ...
 
     def restart(self, donor: TrainedModel | None) -> None:
-        """Begin as a new process, with the optimizer's state of a peer; None: with none."""
+        """Begin as a new process, with the optimizer's state of a peer and the steps behind it; None: with none."""
         ...
 
 
@@ -75,8 +74,8 @@ class TrainedJob(SimulatedJob):
         self._next_sample = 0
         self._local_steps = dict.fromkeys(models, 0)
         """By unit, those that its model has taken."""
-        self._began_at: dict[str, int] = {}
-        """By unit, its local step when its present process began."""
+        self._began: set[str] = set()
+        """Units that have had a process."""
         self._here: set[str] = set()
         """Units with a process that trains."""
         self._held: dict[str, dict[int, Float32Array]] = {name: {} for name in models}
@@ -132,7 +131,7 @@ class TrainedJob(SimulatedJob):
             self._local_steps[name] = metadata.local_step
             numbers = np.arange(self._next_sample, self._next_sample + self._batch, dtype=np.int64)
             self._next_sample += self._batch
-            self._models[name].step(numbers, metadata.local_step - self._began_at[name], min(1.0, self.core.t / self._steps))
+            self._models[name].step(numbers, min(1.0, self.core.t / self._steps))
         super().stepped(unit, metadata)
 
     def answered(self, unit: SimulatedUnit, pull: Pull, base: int, steps: int, tokens: int) -> None:
@@ -151,8 +150,8 @@ class TrainedJob(SimulatedJob):
 
     def _restart(self, name: str) -> None:
         """Let a unit begin as a new process, with the state of the first peer that trains."""
-        first = name not in self._began_at
-        self._began_at[name] = self._local_steps[name]
+        first = name not in self._began
+        self._began.add(name)
         self._remainders[name], self._pushed[name] = Remainders(), {}
         if not first:
             self._models[name].restart(self._models[min(self._here)] if self._here else None)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from diloco.algorithm.pieces import Piece
+from diloco.learner.inner_state import STEPS, steps_behind
 from diloco.learner.store import Float32Array
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.protocol.state_values import MOST_BYTES, Leaf, encode
@@ -52,10 +53,12 @@ def _fitting() -> Iterator[None]:
 
 
 class OptimizerState:
-    """An `InnerState` of the optimizers of a `ModuleStore`'s parameters."""
+    """A `CountedState` of the optimizers of a `ModuleStore`'s parameters."""
 
     def __init__(self, store: ModuleStore, optimizers: Sequence[torch.optim.Optimizer], handed_over: Sequence[HandedOver] = ()) -> None:
         """Raise TypeError for what has no state that can be handed over."""
+        self.steps = 0
+        """See `CountedState`."""
         self._store = store
         # accelerate's optimizer holds the real one.
         self._optimizers = [
@@ -120,7 +123,8 @@ class OptimizerState:
                     states[name] = {key: keep(value) for key, value in state.items() if not _is_shaped(value, parameter)}
                     masters[name] = self._masters.keys(name, parameter)
             optimizers.append({"groups": groups, "state": states, "masters": {name: keys for name, keys in masters.items() if keys}})
-        return _Rest({"optimizers": optimizers, "handed over": [keep(_state_of(one)) for one in self._handed_over]}, events)
+        handed_over = [keep(_state_of(one)) for one in self._handed_over]
+        return _Rest({"optimizers": optimizers, "handed over": handed_over, STEPS: self.steps}, events)
 
     def begin(self) -> None:
         self._new.clear()
@@ -145,11 +149,14 @@ class OptimizerState:
     def check(self, rest: Any) -> None:
         with _fitting():
             self._read(rest["optimizers"], rest["handed over"])
+            steps_behind(rest)
 
     @torch.no_grad()
     def finish(self, rest: Any) -> None:
         with _fitting():
+            steps = steps_behind(rest)
             self._finish(rest["optimizers"], rest["handed over"])
+        self.steps = steps
 
     def _read(self, optimizers: Sequence[Mapping[str, Any]], handed_over: Sequence[Any]) -> tuple[list[_States], list[Any], list[_Groups]]:
         """Return what a copy makes of the optimizers' states, of what was handed over, and of the optimizers' groups."""

@@ -12,7 +12,7 @@ from diloco.schedules import Clock
 
 
 class TrainerShape:
-    """The share of the highest rate. Warm-up follows the process's own steps, and the decay the job's progress, as in `diloco.schedules`.
+    """The share of the highest rate. Warm-up follows the optimizer's steps, and the decay the job's progress, as in `diloco.schedules`.
 
     transformers' shapes are functions of a number of steps: those of the warm-up first, and then those of the decay, which are here the
     outer steps of the job.
@@ -42,5 +42,5 @@ class TrainerShape:
 
     def next_share(self, clock: Clock) -> float:
         """Return the share of the step that comes next."""
-        warm = self._share(min(clock.step_count, self._warmup))
+        warm = self._share(min(clock.optimizer_steps, self._warmup))
         return float(warm * self._share(self._warmup + clock.progress * self._steps))

@@ -46,6 +46,11 @@ class AloneSession:
         self.step_count += 1
 
     @property
+    def optimizer_steps(self) -> int:
+        """No state came from elsewhere."""
+        return self.step_count
+
+    @property
     def t(self) -> int:
         """A program alone is its own clock."""
         return self.step_count

@@ -134,7 +134,7 @@ def main(argv: list[str], *, before_join: Callable[[], None] = lambda: None) -> 
         params, state = session.params, session.opt_state
         began = time.monotonic()
         for windows in session.batches(corpus.batch, chosen.batch):
-            rate = chosen.inner.rate(session.step_count + 1, session.progress)
+            rate = chosen.inner.rate(session.optimizer_steps + 1, session.progress)
             params, state, loss = train_step(params, state, windows, rate)
             params, state = session.step(params, state, tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:

@@ -167,7 +167,7 @@ def _train(chosen: options.TrainerOptions, ranks: Ranks, before_join: Callable[[
     with session:
         began = time.monotonic()
         for windows in session.batches(corpus.batch, share):
-            rate = chosen.inner.rate(session.step_count + 1, session.progress)
+            rate = chosen.inner.rate(session.optimizer_steps + 1, session.progress)
             loss = train_step(run, optimizer, _tensor(windows, ranks.device), rate).item()
             session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:

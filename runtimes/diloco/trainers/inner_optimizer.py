@@ -21,7 +21,7 @@ class InnerConfig:
 
     learning_rate: float = 4e-3
     warmup: int = 40
-    """Local steps over which the rate rises from 0."""
+    """The optimizer's steps over which the rate rises from 0."""
     final_share: float = 0.1
     """The rate at the end of training, as a share of the highest."""
     decay: Decay = "cosine"
@@ -29,10 +29,10 @@ class InnerConfig:
     weight_decay: float = 0.1
     """On matrices, not on embeddings and norms (`is_decayed`)."""
 
-    def rate(self, local_step: int, progress: float) -> float:
-        """Return learning rate of local step `local_step` (from 1) when `progress` (0..1) of the whole training is done.
+    def rate(self, step: int, progress: float) -> float:
+        """Return the learning rate of the optimizer's step number `step` (from 1) when `progress` (0..1) of the whole training is done.
 
-        The warm-up counts the process's own steps; the decay follows the job's clock, so that units of any speed and age anneal
-        together. No adoption of a fragment resets either.
+        The warm-up counts the steps behind the optimizer's state, also those of a peer; the decay follows the job's clock, so that units of
+        any speed and age anneal together. No adoption of a fragment resets either.
         """
-        return self.learning_rate * Schedule(self.decay, self.warmup, self.final_share).share(local_step, progress)
+        return self.learning_rate * Schedule(self.decay, self.warmup, self.final_share).share(step, progress)

@@ -229,7 +229,7 @@ def _train(chosen: LlamaOptions, ranks: Ranks, before_join: Callable[[], None]) 
     with session:
         began = time.monotonic()
         for windows in session.batches(corpus.batch, share):
-            rate = chosen.inner.rate(session.step_count + 1, session.progress)
+            rate = chosen.inner.rate(session.optimizer_steps + 1, session.progress)
             loss = train_step(run, optimizer, _tensor(windows, device), rate, micro=chosen.micro_batch, half=half).item()
             session.step(tokens=windows.shape[0] * chosen.model.context, loss=loss)
             if session.step_count % chosen.log_every == 0:

@@ -43,10 +43,13 @@ class TorchModel:
         self._store = ModuleStore(self.model, canonical=canonical_names(config))
         self._names = [[tensor.name for tensor in fragment.tensors] for fragment in fragments]
         self.optimizer = make_optimizer(self.model, config, inner)
+        self.optimizer_steps = 0
+        """Steps behind the optimizer's state, as a session counts them."""
 
-    def step(self, numbers: NDArray[np.int64], local_step: int, progress: float) -> None:
+    def step(self, numbers: NDArray[np.int64], progress: float) -> None:
         windows = torch.from_numpy(self._corpus.batch(numbers).astype(np.int64))
-        train_step(self.model, self.optimizer, windows, self._inner.rate(local_step, progress))
+        self.optimizer_steps += 1
+        train_step(self.model, self.optimizer, windows, self._inner.rate(self.optimizer_steps, progress))
 
     def read(self, fragment: int) -> Float32Array:
         staged = self._store.stage(self._names[fragment])
@@ -59,7 +62,9 @@ class TorchModel:
 
     def restart(self, donor: TrainedModel | None) -> None:
         self.optimizer = make_optimizer(self.model, self._config, self._inner)
+        self.optimizer_steps = 0
         if isinstance(donor, TorchModel):
+            self.optimizer_steps = donor.optimizer_steps
             self.optimizer.load_state_dict(deepcopy(donor.optimizer.state_dict()))
 
 

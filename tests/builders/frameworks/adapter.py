@@ -90,7 +90,7 @@ class Clock:
     """Where a process and its job are."""
 
     progress: float = 0.0
-    step_count: int = 0
+    optimizer_steps: int = 0
 
 
 type Rate = Callable[[], float]

@@ -32,16 +32,16 @@ def test_the_rate_follows_the_job_and_not_the_steps(make: MakeRate, decay: Any, 
     rate = make(clock, 0.5, decay)
     found = []
     for step, clock.progress in zip((0, 1000, 1001, 5000), (0.0, 0.5, 0.9, 1.0), strict=True):
-        clock.step_count = step
+        clock.optimizer_steps = step
         found.append(rate())
     assert found == pytest.approx(expected, abs=1e-7)
 
 
-def test_the_warm_up_counts_the_steps_of_the_process_and_a_final_share_stays(make: MakeRate) -> None:
+def test_the_warm_up_counts_the_steps_of_the_optimizer_and_a_final_share_stays(make: MakeRate) -> None:
     clock = Clock(progress=1.0)
     rate = make(clock, 0.5, "linear", warmup=4, final=0.2)
     found = []
-    for clock.step_count in (0, 1, 3, 400):
+    for clock.optimizer_steps in (0, 1, 3, 400):
         found.append(rate())
     # 1/4, 2/4, 1, 1 of what is left at the end: 0.5 * 0.2.
     assert found == pytest.approx([0.025, 0.05, 0.1, 0.1])

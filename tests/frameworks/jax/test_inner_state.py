@@ -202,6 +202,25 @@ def test_a_state_that_does_not_fit_changes_nothing(give: Callable[[], OptaxProgr
     np.testing.assert_equal(taker.values(), values)
 
 
+def test_the_steps_behind_a_state_go_with_it() -> None:
+    donor, taker = OptaxProgram(clipped()), OptaxProgram(clipped(), seed=9)
+    donor.train(STEPS)
+    donor.state.steps = STEPS
+    donor.gives_to(taker)
+    assert taker.state.steps == STEPS
+
+
+def test_steps_that_cannot_be_are_refused_and_change_nothing() -> None:
+    donor, taker = OptaxProgram(clipped()), OptaxProgram(clipped(), seed=9)
+    donor.state.steps = -1
+    before, values = taker.state.opt_state, taker.values()
+    with pytest.raises(StateError, match="-1, which is no number of steps"):
+        donor.gives_to(taker)
+    assert taker.state.opt_state is before
+    assert taker.state.steps == 0
+    np.testing.assert_equal(taker.values(), values)
+
+
 def test_a_copy_that_is_not_whole_changes_nothing() -> None:
     donor, taker = OptaxProgram(clipped()), OptaxProgram(clipped(), seed=9)
     before, values = taker.state.opt_state, taker.values()

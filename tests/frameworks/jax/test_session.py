@@ -47,6 +47,10 @@ class RecordingDriver:
         return len(self.calls)
 
     @property
+    def optimizer_steps(self) -> int:
+        return 7 + len(self.calls)
+
+    @property
     def t(self) -> int:
         return 5
 
@@ -176,5 +180,6 @@ def test_the_rest_is_the_drivers() -> None:
         assert list(session.shards(7, seed=2)) == [Shard(0, 7, 2)]
         session.evaluate(1.5, 10)
     assert (session.done, session.draining, session.t, session.steps, session.step_count) == (True, False, 5, 9, 0)
+    assert session.optimizer_steps == 7
     assert driver.evaluated == (1.5, 10)
     assert driver.closed

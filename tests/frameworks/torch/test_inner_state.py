@@ -176,6 +176,30 @@ def test_what_has_no_state_to_hand_over_is_refused_when_it_joins() -> None:
         Program(adamw, lambda _: [Opaque()])
 
 
+def test_the_steps_behind_a_state_go_with_it_and_an_older_version_gave_none() -> None:
+    donor, taker = Program(adamw), Program(adamw, seed=9)
+    donor.train(STEPS)
+    donor.state.steps = STEPS
+    donor.gives_to(taker)
+    assert taker.state.steps == STEPS
+    rest = decode(encode(donor.state.stage_rest().wait()))
+    del rest["steps"]
+    taker.state.finish(rest)
+    assert taker.state.steps == 0
+
+
+@pytest.mark.parametrize("steps", [-1, True, "3", 2.0])
+def test_steps_that_cannot_be_are_refused_and_change_nothing(steps: object) -> None:
+    donor, taker = Program(adamw), Program(adamw, seed=9)
+    donor.train(STEPS)
+    rest = decode(encode(donor.state.stage_rest().wait())) | {"steps": steps}
+    for take in (taker.state.check, taker.state.finish):
+        with pytest.raises(StateError, match="which is no number of steps"):
+            take(rest)
+    assert not taker.optimizers[0].state
+    assert taker.state.steps == 0
+
+
 def test_a_state_that_does_not_fit_changes_nothing() -> None:
     donor, taker = Program(adamw), Program(adamw, step_rate)
     donor.train(STEPS)

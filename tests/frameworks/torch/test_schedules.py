@@ -28,7 +28,7 @@ def test_every_group_follows_the_job_from_its_own_rate() -> None:
     seen = [rates(trained)]
     for done in (0.25, 0.5, 1.0):
         trained.step()
-        clock.step_count, clock.progress = clock.step_count + 1, done
+        clock.optimizer_steps, clock.progress = clock.optimizer_steps + 1, done
         scheduler.step()
         seen.append(rates(trained))
     # Warm-up 1/2, 1, 1, 1 times what is left of the job: 1, 3/4, 1/2, 0.
@@ -37,7 +37,7 @@ def test_every_group_follows_the_job_from_its_own_rate() -> None:
 
 
 def test_more_calls_than_steps_do_not_make_it_run_ahead() -> None:
-    clock, trained = Clock(progress=0.5, step_count=10), optimizer()
+    clock, trained = Clock(progress=0.5, optimizer_steps=10), optimizer()
     scheduler = schedule(trained, clock, "cosine")
     for _ in range(5):
         trained.step()
@@ -78,7 +78,7 @@ def test_the_shapes_of_the_trainer_are_those_of_transformers_over_the_job(tmp_pa
     clock = Clock()
     for step in range(warmup + steps):
         # A unit whose updates after its warm-up are the job's outer steps.
-        clock.step_count, clock.progress = step, max(0, step - warmup) / steps
+        clock.optimizer_steps, clock.progress = step, max(0, step - warmup) / steps
         assert 0.5 * shape.next_share(clock) == pytest.approx(alone.param_groups[0]["lr"], abs=1e-12)
         alone.step()
         reference.step()
@@ -88,6 +88,6 @@ def test_the_trainers_shape_ends_with_the_job_and_not_with_the_units_steps(tmp_p
     args = TrainingArguments(output_dir=str(tmp_path), lr_scheduler_type="linear", warmup_steps=0.05)
     shape = TrainerShape(args, optimizer(), 100)
     # A fast unit, long past the job's 100 steps, when half of the job is done; one that came late, in its first of 5 steps of warm-up.
-    assert shape.next_share(Clock(progress=0.5, step_count=1000)) == pytest.approx(0.5)
-    assert shape.next_share(Clock(progress=0.5, step_count=1)) == pytest.approx(0.5 / 5)
-    assert shape.next_share(Clock(progress=1.0, step_count=1000)) == 0.0
+    assert shape.next_share(Clock(progress=0.5, optimizer_steps=1000)) == pytest.approx(0.5)
+    assert shape.next_share(Clock(progress=0.5, optimizer_steps=1)) == pytest.approx(0.5 / 5)
+    assert shape.next_share(Clock(progress=1.0, optimizer_steps=1000)) == 0.0

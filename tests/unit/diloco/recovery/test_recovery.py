@@ -59,6 +59,9 @@ def test_a_new_unit_begins_with_parameters_and_state_of_a_peer(job: Job) -> None
     taker = begins(job.unit("b"))
     assert taker.state.taken == 1
     assert steps <= taker.began_with_steps <= donor.state.steps
+    assert taker.session is not None
+    own = taker.session.step_count
+    assert taker.session.optimizer_steps >= taker.began_with_steps + own > own
     assert all(momentum.any() for momentum in taker.state.momentum.values())
     said = job.recovery("b")
     assert (said.unit, said.round, list(said.failed), said.why) == ("a", 1, [], "")
