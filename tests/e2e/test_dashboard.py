@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from builders.browsed_pages import PATIENCE, opened, opened_file, row, serious
 from builders.browser import a_browser
+from builders.exchange import until
 from builders.local_jobs import a_quadratic_job
 from builders.up_runs import Up, all_train
 from playwright.sync_api import Browser, Page, expect
@@ -49,7 +50,7 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
             for scheme in ("dark", "light"):
                 page.emulate_media(color_scheme=scheme)
                 assert serious(page) == []
-            page.get_by_role("link", name="v5p-0").click()
+            clicked_slowly(page, "#units a:text-is('v5p-0')")
             expect(page.locator("#head")).to_contain_text("unit of quad, namespace default")
             expect(page.locator("#ranks tbody tr")).to_have_count(1, timeout=PATIENCE)
             assert row(page, "ranks", "0")[1:3] == ["0", "Running"]
@@ -76,9 +77,23 @@ def test_a_browser_sees_the_job_as_the_api_has_it_and_follows_it(tmp_path: Path)
 
 def width(page: Page, selector: str) -> float:
     """Return how wide the first one is on the screen, in pixels."""
-    box = page.locator(selector).first.bounding_box()
-    assert box is not None, f"{selector} is not visible"
-    return box["width"]
+    # In one go: an update may replace what was found before it is measured.
+    found: float = page.evaluate("selector => document.querySelector(selector).getBoundingClientRect().width", selector)
+    return found
+
+
+def clicked_slowly(page: Page, selector: str) -> None:
+    """Press the mouse on a link, and release it when updates of the page have come."""
+
+    def received() -> int:
+        found: int = page.evaluate("performance.getEntriesByName('received').length")
+        return found
+
+    page.locator(selector).hover()
+    page.mouse.down()
+    before = received()
+    until(lambda: received() > before + 1, "updates of the page have come")
+    page.mouse.up()
 
 
 def report_has_the_same_pages(browser: Browser, state_dir: Path) -> None:

@@ -44,13 +44,27 @@ function say(text, lost) {
   connection.classList.toggle("lost", lost);
 }
 
+let pressed = false;
+let waiting = {}; // by its id, what came of a section while the mouse was pressed: a link that is replaced then is not clicked
+function update() {
+  if (pressed || !Object.keys(waiting).length) return;
+  performance.mark("update");
+  for (const [id, { version, html }] of Object.entries(waiting)) replace(id, version, html);
+  performance.measure("update", "update");
+  waiting = {};
+}
+addEventListener("pointerdown", (event) => { pressed = event.button === 0; });
+for (const released of ["pointerup", "pointercancel"]) {
+  addEventListener(released, () => { pressed = false; setTimeout(update); }); // the click comes after it
+}
+
 const updates = new EventSource(location.pathname);
 updates.addEventListener("open", () => say("live", false));
 updates.addEventListener("error", () => say(`no connection since ${new Date().toLocaleTimeString()}: has the command ended?`, true));
 updates.addEventListener("sections", (event) => {
-  performance.mark("update");
-  for (const [id, { version, html }] of Object.entries(JSON.parse(event.data))) replace(id, version, html);
-  performance.measure("update", "update");
+  performance.mark("received");
+  Object.assign(waiting, JSON.parse(event.data));
+  update();
 });
 count(document.querySelectorAll("time"));
 setInterval(() => count(document.querySelectorAll("time")), 1000);
