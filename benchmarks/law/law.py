@@ -43,7 +43,7 @@ _ENVIRONMENT: Final = "ARMS"
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is trained."""
+    """What the law trains: a smoke run less than the whole."""
 
     size: str
     larger: str
