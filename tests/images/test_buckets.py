@@ -96,6 +96,8 @@ def test_a_job_whose_volume_is_lost_goes_on_from_a_bucket_with_what_its_units_ha
     with DyingJob(tmp_path / "job", uri="s3://bucket/lost").running() as job:
         for name in ("a", "b"):
             begins(job.unit(name))
+        fs, path = file_system("s3://bucket/lost")
+        until(lambda: fs.exists(path), "the first snapshot is copied")
         until(lambda: len({one.unit for one in list_states("s3://bucket/lost")}) == 2, "the states of both are copied")
         job.die()
         copied = {one.unit: one for one in list_states("s3://bucket/lost", check=True)}

@@ -93,16 +93,17 @@ def list_states(where: str, *, job: str = "", check: bool = False, reading: Call
                 continue
             for name in subfolders(fs, states):
                 if (unit := unit_of(name)) is not None:
-                    yield _state_listed(fs, f"{states}/{name}", unit, named, reading if check else None)
+                    entry = _state_listed(fs, f"{states}/{name}", unit, named, reading if check else None)
+                    if not _gone(fs, f"{states}/{name}", entry.state):
+                        yield entry
 
 
 def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[], None] | None) -> StateEntry:
-    of_manifest, of_tensors = (_info(fs, f"{path}/{file}") for file in (MANIFEST_FILE, TENSORS_FILE))
-    size = int(of_tensors["size"]) if of_tensors is not None else 0
+    size = _size(fs, f"{path}/{TENSORS_FILE}")
     manifest: Mapping[str, Any] = {}
     try:
         manifest = manifest_of(fs, path)
-        state, why = _state(fs, f"{path}/{TENSORS_FILE}", manifest, None if of_tensors is None else size, reading), ""
+        state, why = _state(fs, f"{path}/{TENSORS_FILE}", manifest, size, reading), ""
         if reading is not None and hashlib.sha256(fs.cat_file(f"{path}/{REST_FILE}")).hexdigest() != manifest["meta"].get("rest"):
             raise Unusable(f"{REST_FILE} does not have the checksum of its manifest: its bytes have changed")
     except FileNotFoundError:
@@ -117,8 +118,8 @@ def _state_listed(fs: Any, path: str, unit: str, job: str, reading: Callable[[],
         step=int(manifest.get("t", 0)),
         local_step=int(meta.get("localStep", 0)),
         kind=str(meta.get("innerState", "")),
-        bytes=size,
-        saved=fs.modified(f"{path}/{MANIFEST_FILE}").timestamp() if of_manifest is not None else None,
+        bytes=size or 0,
+        saved=_saved(fs, path),
         state=state,
         why=why,
     )
@@ -138,7 +139,9 @@ def list_snapshots(
                 continue
             for name in sorted({*folder.snapshots, *folder.unfinished}, reverse=True):
                 found += 1
-                yield _listed(fs, folder, name, reading if check else None)
+                entry = _listed(fs, folder, name, reading if check else None)
+                if not _gone(fs, f"{folder.path}/{name}", entry.state):
+                    yield entry
     if not found:
         of_job = f" of job {job}" if job else ""
         raise ExportError(f"there are no snapshots{of_job} in {where}: a job writes its first one when its first learner has joined")
@@ -146,15 +149,13 @@ def list_snapshots(
 
 def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | None) -> SnapshotEntry:
     path = f"{folder.path}/{name}"
-    of_manifest, of_tensors = (_info(fs, f"{path}/{file}") for file in (MANIFEST_FILE, TENSORS_FILE))
-    size = int(of_tensors["size"]) if of_tensors is not None else 0
-    saved = fs.modified(f"{path}/{MANIFEST_FILE}").timestamp() if of_manifest is not None else None
+    size = _size(fs, f"{path}/{TENSORS_FILE}")
     manifest: Mapping[str, Any] = {}
     state, why = State.UNFINISHED, ""
     if name in folder.snapshots:
         try:
             manifest = manifest_of(fs, path)
-            state = _state(fs, f"{path}/{TENSORS_FILE}", manifest, None if of_tensors is None else size, reading)
+            state = _state(fs, f"{path}/{TENSORS_FILE}", manifest, size, reading)
         except Unusable as reason:
             state, why = State.DAMAGED, str(reason)
     meta = manifest.get("meta") or {}
@@ -165,19 +166,32 @@ def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | No
         job=str(named.get("name", "")) if isinstance(named, dict) else "",
         step=step_of(name) or 0,
         tokens=_tokens(meta),
-        bytes=size,
-        saved=saved,
+        bytes=size or 0,
+        saved=_saved(fs, path),
         state=state,
         why=why,
     )
 
 
-def _info(fs: Any, path: str) -> Mapping[str, Any] | None:
+def _gone(fs: Any, path: str, state: State) -> bool:
+    """Whether what seems to be damaged was removed since its folder was listed: a job that trains puts a newer one in its place."""
+    return state in (State.DAMAGED, State.UNFINISHED) and not fs.exists(path)
+
+
+def _size(fs: Any, path: str) -> int | None:
+    """Return the bytes of a file; None: there is none."""
     try:
-        found: Mapping[str, Any] = fs.info(path)
+        return int(fs.info(path)["size"])
     except FileNotFoundError:
         return None
-    return found
+
+
+def _saved(fs: Any, path: str) -> float | None:
+    """Return when the manifest in a folder was written, seconds since the epoch; None: there is none, or none any more."""
+    try:
+        return float(fs.modified(f"{path}/{MANIFEST_FILE}").timestamp())
+    except FileNotFoundError:
+        return None
 
 
 def _state(fs: Any, tensors: str, manifest: Mapping[str, Any], size: int | None, reading: Callable[[], None] | None) -> State:
@@ -187,8 +201,11 @@ def _state(fs: Any, tensors: str, manifest: Mapping[str, Any], size: int | None,
     compare_size(size, manifest)
     if reading is None:
         return State.COMPLETE
-    with fs.open(tensors, "rb") as file:
-        compare_checksum(checksum(file, reading), manifest)
+    try:
+        with fs.open(tensors, "rb") as file:
+            compare_checksum(checksum(file, reading), manifest)
+    except FileNotFoundError as error:
+        raise Unusable(f"{TENSORS_FILE} is missing") from error
     return State.WHOLE
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import uuid
 from pathlib import Path
 
@@ -125,6 +126,22 @@ def test_what_units_have_stored_is_listed_among_the_copies_of_snapshots(tmp_path
     assert [(one.unit, one.job, one.step, one.state) for one in list_states(f"file://{tmp_path}", check=True)] == [
         ("v5p-0", "quad", 20, State.WHOLE)
     ]
+
+
+def test_what_a_job_replaces_while_it_is_listed_is_left_out(tmp_path: Path) -> None:
+    older, newer = (save_snapshot(tmp_path / "snapshots", t, a_model()) for t in (10, 20))
+    states = UnitStates(tmp_path / FOLDER, "uid")
+    first, second = (a_stored_state(states, unit, t=20).folder for unit in ("a", "b"))
+    listing = list_snapshots(str(tmp_path))
+    assert next(listing).snapshot == newer.name
+    shutil.rmtree(older)
+    assert not list(listing)
+    stored = list_states(str(tmp_path))
+    assert next(stored).folder == str(first)
+    shutil.rmtree(second)
+    assert not list(stored)
+    # Gone while its tensors are read: its rest is not there any more.
+    assert not list(list_states(str(tmp_path), check=True, reading=lambda: shutil.rmtree(first, ignore_errors=True)))
 
 
 def test_a_place_without_snapshots_is_an_error(tmp_path: Path) -> None:
