@@ -73,11 +73,12 @@ class Setting:
 
     @property
     def training(self) -> contract.Training:
-        """The job's training, in which a unit commits at least `steps` local steps on average. The clock may run a little ahead of them,
-        and the steps of the last H outer steps are not committed."""
+        """The job's training, which ends when its units have committed `steps` local steps on average: on a busy machine outer steps are
+        longer than local ones, and after so many of them each rate would have another number of tokens."""
         return contract.Training.model_validate(
             {
-                "steps": round(self.steps * 1.06) + SYNC_INTERVAL,
+                "steps": 4 * self.steps + SYNC_INTERVAL,
+                "tokens": self.steps * UNITS * self.batch * self.context,
                 "syncInterval": SYNC_INTERVAL,
                 "quorum": self.quorum,
                 "merge": {"method": self.method, "embeddings": "Average"},
