@@ -14,7 +14,7 @@ from typing import Final
 from diloco.contract import OuterOptimizer
 
 from benchmarks.law.losses import Losses
-from benchmarks.law.trials import SIZES, Arm, Rates, Trial
+from benchmarks.law.trials import SIZES, TRAINED, Arm, Rates, Trial
 
 _API: Final = OuterOptimizer()
 DEFAULT: Final = f"{_API.learning_rate}/{_API.momentum}"
@@ -115,6 +115,28 @@ def _batch(base: _Base, trained: Losses) -> Line:
     return Line(value, "cost for data parallel / for M = 1", 1.0, value >= 1.0, {"losses": losses})
 
 
+def _two_bits(base: _Base, trained: Losses) -> Line:
+    """Return the loss of pushes in two bits ÷ without a coding, four units: they break it."""
+    plain = replace(base.arm(4), compression="None")
+    losses = _losses(trained, {"None": base.trial(plain), "2 bit": base.trial(replace(plain, pushes="2 bit"))})
+    value = losses["2 bit"] / losses["None"]
+    return Line(value, "loss with 2 bit / with None", 1.05, value >= 1.05, {"losses": losses})
+
+
+def _late(base: _Base, trained: Losses) -> Line:
+    """Return the loss of updates that are applied one round late ÷ of those in time, four units; published: 3.01 ÷ 2.67."""
+    losses = _losses(trained, {each: base.trial(replace(base.arm(4), pushes=each)) for each in (TRAINED, "a round late")})
+    value = losses["a round late"] / losses[TRAINED]
+    return Line(value, "loss of late updates / of those in time", 1.02, value >= 1.02, {"losses": losses})
+
+
+def _parameters(base: _Base, trained: Losses) -> Line:
+    """Return the loss of units that keep their parameters in bfloat16, without masters, ÷ in float32, four units."""
+    losses = _losses(trained, {each: base.trial(replace(base.arm(4), parameters=each)) for each in ("float32", "bfloat16")})
+    value = losses["bfloat16"] / losses["float32"]
+    return Line(value, "loss with bfloat16 parameters / with float32", 1.02, value <= 1.02, {"losses": losses})
+
+
 def _losses(trained: Losses, trials: Mapping[str, Trial]) -> dict[str, float]:
     found = trained.all(trials.values())
     return {name: round(found[trial], 4) for name, trial in trials.items()}
@@ -127,6 +149,9 @@ GROUPS: Final[Mapping[str, Callable[[_Base, Losses], Line]]] = {
     "outer": _outer,
     "momentum": _momentum,
     "batch": _batch,
+    "bits": _two_bits,
+    "late": _late,
+    "parameters": _parameters,
 }
 """By the name that ARMS has."""
 

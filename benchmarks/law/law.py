@@ -5,7 +5,7 @@ The protocol is that of arXiv 2503.09799, Table 4, for a small machine: warm-up 
 rates lie inside of those that were tried; three further seeds. The outer momentum is tuned too (docs/results/quality.md says why). The
 value is the number of registered predictions that did not come true.
 
-    ARMS=interval,coding,merge,outer,momentum,batch,quorum,failures python -m benchmarks learning-law
+    ARMS=interval,coding,merge,outer,momentum,batch,bits,late,parameters,quorum,failures python -m benchmarks learning-law
 
 also trains the arms beyond, with the tuned rates of theirs. `.law/` has every trial that has ended, and none is trained twice: delete it to
 begin anew.

@@ -21,6 +21,7 @@ from diloco.trainers.text import ByteCorpus
 from numpy.typing import NDArray
 
 from benchmarks.law.corpus import read_corpus
+from benchmarks.law.pushes import changed
 from benchmarks.law.trials import SIZES, Trial
 
 _WARMUP = 0.09
@@ -65,6 +66,10 @@ class Replica:
         self.step += 1
         if self.step <= self._trial.steps:
             self.train_once()
+        if self._trial.arm.parameters == "bfloat16":
+            with torch.no_grad():
+                for parameter in self._values.values():
+                    parameter.copy_(parameter.bfloat16())
         return self._views
 
     def train_once(self) -> None:
@@ -95,7 +100,8 @@ def _job(trial: Trial, corpus: ByteCorpus) -> ByteLM:
     initial: Callable[[], Parameters] = lambda: first  # noqa: E731
     tokens = trial.rows // units * SIZES[trial.size].context
     trainees = {f"u{unit}": Trainee(replica, tokens=tokens, theta=dict(first)) for unit, replica in enumerate(replicas)}
-    job = LockStep(trial.training, trainees, layout=layout, initial=initial)
+    change = changed(trial.arm.pushes, lambda unit, fragment: trainees[unit].held[fragment])
+    job = LockStep(trial.training, trainees, change, layout, initial)
     while not job.core.done:
         job.tick()
     if job.refused or job.rejected:

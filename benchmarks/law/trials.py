@@ -17,6 +17,8 @@ FIRST_RATE: Final = 4e-3
 FRAGMENTS: Final = 24
 OVERLAP: Final = 2
 """As the API has them, or what the interval allows."""
+TRAINED: Final = "trained"
+"""Units push what they have trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Arm:
     method: str = "RDA"
     batches: int = 1
     """Times the size's global batch, in as many fewer steps."""
+    pushes: str = TRAINED
+    """What units push, see `pushes`."""
+    parameters: str = "float32"
+    """What units keep their parameters in; "bfloat16" without masters."""
 
     @property
     def name(self) -> str:
