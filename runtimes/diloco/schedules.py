@@ -32,8 +32,8 @@ class Schedule:
     """`constant`: none. `linear` and `cosine`: from the beginning of the job to its end. `wsd` (warm-up, stable, decay): none until the
     last `tail` of the job, and then along 1 - sqrt (arXiv 2405.18392)."""
     warmup: int = 0
-    """Local steps over which the rate rises from 0. A warm-up protects an optimizer's state of zeros: so of the steps behind that state and
-    not of the job's. A unit that came back with the state of a peer has them behind it; one that found no peer warms up again."""
+    """Local steps over which the rate rises from 0. They are counted from the optimizer's state of zeros, which a warm-up protects: a unit
+    that came back with the state of a peer does not warm up again; one that found no state does."""
     final: float = 0.0
     """The share at the end of the job."""
     tail: float = 0.2

@@ -86,7 +86,7 @@ def clicked_slowly(page: Page, selector: str) -> None:
     """Press the mouse on a link, and release it when updates of the page have come."""
 
     def received() -> int:
-        found: int = page.evaluate("performance.getEntriesByName('received').length")
+        found: int = page.evaluate("performance.getEntriesByName('update', 'mark').length")
         return found
 
     page.locator(selector).hover()

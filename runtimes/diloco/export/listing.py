@@ -174,7 +174,7 @@ def _listed(fs: Any, folder: Folder, name: str, reading: Callable[[], None] | No
 
 
 def _gone(fs: Any, path: str, state: State) -> bool:
-    """Whether what seems to be damaged was removed since its folder was listed: a job that trains puts a newer one in its place."""
+    """Return whether what seems to be damaged was removed since its folder was listed: a job that trains puts a newer one in its place."""
     return state in (State.DAMAGED, State.UNFINISHED) and not fs.exists(path)
 
 

@@ -45,10 +45,9 @@ function say(text, lost) {
 }
 
 let pressed = false;
-let waiting = {}; // by its id, what came of a section while the mouse was pressed: a link that is replaced then is not clicked
+let waiting = {}; // by id, sections that came while the mouse was pressed: a link that is replaced before its release gets no click
 function update() {
   if (pressed || !Object.keys(waiting).length) return;
-  performance.mark("update");
   for (const [id, { version, html }] of Object.entries(waiting)) replace(id, version, html);
   performance.measure("update", "update");
   waiting = {};
@@ -62,7 +61,7 @@ const updates = new EventSource(location.pathname);
 updates.addEventListener("open", () => say("live", false));
 updates.addEventListener("error", () => say(`no connection since ${new Date().toLocaleTimeString()}: has the command ended?`, true));
 updates.addEventListener("sections", (event) => {
-  performance.mark("received");
+  performance.mark("update");
   Object.assign(waiting, JSON.parse(event.data));
   update();
 });
