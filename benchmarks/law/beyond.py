@@ -19,7 +19,7 @@ from benchmarks.law.trials import SIZES, TRAINED, Arm, Rates, Trial
 _API: Final = OuterOptimizer()
 DEFAULT: Final = f"{_API.learning_rate}/{_API.momentum}"
 _CANDIDATES: Final = ((7, 9), (7, 6), (6, 3))
-"""Outer rates and momenta, in tenths: those of the first publication, the API's default, and what most arms of the law were tuned to."""
+"""Outer rates and momenta, in tenths: those of the first publication, the API's default when these were registered, and its default now."""
 
 
 @dataclass(frozen=True, slots=True)

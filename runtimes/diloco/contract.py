@@ -279,9 +279,9 @@ class Merge(_Wire):
 class OuterOptimizer(_Wire):
     """SGD with Nesterov momentum on the merged outer gradient."""
 
-    learning_rate: float = Field(0.7, gt=0, le=10, description="Outer learning rate.")
+    learning_rate: float = Field(0.6, gt=0, le=10, description="Outer learning rate.")
     momentum: float = Field(
-        0.6,
+        0.3,
         ge=0,
         lt=1,
         description="Nesterov momentum. Publications of large models have 0.9, with a learning rate of 0.4 to 1; small models and short "

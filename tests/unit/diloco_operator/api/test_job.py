@@ -77,7 +77,7 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert (training.sync_interval, training.fragments, training.overlap_steps, training.quorum) == (24, 24, 2, 1)
     assert (training.grace.max_steps, training.grace.safety_factor) == (1.0, 0.8)
     assert (training.merge.method, training.merge.embeddings) == ("RDA", "Average")
-    assert (training.outer_optimizer.learning_rate, training.outer_optimizer.momentum) == (0.7, 0.6)
+    assert (training.outer_optimizer.learning_rate, training.outer_optimizer.momentum) == (0.6, 0.3)
     assert (training.compression, training.checkpoint.every_steps, training.checkpoint.keep) == ("BFloat16", 240, 3)
     assert (spec.syncer.shards, spec.syncer.storage.size, spec.syncer.storage.class_name) == (1, "10Gi", "")
 
