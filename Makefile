@@ -6,6 +6,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 
+# Bytecode is kept, whatever the shell says: without it each process compiles its libraries anew, for 0.5 s, with torch 2 s of a core.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs screenshots site wheel images clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.

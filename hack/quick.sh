@@ -8,7 +8,6 @@ bin=.venv/bin
 $bin/ruff format --check --quiet .
 $bin/ruff check --quiet .
 said=$($bin/lint-imports 2>&1) || { echo "$said"; exit 1; }
-unset PYTHONDONTWRITEBYTECODE  # see hack/test-runs.sh
 cores=$(env -u OMP_NUM_THREADS nproc)
 # Modules that are slow as a whole are not even imported.
 slow=$(grep -rlE '^pytestmark = \[?pytest\.mark\.slow\b' tests/unit --include='test_*.py')

@@ -3,8 +3,6 @@
 # See docs/decisions/0127-runs-of-tests.md.
 # shellcheck shell=bash
 cores=$(env -u OMP_NUM_THREADS nproc)  # nproc heeds that variable
-# Bytecode is kept, whatever the shell says: without it each process compiles the tests, this program and half of its libraries anew.
-unset PYTHONDONTWRITEBYTECODE
 # Learner processes pin their own threads; the test processes must not take the cores from them.
 export OMP_NUM_THREADS=1
 written=$(mktemp -d)
