@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from diloco.contract import OuterOptimizer
-
 from benchmarks.law.losses import Losses
 from benchmarks.law.trials import SIZES, TRAINED, Arm, Rates, Trial
 
-_API: Final = OuterOptimizer()
-DEFAULT: Final = f"{_API.learning_rate}/{_API.momentum}"
+_REGISTERED: Final = "0.7/0.6"
+"""The API's default when the prediction was made. Most arms are tuned to that of today, so a comparison with it would say nothing."""
 _CANDIDATES: Final = ((7, 9), (7, 6), (6, 3))
-"""Outer rates and momenta, in tenths: those of the first publication, the API's default when these were registered, and its default now."""
+"""Outer rates and momenta, in tenths: of the first publication, and the API's defaults then and today."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +74,14 @@ def _merge(base: _Base, trained: Losses) -> Line:
 
 
 def _outer(base: _Base, trained: Losses) -> Line:
-    """Return the worst of the losses with the API's default outer optimizer ÷ with the tuned one, over numbers of units."""
+    """Return the worst of the losses with the outer optimizer that was the default ÷ with the tuned one, over numbers of units."""
     tuned = {units: base.tuned[base.arm(units)] for units in (1, 2, 4, 8)}
     trials = {f"m{units} tuned": base.trial(base.arm(units)) for units in tuned}
     for tenths, momentum in _CANDIDATES:
         of_all = {units: replace(rates, tenths=tenths, momentum_tenths=momentum) for units, rates in tuned.items()}
         trials |= {f"m{units} 0.{tenths}/0.{momentum}": base.trial(base.arm(units), rates) for units, rates in of_all.items()}
     losses = _losses(trained, trials)
-    value = max(losses[f"m{units} {DEFAULT}"] / losses[f"m{units} tuned"] for units in tuned)
+    value = max(losses[f"m{units} {_REGISTERED}"] / losses[f"m{units} tuned"] for units in tuned)
     return Line(value, "loss of the default / of the tuned one, worst", 1.02, value <= 1.02, {"losses": losses})
 
 
