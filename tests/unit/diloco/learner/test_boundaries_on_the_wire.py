@@ -13,6 +13,16 @@ from diloco.learner.leave import Leave
 from diloco.protocol.diloco_pb2 import Chunk, ToLearner
 from diloco.protocol.framing import Transfer
 
+
+@pytest.fixture
+def stream(learner: Learner, syncer: ScriptedSyncer) -> ScriptedStream:
+    """As everywhere here, of a job that ends at outer step 15. A push of its last outer steps is always sent; another is left out where
+    this machine is so busy that it would come too late, and a test that waits for it would wait in vain."""
+    first = syncer.accept().welcome(t=4, steps=15).broadcast_all(4, weights(5.0)).lease(0, 100)
+    assert learner.session.t == 4
+    return first
+
+
 # --- between two steps --------------------------------------------------------------------------------------------------
 
 
