@@ -93,7 +93,7 @@ class Job:
         return f"failure-quality: seed {self.seed}, " + (f"twin {self.twin}" if self.twin else "units die")
 
 
-FULL: Final = [Job(seed, twin, 4000, 1800, 2.0, width=48) for seed in (11, 12, 13) for twin in (0, 1, 2)]
+FULL: Final = [Job(seed, twin, 4000, 1800, 8.0, width=48) for seed in (11, 12, 13) for twin in (0, 1, 2)]
 SMOKE: Final = [Job(7, twin, 60, 60, 0.2, width=16, held_out=4096) for twin in (0, 1, 2)]
 
 
