@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self
@@ -94,7 +95,8 @@ class ScriptedStream:
 
     def hear(self, kind: str) -> FromLearner:
         """The next message of this kind; others are passed over."""
-        while (message := self.received.get(timeout=WAIT_TIMEOUT)) is not None:
+        deadline = time.monotonic() + WAIT_TIMEOUT  # of all: a learner that says nothing else is still alive every few seconds
+        while (message := self._next(deadline - time.monotonic(), kind)) is not None:
             if message.WhichOneof("message") == kind:
                 return message
         raise AssertionError(f"the stream ended before {kind} came")
@@ -109,6 +111,12 @@ class ScriptedStream:
     def rest(self) -> list[FromLearner]:
         """Everything that comes until the learner ends the stream."""
         return list(iter(lambda: self.received.get(timeout=WAIT_TIMEOUT), None))
+
+    def _next(self, seconds: float, kind: str) -> FromLearner | None:
+        try:
+            return self.received.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            raise AssertionError(f"no {kind} came within {WAIT_TIMEOUT:.0f} s") from None
 
     def _broadcast(self, header: Chunk, values: Float32Array) -> Self:
         header.kind = Chunk.BROADCAST
