@@ -69,6 +69,13 @@ class Learner(TrainingLoop):
             connection_of(session).close(None)
 
 
+def joined(learner: Learner, syncer: ScriptedSyncer, steps: int = 1000) -> ScriptedStream:
+    """Join at outer step 4 of `steps`, where all parameters were 5, with 100 samples leased. Return the learner's first stream."""
+    stream = syncer.accept().welcome(t=4, steps=steps).broadcast_all(4, weights(5.0)).lease(0, 100)
+    assert learner.session.t == 4
+    return stream
+
+
 def values(learner: Learner) -> set[float]:
     """The different values that the model's parameters have."""
     return {float(value) for array in learner.arrays.values() for value in np.unique(array)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from builders.exchange import Place, job_file, training, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
-from builders.stepped_learner import Learner
+from builders.stepped_learner import Learner, joined
 
 
 @pytest.fixture
@@ -31,8 +31,5 @@ def learner(place: Place, syncer: ScriptedSyncer) -> Iterator[Learner]:
 
 @pytest.fixture
 def stream(syncer: ScriptedSyncer, learner: Learner) -> ScriptedStream:
-    """The first stream of a learner that has joined at outer step 4, where all parameters were 5, with 100 samples leased."""
-    first = syncer.accept()
-    first.welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
-    assert learner.session.t == 4
-    return first
+    """Join a long job, see `joined`."""
+    return joined(learner, syncer)

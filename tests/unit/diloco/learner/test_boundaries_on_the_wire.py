@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from builders.exchange import connection_of, solo, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
-from builders.stepped_learner import Learner, newest_progress, of_fragment, values
+from builders.stepped_learner import Learner, joined, newest_progress, of_fragment, values
 from builders.training_loop import BATCH, TOKENS
 from diloco.learner.inbox import Leased, PullWanted, Received, Welcomed
 from diloco.learner.leave import Leave
@@ -16,11 +16,9 @@ from diloco.protocol.framing import Transfer
 
 @pytest.fixture
 def stream(learner: Learner, syncer: ScriptedSyncer) -> ScriptedStream:
-    """As everywhere here, of a job that ends at outer step 15. A push of its last outer steps is always sent; another is left out where
-    this machine is so busy that it would come too late, and a test that waits for it would wait in vain."""
-    first = syncer.accept().welcome(t=4, steps=15).broadcast_all(4, weights(5.0)).lease(0, 100)
-    assert learner.session.t == 4
-    return first
+    """Join a job of 15 outer steps. A push of the last ones is always sent; another is left out where this machine is so busy that it would
+    come too late, and a test that waits for it would wait in vain."""
+    return joined(learner, syncer, steps=15)
 
 
 # --- between two steps --------------------------------------------------------------------------------------------------

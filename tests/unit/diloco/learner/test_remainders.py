@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders.exchange import LocalLearner, LocalSyncer, Place, connection_of, job_file, training, weights
 from builders.scripted_syncer import ScriptedStream, ScriptedSyncer
-from builders.stepped_learner import Learner
+from builders.stepped_learner import Learner, joined
 from diloco.algorithm.codec import Coding, decode
 from diloco.algorithm.fragments import unpack
 from diloco.learner.arrays import ArrayStore
@@ -238,8 +238,7 @@ def test_only_int4_needs_memory_for_remainders(tmp_path: Path) -> None:
     place = Place(tmp_path, job_file(training(1000)))
     with ScriptedSyncer(place, weights()) as syncer:
         learner = Learner(place, syncer)
-        stream = syncer.accept().welcome(t=4).broadcast_all(4, weights(5.0)).lease(0, 100)
-        assert learner.session.t == 4
+        stream = joined(learner, syncer)
         stream.pull(0, 6)
         learner.wait_for(PullWanted)
         learner.train()
