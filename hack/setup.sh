@@ -39,6 +39,11 @@ uv=$(find_uv)
 UV_PYTHON=$(find_python "$uv")
 export UV_PYTHON
 echo "python: $UV_PYTHON"
-"$uv" sync --locked --all-packages --all-extras --quiet
+sync=("$uv" sync --locked --all-packages --all-extras)
+if grep -q '^Would download' <<< "$("${sync[@]}" --dry-run 2>&1)"; then
+  echo "downloading what uv.lock names and this machine has not yet: up to 3.5 GB from PyPI, 6.8 GB of disk." >&2
+  echo "  2.2 GB of it are CUDA libraries. PyPI's torch for Linux does not start without them, also where no GPU is." >&2
+fi
+"${sync[@]}" --quiet
 # uv does not see that what it built into the checkout was removed, or damaged.
-.venv/bin/python -c 'import diloco.kernels' 2>/dev/null || "$uv" sync --locked --all-packages --all-extras --quiet --reinstall-package diloco
+.venv/bin/python -c 'import diloco.kernels' 2>/dev/null || "${sync[@]}" --quiet --reinstall-package diloco

@@ -14,9 +14,10 @@ SETUP = Path(__file__).parents[3] / "hack" / "setup.sh"
 
 UV_WITHOUT_PYTHON = """#!/bin/sh
 # A uv that finds no interpreter and may not download one; `uv sync` says which interpreter it was handed.
-case "$1" in
-  python) exit 1 ;;
-  sync) echo "synced with $UV_PYTHON" ;;
+case "$*" in
+  python*) exit 1 ;;
+  sync*--dry-run) echo "$UV_PLAN" >&2 ;;
+  sync*) echo "synced with $UV_PYTHON" ;;
 esac
 """
 
@@ -28,9 +29,9 @@ def executable(path: Path, text: str) -> Path:
     return path
 
 
-def run_setup(tmp_path: Path, pyenv_root: Path) -> subprocess.CompletedProcess[str]:
+def run_setup(tmp_path: Path, pyenv_root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     executable(tmp_path / "bin" / "uv", UV_WITHOUT_PYTHON)
-    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYENV_ROOT": str(pyenv_root)}
+    environment |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYENV_ROOT": str(pyenv_root)}
     return subprocess.run(["bash", str(SETUP)], env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -54,3 +55,13 @@ def test_no_interpreter_is_said_plainly_with_what_to_do(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no Python 3.12 or newer found" in done.stderr
     assert "UV_PYTHON" in done.stderr
+
+
+@pytest.mark.slow
+def test_what_is_downloaded_is_said_before_it_begins(tmp_path: Path) -> None:
+    missing, there = (
+        run_setup(tmp_path, tmp_path, UV_PYTHON=sys.executable, UV_PLAN=plan)
+        for plan in ("Resolved 3 packages\nWould download 2 packages\nWould install 3 packages", "Would install 3 packages")
+    )
+    assert "3.5 GB from PyPI" in missing.stderr
+    assert not there.stderr
