@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs, start
+from builders.exploration import examples
 from hypothesis import settings
 from rewritten_tests import rewrite_tests
 
@@ -23,9 +24,9 @@ CLUSTER, FRAMEWORKS, GROWTH = (f"{Path(__file__).parent / folder}/" for folder i
 """Beginnings of the paths of their tests. To compare paths as such would cost every process a second for the 6,000 unit tests."""
 
 # Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
-settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True, max_examples=examples(100))
 settings.load_profile("diloco")
-# For `make quick`: a tenth of the examples where a test does not say how many it needs.
+# For `make quick`, where a test does not say how many it needs.
 settings.register_profile("quick", settings.get_profile("diloco"), max_examples=10)
 
 

@@ -1,8 +1,27 @@
-"""How the explorers of protocols draw their runs: the same ones each time, so that what is found once is found again."""
+"""How much tests of properties try, and how the explorers of protocols draw their runs: the same ones each time, so that what is found
+once is found again."""
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
 from hypothesis import HealthCheck, Phase, settings
+
+ALL = os.environ.get("DILOCO_TESTS") == "all"
+"""`make ci-full` sets it: every example is tried."""
+
+
+def examples(all_of_them: int) -> int:
+    """Return how many examples a test tries: a fifth elsewhere than in `make ci-full`, but five at least."""
+    return all_of_them if ALL else max(5, all_of_them // 5)
+
+
+def full(*values: Any) -> ParameterSet:
+    """Return a set of parameters that only `make ci-full` tries."""
+    return pytest.param(*values, marks=pytest.mark.full)
 
 
 def exploration(*, runs: int, events: int) -> settings:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from builders.exploration import exploration, until_found
+from builders.exploration import examples, exploration, until_found
 from builders.explored_defects import Broken, Defect
 from builders.explored_job import UNITS, ExploredJob
 from diloco.algorithm.commit import Redo
@@ -103,7 +103,7 @@ def explorer(defect: Defect | None = None) -> type[RuleBasedStateMachine]:
 
 
 def test_every_invariant_holds_whatever_comes_in_whatever_order() -> None:
-    run_state_machine_as_test(explorer(), settings=exploration(runs=150, events=EVENTS))
+    run_state_machine_as_test(explorer(), settings=exploration(runs=examples(150), events=EVENTS))
 
 
 # --- defects --------------------------------------------------------------------------------------------------------------

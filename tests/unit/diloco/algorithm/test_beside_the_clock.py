@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_push, a_seeded_core, metadata
+from builders.exploration import examples
 from diloco.algorithm.effects import Close, Merged, Pull, Reason, Refusal
 from diloco.algorithm.events import Marks, Offer, Tick
 from diloco.algorithm.shard import Decoded, Shard, Update
@@ -78,7 +79,7 @@ def a_run(training: Training, durations: Sequence[float], seconds: float = 60) -
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20))
 @given(st.lists(st.floats(0, 4), min_size=1, max_size=12), st.integers(0, 3))
 def test_anchor_stays_until_its_contributions_are_merged_however_long_the_arithmetic_takes(durations: list[float], overlap: int) -> None:
     sim = a_run(a_job(overlap_steps=overlap, **JOB), durations)

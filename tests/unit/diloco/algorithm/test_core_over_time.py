@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders.core import InlineCore, SimulatedLearner, Simulation, a_job, a_layout, a_seeded_core
+from builders.exploration import examples
 from diloco.algorithm.effects import Broadcast, Merged, Pull, Rest, Skipped
 from diloco.algorithm.pacing import MOST_LOCAL_STEPS
 from hypothesis import given, settings
@@ -286,7 +287,7 @@ def test_members_may_come_and_go() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.tuples(st.floats(0.2, 5), st.floats(0, 3), st.floats(0.001, 8), st.booleans()), min_size=1, max_size=5),
     st.integers(0, 3),

@@ -7,6 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from builders.core import a_job, a_push, a_seeded_core, metadata
+from builders.exploration import examples
 from diloco.algorithm import codec
 from diloco.algorithm import merge as merging
 from diloco.algorithm.effects import Pull
@@ -55,7 +56,7 @@ def test_every_method_has_a_rule() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("level")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(deltas_of_20, st.data())
 def test_rda_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
     weights = [data.draw(weights_of) for _ in deltas]
@@ -70,7 +71,7 @@ def test_rda_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObje
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("level")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(deltas_of_20, st.data())
 def test_weighted_average_is_the_formula(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
     weights = [data.draw(weights_of) for _ in deltas]
@@ -85,7 +86,7 @@ def test_one_learner_is_the_identity(delta: NDArray[np.float32], w: float, metho
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(deltas_of_20, st.data())
 def test_equal_norms_in_give_that_norm_out(deltas: list[NDArray[np.float32]], data: st.DataObject) -> None:
     assume(all(np.linalg.norm(d) > 1e-3 for d in deltas))
@@ -97,7 +98,7 @@ def test_equal_norms_in_give_that_norm_out(deltas: list[NDArray[np.float32]], da
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(deltas_of_20, st.data(), st.sampled_from(get_args(MergeMethod)))
 def test_only_ratios_of_weights_count(deltas: list[NDArray[np.float32]], data: st.DataObject, method: MergeMethod) -> None:
     weights = [data.draw(weights_of) for _ in deltas]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from builders.core import a_layout, a_seeded_core
 from builders.engine_simulation import share_of_one_slow_unit
+from builders.exploration import examples
 from builders.uneven_steps import PATTERNS, Pace, Steps, UnevenSimulation, a_job_of, measure, one_other, pace, uneven
 from diloco.algorithm.effects import Merged, Skipped
 from hypothesis import given, settings
@@ -55,7 +56,7 @@ def random_steps(exponents: list[float], most: float, units: int, seed: int, *, 
 EXPONENTS = st.lists(st.floats(-3.0, 6.0), min_size=2, max_size=25)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12))
 @given(EXPONENTS, st.integers(4, 8), st.integers(0, 2**32), st.booleans())
 def test_whatever_the_steps_of_equal_units_an_outer_step_is_a_mean_local_step(
     exponents: list[float], units: int, seed: int, pauses: bool
@@ -69,7 +70,7 @@ def test_whatever_the_steps_of_equal_units_an_outer_step_is_a_mean_local_step(
     assert found.within >= 0.9
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8))
 @given(EXPONENTS, st.integers(6, 8), st.integers(0, 2**32), st.booleans())
 def test_with_six_units_or_more_so_it_is_with_steps_of_eight_times_the_mean(
     exponents: list[float], units: int, seed: int, pauses: bool

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from builders.exploration import examples
 from diloco.data.ledger import Ledger, LedgerError, UnitWork, WorkLease
 from diloco.data.sampling import sequence_numbers
 from hypothesis import settings
@@ -247,4 +248,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = pytest.mark.slow(AnyHistory.TestCase)
-TestAnyHistory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAnyHistory.settings = settings(max_examples=examples(60), stateful_step_count=30)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from builders.exploration import examples
 from builders.rank_simulation import BATCH, SimulatedUnit, in_lockstep, tokens
 from diloco.contract import Exit
 from diloco.learner.inbox import PullWanted, RefusedForGood, RestWanted, Welcomed
@@ -36,7 +37,7 @@ chances = st.integers(0, 1 << 32).map(Random)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(units, chances, st.sets(st.integers(0, 400), max_size=3))
 def test_all_ranks_do_the_same_at_the_same_steps_and_none_waits_for_ever(unit: SimulatedUnit, chance: Random, restarts: set[int]) -> None:
     """Also when the syncer restarts after so many events."""
@@ -57,7 +58,7 @@ def test_all_ranks_do_the_same_at_the_same_steps_and_none_waits_for_ever(unit: S
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(units, chances)
 def test_a_push_counts_the_tokens_of_all_ranks_since_the_adoption(unit: SimulatedUnit, chance: Random) -> None:
     unit.run(chance)
@@ -78,7 +79,7 @@ def test_a_push_counts_the_tokens_of_all_ranks_since_the_adoption(unit: Simulate
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(units, chances, st.integers(0, 400), st.integers(0, 3))
 def test_a_rank_that_is_told_to_drain_drains_all_at_one_step(unit: SimulatedUnit, chance: Random, when: int, who: int) -> None:
     rank = unit.ranks[who % len(unit.ranks)]

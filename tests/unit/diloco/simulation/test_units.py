@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from builders.exploration import examples
 from diloco.algorithm.effects import Pull
 from diloco.algorithm.events import Metadata
 from diloco.goodput import Use
@@ -167,7 +168,7 @@ def test_a_unit_that_rests_answers_and_adopts() -> None:
     assert alone.heard.bases == [0, 1]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     slices=st.integers(1, 12),
     between=st.floats(2e3, 1e7),

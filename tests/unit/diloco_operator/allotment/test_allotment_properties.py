@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from builders.allotted_jobs import SimplePool, World
+from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node, an_inventory
 from diloco_operator.allotment import Allotment
@@ -135,7 +136,7 @@ def play(world: World, data: st.DataObject, pools: st.SearchStrategy[SimplePool]
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(tpu_nodes(), st.data())
 def test_slices_of_one_host(nodes: list[Obj], data: st.DataObject) -> None:
     world = World(*nodes)
@@ -152,7 +153,7 @@ def test_slices_of_one_host(nodes: list[Obj], data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.integers(0, 7), st.data())
 def test_units_of_one_and_two_hosts(hosts: int, data: st.DataObject) -> None:
     world = World(*(a_gpu_node(f"gpu-{index}", pool=f"np-{index % 2}") for index in range(hosts)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from builders.allotted_jobs import SimplePool, World, a_pool
+from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node
 from diloco_operator.api.spec import Locality
@@ -86,7 +87,7 @@ def pools(draw: st.DrawFn) -> SimplePool:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(hosts(), st.lists(st.tuples(pools(), pools(), st.integers(0, 4), st.integers(0, 1)), min_size=2, max_size=4))
 def test_any_jobs_come_to_rest_and_no_unit_of_surplus_waits_beside_hosts_that_would_do(
     nodes: list[Obj], jobs: list[tuple[SimplePool, SimplePool, int, int]]

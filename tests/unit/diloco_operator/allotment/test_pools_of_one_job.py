@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from builders.allotted_jobs import SimplePool, World, a_pool
+from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.api.spec import Locality
@@ -96,7 +97,7 @@ def best_possible(chosen: list[SimplePool], slices: list[Slice], most: int) -> i
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(fleets(), st.lists(pools(), min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 3))
 def test_a_job_has_as_many_units_as_any_assignment_allows_or_waits_for_its_minimum(
     nodes: list[Obj], chosen: list[SimplePool], least: int, more: int
@@ -112,7 +113,7 @@ def test_a_job_has_as_many_units_as_any_assignment_allows_or_waits_for_its_minim
         assert all(counts[str(index)] >= pool.min for index, pool in enumerate(chosen))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), min_size=1, max_size=3), st.integers(0, 6))
 def test_minima_of_groups_of_hosts_are_met_if_there_are_hosts_enough(sizes: list[tuple[int, int]], hosts: int) -> None:
     """Hosts of one kind are interchangeable: the minima can be met exactly if they need no more hosts than there are."""

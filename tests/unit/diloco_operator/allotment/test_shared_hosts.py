@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 from builders.allotted_jobs import SimplePool, World, a_pool
+from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import GPU, a_gpu_node
 from diloco_operator.fleet import PodUse, Resources, Shape, project_node
@@ -240,7 +241,7 @@ def check_nothing_idle(world: World) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.integers(1, 4), st.data())
 def test_any_jobs_on_shared_hosts(hosts: int, data: st.DataObject) -> None:
     nodes: list[Obj] = [a_gpu_node(f"gpu-{index}", resources={"cpu": "16"}) for index in range(hosts)]
@@ -292,7 +293,7 @@ SIZES = st.sampled_from([gpus(1), gpus(2), gpus(4), gpus(8), gpus(8, alone=True)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.integers(1, 4), st.lists(st.tuples(SIZES, SIZES, st.integers(0, 4), st.integers(0, 1)), min_size=2, max_size=4))
 def test_jobs_with_units_of_two_sizes_come_to_rest(hosts: int, jobs: list[tuple[Shape, Shape, int, int]]) -> None:
     world = World(*(a_gpu_node(f"gpu-{index}") for index in range(hosts)))

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 from builders.allotted_jobs import SimplePool, World, a_pool
+from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, a_tpu_node
 from diloco_operator.allotment import NOTHING_ALLOTTED, allotment
@@ -139,7 +140,7 @@ def kinds(draw: st.DrawFn) -> tuple[Sequence[SimplePool], int, int]:
     return pools, draw(st.integers(0, sum(pool.max for pool in pools))), draw(st.integers(0, 1))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_who_gets_what_is_as_if_every_job_was_looked_at(data: st.DataObject) -> None:
     nodes = [a_tpu_node(f"tpu-{i}", labels={"x": "1"} if data.draw(st.booleans()) else {}) for i in range(data.draw(st.integers(0, 3)))]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders.exploration import examples
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, an_inventory
 from diloco_operator.fleet import Inventory, PodUse, Resources, Shape, SliceCounts, project_node
 from diloco_operator.kube.client import Obj
@@ -96,7 +97,7 @@ def counts_once(inventory: Inventory, shape: Shape, own: Sequence[str]) -> Slice
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(steps, min_size=4, max_size=16))
 def test_a_fleet_that_changed_is_one_that_was_made_anew(happened: list[tuple[str, Any]]) -> None:
     inventory = an_inventory()

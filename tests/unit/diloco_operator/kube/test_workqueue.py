@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from builders.exploration import examples
 from builders.virtual_time import run_virtual
 from diloco.protocol.backoff import ExponentialBackoff
 from diloco_operator.kube.giving_way import GIVE_WAY_SECONDS
@@ -88,7 +89,7 @@ class KeyQueueMachine(RuleBasedStateMachine):
             assert self.queue.is_queued(key) == (key in self.wanted or key in self.debouncing)
 
 
-KeyQueueMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+KeyQueueMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestKeyQueue = pytest.mark.slow(KeyQueueMachine.TestCase)
 
 

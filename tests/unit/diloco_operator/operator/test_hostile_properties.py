@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders.cluster_scenes import a_secret, a_strangers_pod, malformed, named, plans, two_jobs_among_strangers
+from builders.exploration import examples
 from builders.fake_cluster import NS, FakeCluster
 from builders.jobs import with_field
 from builders.virtual_time import run_virtual
@@ -145,7 +146,7 @@ async def check_named(cluster: FakeCluster) -> None:
     assert all(line.isprintable() for line in cluster.lines)
 
 
-@settings(max_examples=60, phases=UNSHRUNK)
+@settings(max_examples=examples(60), phases=UNSHRUNK)
 @given(DISTORTIONS | OF_JOBS.map(lambda one: [one]))
 def test_whatever_the_objects_look_like_the_operator_and_the_other_jobs_go_on(drawn: list[tuple[int, list[int], Any]]) -> None:
     async def run() -> None:
@@ -230,7 +231,7 @@ UNITS = st.lists(
 )
 
 
-@settings(max_examples=40, phases=UNSHRUNK)
+@settings(max_examples=examples(40), phases=UNSHRUNK)
 @given(st.lists(PODS, max_size=3), st.lists(SECRETS, max_size=2), UNITS)
 def test_whatever_a_tenant_may_write_costs_other_jobs_and_free_slices_nothing(
     pods: list[Obj], secrets: list[Obj], units: list[Obj]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from builders.exploration import examples
 from builders.jobs import Obj
 from builders.nodes import a_gpu_node, an_inventory
 from diloco_operator.api.spec import Locality
@@ -137,7 +138,7 @@ SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4), st.sampled_from(Locality
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(fleets(), st.lists(SIZES, min_size=1, max_size=3))
 def test_no_unit_is_ever_split_and_none_waits_while_a_zone_has_room_for_it(
     nodes: list[Obj], sizes: list[tuple[int, int, Locality, bool]]
@@ -162,7 +163,7 @@ def test_no_unit_is_ever_split_and_none_waits_while_a_zone_has_room_for_it(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(fleets(), st.integers(2, 4))
 def test_units_of_one_size_fill_every_zone(nodes: list[Obj], hosts: int) -> None:
     fleet = an_inventory(*nodes)

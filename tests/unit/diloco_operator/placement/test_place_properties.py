@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from builders.exploration import examples
 from builders.nodes import a_tpu_node, an_inventory
 from diloco_operator.fleet import Inventory, Shape
 from diloco_operator.fleet.slices import Slice
@@ -50,7 +51,7 @@ def fits(pool: PoolRequest, part: Slice) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(fleets(), jobs(), st.data())
 def test_every_placement_is_valid(fleet: Inventory, job: JobRequest, data: st.DataObject) -> None:
     before = place(job, fleet)

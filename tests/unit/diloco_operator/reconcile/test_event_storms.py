@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from builders.exploration import examples
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node, a_tpu_slice
 from builders.pods import exits, is_disrupted, phase, starts
@@ -185,6 +186,6 @@ class EventStorms(RuleBasedStateMachine):
 
 
 EventStorms.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    max_examples=examples(60), stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
 TestEventStorms = EventStorms.TestCase

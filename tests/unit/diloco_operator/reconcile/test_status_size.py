@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from builders.exploration import examples
 from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node
 from builders.stage import Stage
@@ -46,7 +47,7 @@ def largest_rest(running: int, idle: int) -> int:
     return low
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(
     running=st.sampled_from([0, 1, 30, 300]),
     idle=st.sampled_from([0, 1, 40]),

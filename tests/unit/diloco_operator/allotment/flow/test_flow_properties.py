@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from builders.exploration import examples
 from builders.flow_problems import settled
 from builders.placement_fleets import a_small_problem
 from builders.placement_reference import best, value_of
@@ -33,7 +34,7 @@ def total(units: object) -> int:
     return sum(units.values())  # type: ignore[attr-defined]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(SEEDS)
 def test_the_order_of_input_does_not_matter(seed: int) -> None:
     problem = a_small_problem(seed)
@@ -47,14 +48,14 @@ def test_the_order_of_input_does_not_matter(seed: int) -> None:
     assert solve(FlowProblem(tuple(classes), tuple(jobs))) == solve(problem)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(SEEDS)
 def test_no_slice_is_given_twice_and_no_limit_is_exceeded(seed: int) -> None:
     problem = a_small_problem(seed)
     check_limits(problem, solve(problem))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(SEEDS)
 def test_the_limits_hold_for_units_of_several_sizes(seed: int) -> None:
     problem = a_small_problem(seed, sizes=(1, 2, 4))
@@ -96,7 +97,7 @@ def check_limits(problem: FlowProblem, plan: FlowPlan) -> None:
     assert all(timid[name] <= unheld[name] for name in used), "a unit leaves for one whose pods may be refused"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(SEEDS)
 def test_no_unit_waits_beside_a_slice_that_it_could_have(seed: int) -> None:
     problem = a_small_problem(seed)
@@ -115,7 +116,7 @@ def test_no_unit_waits_beside_a_slice_that_it_could_have(seed: int) -> None:
                 assert not any(left[class_.name] for class_ in problem.classes if class_.hub in pool.values), f"{job.key} waits"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(SEEDS)
 def test_one_slice_more_lowers_no_minimum_before_it_raises_an_earlier_one(seed: int) -> None:
     problem = a_small_problem(seed)
@@ -136,7 +137,7 @@ def secured(problem: FlowProblem, plan: FlowPlan) -> list[int]:
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(SEEDS)
 @example(1991)  # an earlier flow never came to rest on it
 def test_all_moves_come_to_an_end(seed: int) -> None:
@@ -144,7 +145,7 @@ def test_all_moves_come_to_an_end(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(SEEDS)
 @example(1991)
 def test_all_moves_of_units_of_several_sizes_come_to_an_end(seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from builders.exploration import examples
 from builders.flow_problems import a_job, a_pool, a_problem, units
 from builders.placement_fleets import a_small_problem
 from diloco_operator.allotment.flow import FlowJob, FlowPlan, FlowProblem, replaced, solve
@@ -62,7 +63,7 @@ def test_a_minimum_that_can_use_one_kind_alone_gets_it_from_a_minimum_that_can_m
     assert placed(runs(), only) == {"runs": {FAST: 1}, "only": {SLOW: 1}}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(st.integers(0, 100_000))
 def test_every_minimum_keeps_its_units_or_gets_as_many_on_slices_that_no_unit_has(seed: int) -> None:
     given_ = a_small_problem(seed)
