@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.exploration import full
 from builders.local import Cluster, is_true, local_control_plane, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job
 from diloco_local.control_plane import LocalTiming
@@ -76,7 +77,9 @@ async def test_a_job_outlives_its_certificates(tmp_path: Path) -> None:
         await complete_after_everybody_connects_anew(cluster)
 
 
-@pytest.mark.parametrize("lost", [(CA,), (SYNCER, LEARNERS), (CA, SYNCER, LEARNERS, "quad-learners-h100-0")], ids=["ca", "leaves", "all"])
+@pytest.mark.parametrize(
+    "lost", [full((CA,)), full((SYNCER, LEARNERS)), (CA, SYNCER, LEARNERS, "quad-learners-h100-0")], ids=["ca", "leaves", "all"]
+)
 async def test_a_job_survives_the_loss_of_its_secrets(tmp_path: Path, lost: tuple[str, ...]) -> None:
     config = OperatorConfig(progress_interval=0.2, secret_propagation=1.0)
     async with local_control_plane(tmp_path, a_fleet(), config=config, timing=PROMPT) as cluster:

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.timeout(1800)
 OF_THIS_MACHINE = {key: value for key, value in os.environ.items() if not key.startswith(("KUBE", "HELM_"))}
 
 
+@pytest.mark.full
 def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(tmp_path: Path) -> None:
     checkout = a_checkout(tmp_path)
     make_small(checkout, "quickstart.yaml")
@@ -58,6 +59,7 @@ def test_a_program_of_the_readers_own_trains_on_this_machine_as_its_page_says(tm
     assert all("the job is done" in log for log in logs), "also of a unit that came when it was"
 
 
+@pytest.mark.full
 def test_programs_of_other_frameworks_train_on_this_machine_as_their_tutorials_say(tmp_path: Path) -> None:
     checkout = a_checkout(tmp_path)
     programs = ("torchrun", "hf-trainer", "lightning", "maxtext")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from builders.exploration import full
 from builders.kube_objects import eventually
 from builders.local import Cluster, NodeFailure, condition, is_true, local_control_plane, unit_of
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
@@ -117,6 +118,7 @@ async def test_a_killed_syncer_resumes_from_its_snapshot_and_the_learners_stay(t
         assert job["status"]["progress"]["tokens"] == 16 * int(trained[-1])
 
 
+@pytest.mark.full
 async def test_a_corrupt_newest_snapshot_is_passed_over_and_the_job_says_so(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         await cluster.apply(a_long_job())
@@ -150,6 +152,7 @@ def cmdline_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
 
 
+@pytest.mark.full
 async def test_a_second_process_with_a_units_identity_is_refused_and_the_first_trains_on(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         await cluster.apply(a_long_job())
@@ -174,6 +177,7 @@ def environment_of(cluster: Cluster, unit: str) -> dict[str, str]:
     raise AssertionError(f"no process of {unit}")
 
 
+@pytest.mark.full
 async def test_a_frozen_learner_is_replaced_after_the_stall_timeout(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         await cluster.apply(a_long_job(stall="10s"))  # a busy machine, too, takes a step in so long
@@ -186,7 +190,7 @@ async def test_a_frozen_learner_is_replaced_after_the_stall_timeout(tmp_path: Pa
         await completed_soon(cluster)
 
 
-@pytest.mark.parametrize("failure", [*NodeFailure])
+@pytest.mark.parametrize("failure", [NodeFailure.STOPPED, full(NodeFailure.PARTITIONED)])
 async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_its_account(tmp_path: Path, failure: NodeFailure) -> None:
     timing = LocalTiming(eviction=0.5)
     async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT, timing=timing) as cluster:
@@ -201,6 +205,7 @@ async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_
         await completed_soon(cluster)
 
 
+@pytest.mark.full
 async def test_parameters_that_are_nan_are_refused_and_counted_and_the_unit_restarts(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         await cluster.apply(a_long_job({"QUADRATIC_NAN_AT_STEP": 30, "QUADRATIC_NAN_UNIT": "v5p-0"}))
@@ -265,6 +270,7 @@ async def test_units_come_and_go_while_the_job_trains(tmp_path: Path) -> None:
         assert done["status"]["learners"]["max"] == 1
 
 
+@pytest.mark.full
 async def test_a_unit_out_of_restarts_fails_and_the_job_goes_on_degraded(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(gpus=1), config=PROMPT) as cluster:
         job = a_long_job(min=3, limit=1)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from builders.exploration import full
 from builders.jobs import JobBuilder, Obj, cpu_pool, template
 from builders.local import Cluster, local_control_plane
 from builders.nodes import a_fleet_node
@@ -38,7 +39,7 @@ async def meetings(cluster: Cluster, unit: str, hosts: int) -> list[Obj]:
     ("command", "processes", "ranks"),
     [
         (["diloco-launch", MEETING], 2, 4),
-        (["python", MEETING], None, 2),
+        full(["python", MEETING], None, 2),
     ],
     ids=["diloco-launch", "one python per host"],
 )

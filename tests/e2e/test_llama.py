@@ -59,6 +59,7 @@ def a_job(folder: Path, steps: int) -> Obj:
     )
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1800)  # beside other work it takes several times its usual 40 s
 def test_torch_and_jax_train_a_llama_on_text_and_transformers_loads_the_checkpoint(tmp_path: Path) -> None:
     vocabulary = a_text_and_its_tokenizer(tmp_path)

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from builders.local import condition, is_true, local_control_plane
 from builders.local_jobs import a_fleet, a_quadratic_job
 from diloco_operator.api.names import PODS
@@ -51,6 +52,7 @@ async def test_compiling_and_pauses_are_no_stalls_and_a_program_ends_the_job_for
     )
 
 
+@pytest.mark.full
 async def test_a_program_that_leaves_early_is_started_again_and_the_job_ends_at_its_token_budget(tmp_path: Path) -> None:
     environment = {"QUADRATIC_LEAVE_AT_STEP": 10, "QUADRATIC_LEAVE_UNIT": "v5p-0", "QUADRATIC_STEP_MS": 50}
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from builders.exploration import full
 from builders.jobs import JobBuilder, Obj, cpu_pool, template
 from builders.local import is_true, local_control_plane
 from builders.nodes import a_fleet_node
@@ -26,14 +27,14 @@ def a_pool(
     return cpu_pool(name or kind, hosts=hosts, max=count, template=learner, processesPerHost=processes)
 
 
-def a_job(name: str, *pools: Obj) -> Obj:
-    """Four units, for which all of them wait."""
+def a_job(name: str, units: int, *pools: Obj) -> Obj:
+    """Units that all wait for each other."""
     return (
         JobBuilder(name)
-        .with_learners(4, 4, timeouts={"join": "5m"}, stallTimeout="5m")
+        .with_learners(units, units, timeouts={"join": "5m"}, stallTimeout="5m")
         .with_restarts(2, initial="0s")
         .with_pools(*pools)
-        .with_training(steps=120, syncInterval=8, fragments=2, overlapSteps=4, quorum=4)
+        .with_training(steps=120, syncInterval=8, fragments=2, overlapSteps=4, quorum=units)
         .build()
     )
 
@@ -43,40 +44,44 @@ def results(text: str) -> list[Obj]:
     return [json.loads(line[line.index("{") :]) for line in text.splitlines() if '"digest"' in line]
 
 
-async def test_units_of_every_kind_train_one_model_and_a_killed_rank_costs_its_unit_one_restart(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        {"jax": (2, 1), "numpy": (1, 1)},
+        full({"fsdp": (2, 2), "ddp": (1, 2), "jax": (1, 2), "single": (1, 1)}),
+    ],
+    ids=lambda kinds: ", ".join(kinds),
+)
+async def test_units_of_every_kind_train_one_model_and_a_killed_rank_costs_its_unit_one_restart(
+    tmp_path: Path, kinds: dict[str, tuple[int, int]]
+) -> None:
+    """`kinds`: hosts of the one unit of each kind, and the processes of a host. The last rank of the first is killed."""
     trace = tmp_path / "trace"
-    fault = {"UNIT_DIE": "fsdp-0:3:30", "UNIT_TRACE": str(trace)}
+    killed, ranks = next(iter(kinds)), {kind: hosts * processes for kind, (hosts, processes) in kinds.items()}
+    attempts = {kind: 2 if kind == killed else 1 for kind in kinds}
+    fault = {"UNIT_DIE": f"{killed}-0:{ranks[killed] - 1}:30", "UNIT_TRACE": str(trace)}
     async with local_control_plane(tmp_path / "state", FLEET) as cluster:
-        islands = a_job(
-            "islands",
-            a_pool("fsdp", hosts=2, processes=2, environment=fault),
-            a_pool("ddp", processes=2, environment=fault),
-            a_pool("jax", processes=2, environment=fault),
-            a_pool("single", environment=fault),
-        )
-        await cluster.apply(islands)
+        pools = [a_pool(kind, hosts=hosts, processes=processes, environment=fault) for kind, (hosts, processes) in kinds.items()]
+        await cluster.apply(a_job("islands", len(kinds), *pools))
         job = await cluster.job("islands", is_true("Complete"), timeout=SLOW)
-        restarts = {unit["name"]: (unit["attempt"], unit.get("message", "")) for unit in job["status"]["units"]}
-        assert {name: attempt for name, (attempt, _) in restarts.items()} == {"fsdp-0": 2, "ddp-0": 1, "jax-0": 1, "single-0": 1}
+        assert {unit["name"]: unit["attempt"] for unit in job["status"]["units"]} == {f"{kind}-0": attempts[kind] for kind in kinds}
 
-        first = "".join(cluster.log(f"islands-fsdp-0-a1-{host}") for host in range(2))
-        assert "rank 3 of unit fsdp-0 is lost" in first, "the others have named it"
-        pods = [f"fsdp-0-a2-{host}" for host in range(2)] + ["ddp-0-a1-0", "jax-0-a1-0", "single-0-a1-0"]
+        first = "".join(cluster.log(f"islands-{killed}-0-a1-{host}") for host in range(kinds[killed][0]))
+        assert f"rank {ranks[killed] - 1} of unit {killed}-0 is lost" in first, "the others have named it"
+        pods = [f"{kind}-0-a{attempts[kind]}-{host}" for kind, (hosts, _) in kinds.items() for host in range(hosts)]
         found = [result for pod in pods for result in results(cluster.log(f"islands-{pod}"))]
-        assert sorted((result["unit"], result["rank"]) for result in found) == [
-            *(("ddp-0", rank) for rank in range(2)),
-            *(("fsdp-0", rank) for rank in range(4)),
-            *(("jax-0", rank) for rank in range(2)),
-            ("single-0", 0),
-        ]
+        assert sorted((result["unit"], result["rank"]) for result in found) == sorted(
+            (f"{kind}-0", rank) for kind in kinds for rank in range(ranks[kind])
+        )
         assert len({result["digest"] for result in found}) == 1, "all ranks of all units end with the same bytes"
         lines = [json.loads(line) for line in trace.read_text().splitlines()]
         trained = [(number, line["attempt"]) for line in lines for number in line["numbers"]]
         assert len(trained) == len(set(trained)), "no two ranks train the same sample, but those that came back"
 
-        await cluster.apply(a_job("twin", a_pool("numpy", 4, name="cpu")))
+        await cluster.apply(a_job("twin", len(kinds), a_pool("numpy", len(kinds), name="cpu")))
         twin = await cluster.job("twin", is_true("Complete"), timeout=SLOW)
         islands_loss, twin_loss = (float(each["status"]["progress"]["heldOutLoss"]) for each in (job, twin))
-        # Both begin at 1.44 and take as many outer steps with four units; how many local steps these trained differs, also by the restart.
-        # So they must have learnt the same but for a twentieth: a rank whose part of the batch or of the model did not count would show.
+        # Both begin at 1.44 and take as many outer steps with as many units; how many local steps these trained differs, also by the
+        # restart. So they must have learnt the same but for a twentieth: a rank whose part of the batch or of the model did not count
+        # would show.
         assert islands_loss == pytest.approx(twin_loss, abs=0.07)

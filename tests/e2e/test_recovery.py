@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from builders.exploration import full
 from builders.jobs import JobBuilder, Obj, gpu_pool, template, tpu_pool
 from builders.local import local_control_plane
 from builders.local_jobs import a_fleet
@@ -41,7 +42,7 @@ def begun(trace: Path) -> dict[tuple[str, int], Obj]:
     return {(one["unit"], one["attempt"]): one for one in found}
 
 
-@pytest.mark.parametrize("program", ["adamw", "optax"])
+@pytest.mark.parametrize("program", [full("adamw"), "optax"])
 async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of_a_peer(program: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
@@ -74,8 +75,9 @@ async def test_a_killed_unit_begins_with_moments_steps_schedule_and_generator_of
     assert second["draw"] != first["draw"]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(1200)  # beside other work four processes take several times their usual minute until they train
-@pytest.mark.parametrize("program", ["adamw", "optax"])
+@pytest.mark.parametrize("program", [full("adamw"), "optax"])
 async def test_a_killed_unit_of_two_processes_begins_with_the_state_of_a_peer_of_one(program: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from builders.event_files import scalars
+from builders.exploration import full
 from builders.jobs import JobBuilder, cpu_pool, template
 from builders.local_jobs import a_quadratic_job, samples_drawn
 from builders.nodes import a_fleet_node
@@ -166,7 +167,7 @@ def an_optimizer_job(program: str, trace: Path, ranks: int = 1) -> Obj:
     )
 
 
-@pytest.mark.parametrize("program", ["adamw", "optax"])
+@pytest.mark.parametrize("program", [full("adamw"), "optax"])
 def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_had_stored(
     program: str, up: Callable[..., Up], tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def test_after_kill_9_of_everything_the_same_command_goes_on_with_what_the_unit_
         steps_of_processes_before = step
 
 
+@pytest.mark.full
 def test_a_unit_that_was_stored_in_jax_and_goes_on_in_torch_begins_without_moments_and_says_why(
     up: Callable[..., Up], tmp_path: Path
 ) -> None:
@@ -227,7 +229,7 @@ def test_a_unit_that_was_stored_in_jax_and_goes_on_in_torch_begins_without_momen
     assert begun["warm"] == 1 / 20, "an optimizer without moments warms up again"
 
 
-@pytest.mark.parametrize("program", ["adamw", "optax"])
+@pytest.mark.parametrize("program", [full("adamw"), "optax"])
 def test_a_unit_goes_on_with_what_it_had_stored_in_another_number_of_processes(program: str, up: Callable[..., Up], tmp_path: Path) -> None:
     """Two ranks that share the model, two again, one, and two."""
     trace, states = tmp_path / "trace", tmp_path / "state/volumes/default/adamw-syncer/learners"

@@ -254,6 +254,7 @@ def run(root: Path, home: Path, *command: str) -> subprocess.CompletedProcess[st
     )
 
 
+@pytest.mark.full
 def test_programs_start_from_the_image_and_write_nothing_into_it(roots: dict[str, Path], tmp_path: Path) -> None:
     """So that a read-only root file system does them no harm."""
     for component, command, code, says in [
@@ -279,6 +280,7 @@ def test_programs_start_from_the_image_and_write_nothing_into_it(roots: dict[str
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_an_environment_knows_no_path_of_the_machine_that_made_it(roots: dict[str, Path]) -> None:
     for component, root in roots.items():
         scripts = [path for path in (root / "opt" / "diloco" / "bin").iterdir() if not path.is_symlink()]
@@ -289,6 +291,7 @@ def test_an_environment_knows_no_path_of_the_machine_that_made_it(roots: dict[st
             assert texts["diloco-operator"].startswith("#!/opt/diloco/bin/python\n")
 
 
+@pytest.mark.full
 def test_an_image_holds_no_tool_that_installs_or_builds(roots: dict[str, Path]) -> None:
     for root in roots.values():
         names = {path.name.partition("-")[0] for path in (root / "opt" / "diloco" / "lib").glob("python3.*/site-packages/*")}
@@ -297,6 +300,7 @@ def test_an_image_holds_no_tool_that_installs_or_builds(roots: dict[str, Path]) 
         assert not names & {"pip", "setuptools", "wheel", "hatchling", "ziglang", "uv", "pytest"}
 
 
+@pytest.mark.full
 def test_only_the_operators_image_can_talk_to_an_api_server(roots: dict[str, Path]) -> None:
     for component, root in roots.items():
         names = {path.name for path in (root / "opt" / "diloco" / "lib").glob("python3.*/site-packages/*")}

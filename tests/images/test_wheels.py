@@ -18,7 +18,7 @@ from builders.documents import ROOT
 from builders.exchange import Place, Processes, job_file, training
 from builders.wheels import WITH_UV, Environment
 
-pytestmark = pytest.mark.xdist_group("images")
+pytestmark = [pytest.mark.xdist_group("images"), pytest.mark.full]
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 QUADRATIC = ROOT / "tests" / "programs" / "quadratic_learner.py"
 MACHINES = {"x86_64": 0x3E, "aarch64": 0xB7}

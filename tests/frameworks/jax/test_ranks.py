@@ -34,6 +34,7 @@ def test_the_processes_of_a_unit_hold_adopt_and_fill_what_one_process_would() ->
     assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_processes_that_all_hold_the_whole_model_on_one_device_each_end_with_the_same_parameters(tmp_path: Path) -> None:
     processes = Processes(Place(tmp_path, job_file(training(40, sync_interval=4))))
@@ -63,6 +64,7 @@ def test_processes_that_all_hold_the_whole_model_on_one_device_each_end_with_the
         processes.end()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_process_of_two_devices_that_donates_and_fetches_ahead_ends_with_the_bytes_of_the_other_unit(tmp_path: Path) -> None:
     processes = Processes(Place(tmp_path, job_file(training(200, sync_interval=4, quorum=2))))

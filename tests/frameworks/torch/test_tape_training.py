@@ -55,6 +55,7 @@ def test_same_tape_gives_equal_bytes_of_the_global_parameters(job: Path, tmp_pat
     assert {value.dtype.name for value in load_file(tmp_path / "0.safetensors").values()} == {"float32"}
 
 
+@pytest.mark.full
 def test_other_tape_trains_otherwise(job: Path, tmp_path: Path) -> None:
     found = [diloco("tape", "train", job, a_tape(tmp_path, seed), *SMALL) for seed in (3, 4)]
     assert all(done.exit_code == 0 for done in found)

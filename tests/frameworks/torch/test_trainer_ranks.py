@@ -26,7 +26,7 @@ BIN = Path(sys.executable).parent
 @pytest.mark.parametrize(
     ("kind", "start"),
     [
-        ("hf", [str(BIN / "torchrun"), "--nproc-per-node", str(RANKS)]),
+        pytest.param("hf", [str(BIN / "torchrun"), "--nproc-per-node", str(RANKS)], marks=pytest.mark.full),
         ("lightning", [str(BIN / "diloco-launch"), "--nproc-per-node", str(RANKS)]),
     ],
 )

@@ -74,6 +74,7 @@ def llama_flags(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [*flags, "--alone", "--steps", "30", "--warmup", "5", "--learning-rate", "2e-2", "--threads", "0"]
 
 
+@pytest.mark.full
 def test_the_llamas_learn_the_same_on_one_device_and_on_two(llama_flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     losses = {}
     for framework, program in (("torch", llama_torch), ("jax", llama_jax)):
@@ -96,6 +97,7 @@ def in_two_ranks(program: str, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.full
 def test_two_ranks_train_what_one_process_trains(corpus: Path, llama_flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Each trains half of every batch, so the mean of their gradients is the gradient of the batch."""
     programs = {byte_lm_torch: [*SMALL, "--corpus", str(corpus)], llama_torch: [*llama_flags, "--micro-batch", "2"]}
@@ -110,6 +112,7 @@ def test_two_ranks_train_what_one_process_trains(corpus: Path, llama_flags: list
         assert two["heldOutLoss"] == pytest.approx(one["heldOutLoss"], rel=1e-3)
 
 
+@pytest.mark.full
 def test_ranks_that_do_not_share_a_batch_evenly_say_what_to_change(corpus: Path) -> None:
     ran = in_two_ranks("diloco.trainers.byte_lm_torch", *SMALL, "--corpus", str(corpus), "--batch", "7")
     assert ran.returncode != 0

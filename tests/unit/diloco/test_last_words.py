@@ -84,6 +84,7 @@ os.wait()
     assert message.read_text() == ""
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_exception_of_a_rank_reaches_the_message_under_torchrun(message: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(

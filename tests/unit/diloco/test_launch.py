@@ -161,6 +161,7 @@ time.sleep(600)
     assert process.wait() == Exit.DRAINED
 
 
+@pytest.mark.full
 def test_ranks_meet_over_gloo_and_reduce(launched: Launched) -> None:
     program = """
 import torch, torch.distributed as dist

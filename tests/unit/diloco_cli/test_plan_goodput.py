@@ -65,6 +65,7 @@ def test_each_group_of_settings_has_the_best_and_what_differs_in_that_group_alon
     assert all(row["units"] >= 2 for row in answer["hardware"]), "learners.min of the file"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_link_too_narrow_for_the_file_is_answered_by_fewer_bytes() -> None:
     """bf16 of 7B in 24 steps of 5 s is 0.93 Gbit/s, Int4 0.23: only the second goes through 0.5 Gbit/s at H = 24."""
@@ -76,6 +77,7 @@ def test_a_link_too_narrow_for_the_file_is_answered_by_fewer_bytes() -> None:
     assert best["pools"] == {"v5p": 1, "v6e": 1, "h100": 2}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_same_options_give_the_same_answer_and_say_how_long_it_took() -> None:
     failing = ("--failure-rate", "30000", "--seed", "7")

@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from builders.exploration import full
 from click.testing import CliRunner
 from diloco_cli.diloco.main import main
 
@@ -65,6 +66,7 @@ def test_extra_compute_has_its_time_beside_the_published_and_the_least_possible_
     assert figure["unit"] == "relative error, largest"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_newcomer_has_a_row_for_each_bandwidth() -> None:
     *rows, figure = lines("fig-12", *SMALL["fig-12"])
@@ -72,6 +74,7 @@ def test_a_newcomer_has_a_row_for_each_bandwidth() -> None:
     assert (figure["limit"], figure["predicted"]) == (6, 6)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_each_scenario_with_a_coordinator_has_contributions_per_merge_and_staleness() -> None:
     for table in ("table-4", "table-5", "fig-12"):
@@ -79,6 +82,7 @@ def test_each_scenario_with_a_coordinator_has_contributions_per_merge_and_stalen
         assert all(row["contributionsPerMerge"] > 0 <= row["staleness"] for row in rows)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_learners_far_away_cost_the_newcomer_round_trips_and_the_text_says_so() -> None:
     near, far = lines("fig-12", *SMALL["fig-12"])[0], lines("fig-12", *SMALL["fig-12"], "--latency", "200ms")[0]
@@ -88,7 +92,7 @@ def test_learners_far_away_cost_the_newcomer_round_trips_and_the_text_says_so() 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("table", SMALL)
+@pytest.mark.parametrize("table", [full(table) if table == "fig-12" else table for table in SMALL])
 def test_each_table_has_a_plot(table: str) -> None:
     svg = ElementTree.fromstring(simulated(table, *SMALL[table], "-o", "svg"))
     assert svg.tag == "{http://www.w3.org/2000/svg}svg"

@@ -159,6 +159,7 @@ async def test_time_up_says_which_condition_was_not_reached(unplaced: str, tmp_p
     assert final["faults"] == {"fired": [], "notFired": ["unit=v5p-0,step=1,signal=KILL"], "effects": []}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_accelerator_of_the_catalogue_file_is_trained_on(tmp_path: Path) -> None:
     catalogue, fleet = tmp_path / "catalogue.yaml", tmp_path / "fleet.yaml"
@@ -226,6 +227,7 @@ def was_killed(running: Up) -> bool:
     return any(line["type"] == "note" and line["message"] == "killed" for line in running.lines)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_second_interrupt_does_not_wait_for_the_drain(stubborn: str, tmp_path: Path) -> None:
     running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"))
@@ -238,6 +240,7 @@ async def test_second_interrupt_does_not_wait_for_the_drain(stubborn: str, tmp_p
     assert (status, final["ending"], was_killed(running)) == (130, "Interrupted", True)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_first_interrupt_of_a_drain_that_the_time_began_does_not_wait_for_it(stubborn: str, tmp_path: Path) -> None:
     running = await Up.start(stubborn, "--state-dir", str(tmp_path / "state"), "--timeout", "5s")
@@ -249,6 +252,7 @@ async def test_first_interrupt_of_a_drain_that_the_time_began_does_not_wait_for_
     assert (status, final["ending"], was_killed(running)) == (1, "TimedOut", True)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_nothing_outlives_a_killed_up(sleeping: str, tmp_path: Path) -> None:
     running = await Up.start(sleeping, "--state-dir", str(tmp_path / "state"))

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from builders.exploration import full
 from builders.local import has_phase, local_nodes
 from builders.pods import a_pod
 from diloco_local.compilation_cache import CACHE_VARIABLES, cache_folders, trim_caches
@@ -29,7 +30,7 @@ print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_c
 
 @pytest.mark.slow
 @pytest.mark.timeout(1900)
-@pytest.mark.parametrize("program", [JAX, TORCH], ids=["jax", "torch"])
+@pytest.mark.parametrize("program", [JAX, full(TORCH)], ids=["jax", "torch"])
 async def test_a_later_pod_compiles_nothing_again_and_computes_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:

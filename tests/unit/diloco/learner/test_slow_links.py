@@ -3,6 +3,7 @@ carries at most 1/x of the pushes."""
 
 import pytest
 from builders.core import a_job
+from builders.exploration import full
 from builders.slow_links import SlowLinks
 
 pytestmark = pytest.mark.slow
@@ -22,7 +23,7 @@ def run(
     return SlowLinks(job, speeds, phases, takes_cancelled=takes_cancelled, holds=holds, acknowledges=acknowledges).run(steps=STEPS)
 
 
-@pytest.mark.parametrize("phase", [0.0, 0.4, 0.9])
+@pytest.mark.parametrize("phase", [full(0.0), 0.4, full(0.9)])
 @pytest.mark.parametrize(("push_seconds", "share"), [(0.9, 1.0), (1.05, 0.9), (1.2, 0.75), (2.0, 0.45)])
 def test_a_link_a_little_too_slow_carries_nearly_what_it_can(push_seconds: float, share: float, phase: float) -> None:
     links = run(push_seconds, phase)
@@ -56,7 +57,7 @@ def test_a_link_on_which_no_push_arrives_in_time_keeps_no_more_than_the_overlap(
     assert links.learners["slow"].outbox.pushes <= TAU + 1
 
 
-@pytest.mark.parametrize(("push_seconds", "share"), [(1.05, 0.9), (1.2, 0.75), (2.0, 0.45)])
+@pytest.mark.parametrize(("push_seconds", "share"), [full(1.05, 0.9), (1.2, 0.75), full(2.0, 0.45)])
 def test_a_transport_that_holds_what_it_is_given_changes_nothing_where_the_syncer_acknowledges(push_seconds: float, share: float) -> None:
     links = run(push_seconds, 0.4, holds=True, acknowledges=True)
     assert links.share("slow", after=WARM_UP) >= share

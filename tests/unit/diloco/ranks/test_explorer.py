@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from builders.exploration import exploration, until_found
+from builders.exploration import examples, exploration, full, until_found
 from builders.explored_defects import Broken
 from builders.explored_ranks import RANKS, ExploredPeers, ExploredUnits, Unit
 from diloco.ranks.leading import LeaderMember
@@ -101,7 +101,7 @@ def explorer(defect: Callable[[Unit], None] = lambda unit: None) -> type[RuleBas
 
 
 def test_every_invariant_holds_whatever_comes_in_whatever_order() -> None:
-    run_state_machine_as_test(explorer(), settings=exploration(runs=100, events=EVENTS))
+    run_state_machine_as_test(explorer(), settings=exploration(runs=examples(100), events=EVENTS))
 
 
 # --- defects --------------------------------------------------------------------------------------------------------------
@@ -165,12 +165,12 @@ def do_not_answer(unit: Unit) -> None:
     [
         ("one step", read_parameters_when_they_are_sent),
         ("as said", read_at_once),
-        ("replayed", forget_what_is_adopted_meanwhile),
-        ("whole", forget_what_ranks_refuse),
+        full("replayed", forget_what_is_adopted_meanwhile),
+        full("whole", forget_what_ranks_refuse),
         ("alike", take_before_all_have_agreed),
         ("alike", take_alone),
         ("first", train_while_a_copy_comes),
-        ("progress", do_not_answer),
+        full("progress", do_not_answer),
     ],
 )
 def test_a_defect_is_found(invariant_: str, defect: Callable[[Unit], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from builders.exploration import full
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.protocol.diloco_pb2 import Hello, Tensor
@@ -27,7 +28,7 @@ def sharded(layout: Layout) -> list[list[Piece]]:
     return [[Piece(one.name, (first, 0), (2, 8)) for one in layout.tensors if first < ROWS] for first in firsts]
 
 
-@pytest.mark.parametrize("tensors", [700, 1100])
+@pytest.mark.parametrize("tensors", [700, full(1100)])
 def test_the_leader_of_512_ranks_finds_that_their_pieces_make_up_the_model(tensors: int) -> None:
     layout = a_layout(tensors)
     said = [to_message(owned).SerializeToString() for owned in sharded(layout)]
@@ -38,7 +39,7 @@ def test_the_leader_of_512_ranks_finds_that_their_pieces_make_up_the_model(tenso
         check_cover(layout, heard)
 
 
-@pytest.mark.parametrize("tensors", [700, 1100])
+@pytest.mark.parametrize("tensors", [700, full(1100)])
 def test_the_syncer_reads_who_owns_what_of_512_ranks(tensors: int) -> None:
     layout = a_layout(tensors)
     owned = sharded(layout)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders.exchange import Place
+from builders.exploration import full
 from builders.ports import held_port
 from builders.rank_processes import RankProcesses
 from builders.severed_link import link_to
@@ -27,7 +28,7 @@ def messages(place: Place, rank: int) -> list[str]:
     return [line.removeprefix("diloco: ") for line in lines if line.startswith("diloco: ")]
 
 
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("lost", [0, full(2)])
 def test_a_killed_rank_ends_all_others_while_they_hang(lost: int, place: Place) -> None:
     with RankProcesses(place, 3) as unit:
         unit.meet().tell_all("hang")
@@ -38,7 +39,7 @@ def test_a_killed_rank_ends_all_others_while_they_hang(lost: int, place: Place) 
             assert message.startswith(f"rank {lost}{' (the leader)' if lost == 0 else ''} of unit u is lost: the connection")
 
 
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("lost", [0, full(2)])
 def test_a_frozen_rank_ends_all_others_and_itself_once_it_goes_on(lost: int, place: Place) -> None:
     with RankProcesses(place, 3) as unit:
         unit.meet().tell_all("hang")
@@ -117,7 +118,7 @@ def test_who_left_orderly_is_missed_by_nobody(place: Place) -> None:
         assert "this is the first loss" in message
 
 
-@pytest.mark.parametrize("lost", [0, 2])
+@pytest.mark.parametrize("lost", [0, full(2)])
 def test_ranks_that_wait_in_a_barrier_of_gloo_name_the_one_that_was_killed(lost: int, place: Place) -> None:
     with RankProcesses(place, 3, gloo=True) as unit:
         unit.meet()

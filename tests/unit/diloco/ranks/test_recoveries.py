@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from builders.exchange import WAIT_TIMEOUT, Place, Processes, job_file, traced, training, until
+from builders.exploration import full
 from builders.rank_units import RankUnit
 from diloco.contract import Exit
 from diloco.protocol.diloco_pb2 import Recovery, UnitReport
@@ -121,7 +122,7 @@ def job(tmp_path: Path) -> Iterator[Job]:
     found.processes.end()
 
 
-@pytest.mark.parametrize(("donors", "takers"), [(1, 2), (2, 2), (2, 1)])
+@pytest.mark.parametrize(("donors", "takers"), [(1, 2), full(2, 2), (2, 1)])
 def test_a_killed_unit_comes_back_with_the_state_of_a_peer_of_any_number_of_ranks(job: Job, donors: int, takers: int) -> None:
     donor = job.trains(job.unit("donor", donors))
     first = job.unit("u", takers)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from builders.exchange import WAIT_TIMEOUT, Place, Processes, job_file, training, until
+from builders.exploration import full
 from builders.rank_units import RankUnit
 from diloco.contract import ENDED_BY_PROGRAM, ENV_LEADER_ADDRESS, Exit
 from diloco.protocol.diloco_pb2 import UnitReport
@@ -18,7 +19,7 @@ from diloco.protocol.diloco_pb2 import UnitReport
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["None", "Int4"])
+@pytest.fixture(params=["None", full("Int4")])
 def compression(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -87,6 +88,7 @@ def test_ranks_that_train_the_same_samples_count_their_tokens_once(job: Processe
     assert drawn[0] == drawn[1]
 
 
+@pytest.mark.full
 def test_a_unit_that_takes_the_jobs_parameters_meets_in_the_collective_of_each_adoption(tmp_path: Path) -> None:
     """Its first adoptions are carried out at the boundary at which the leader orders them: the others must hear of them before it waits."""
     job = a_job(tmp_path, 20, quorum=2)
@@ -139,6 +141,7 @@ def test_a_rank_whose_part_of_the_model_was_changed_at_the_end_ends_with_an_erro
         job.end()
 
 
+@pytest.mark.full
 def test_each_rank_reads_shards_of_its_own_to_their_ends_at_different_steps(tmp_path: Path) -> None:
     job = a_job(tmp_path, 40)
     try:
@@ -175,6 +178,7 @@ def test_a_rank_that_wants_more_batches_than_the_others_gets_them_while_its_lead
     assert all(said in program.text for program in unit.programs)
 
 
+@pytest.mark.full
 def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(tmp_path: Path) -> None:
     """Its leader has done all steps and is gone, so that it gets no other batch."""
     job = a_job(tmp_path, 100_000)
@@ -193,7 +197,7 @@ def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(tmp_
         job.end()
 
 
-@pytest.mark.parametrize("stray", [1, 0])
+@pytest.mark.parametrize("stray", [1, full(0)])
 def test_a_rank_that_takes_batches_without_a_step_ends_with_an_error_while_the_others_wait_for_it(
     job: Processes, tmp_path: Path, stray: int
 ) -> None:
@@ -243,6 +247,7 @@ def test_a_rank_whose_program_raises_ends_all_others_with_its_reason(job: Proces
     assert all("rank 2 of unit u ended: ValueError: as requested at this step" in unit.programs[rank].text for rank in (0, 1))
 
 
+@pytest.mark.full
 def test_a_unit_trains_on_when_the_syncer_comes_back_with_an_older_state(job: Processes) -> None:
     syncer = job.syncer()
     unit = RankUnit(job, "u", 3).start()
@@ -280,7 +285,7 @@ def test_a_program_whose_framework_does_not_know_the_other_processes_is_told_wha
     assert "unit u runs as 2 processes on 2 hosts, and numpy knows of 1" in learner.text
 
 
-@pytest.mark.parametrize("address", ["nowhere", "10.0.0.1:99999"])
+@pytest.mark.parametrize("address", ["10.0.0.1:99999", full("nowhere")])
 def test_an_address_of_the_leader_that_cannot_be_is_named(job: Processes, address: str) -> None:
     unit = RankUnit(job, "u", 2).start(**{ENV_LEADER_ADDRESS: address})
     assert unit.wait() == [Exit.BAD_CONTRACT] * 2
@@ -288,6 +293,7 @@ def test_an_address_of_the_leader_that_cannot_be_is_named(job: Processes, addres
         assert f"the leader's address must be host:port, not {address!r}" in program.text
 
 
+@pytest.mark.full
 def test_the_ranks_of_a_unit_end_a_job_together_and_see_the_same_progress_until_then(tmp_path: Path) -> None:
     # 100,000 outer steps, and a budget of which the unit trains 28,800 by then, 96 in each step: progress comes from the tokens. The other
     # unit makes ten steps of 32 tokens in a second, so that it alone does not come to the end of the budget while ranks of this one start.

@@ -95,7 +95,7 @@ def test_a_job_with_long_decisions_leaves_time_for_the_others() -> None:
                 await api.create(names.DILOCO_JOBS, manifest)
             await asyncio.sleep(1)
             end = loop.time() + seconds
-            await asyncio.gather(touch(api, "big", end, 0.005, lambda _: None), touch(api, "small", end, 0.7, asked.append))
+            await asyncio.gather(touch(api, "big", end, 0.05, lambda _: None), touch(api, "small", end, 0.7, asked.append))
 
     run_virtual(run())
     begun = asked[0]

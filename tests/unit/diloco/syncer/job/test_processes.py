@@ -53,6 +53,7 @@ def test_a_killed_learner_delays_no_other_and_its_successor_takes_over(processes
     until(lambda: following in {n for line in traced(trace) for n in line["numbers"]}, "its open work to be trained")
 
 
+@pytest.mark.full
 def test_killed_syncer_goes_on_from_its_snapshot_and_tokens_are_those_that_the_programs_counted(
     processes: Processes, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ async def test_certificates_that_are_renewed_while_a_slow_link_carries_pushes_co
                 assert late.hear("refused").refused.code == Refused.LAYOUT
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_certificate_that_expires_ends_no_connection_and_begins_none(place: Place, draining: list[LocalLearner]) -> None:
     # Long enough for both to start on a busy machine.
