@@ -9,7 +9,7 @@ STAMP := $(VENV)/.synced
 # Bytecode is kept, whatever the shell says: without it each process compiles its libraries anew, for 0.5 s, with torch 2 s of a core.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo quick test test-cluster check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs screenshots site wheel images clean
+.PHONY: help setup demo quick test test-core test-cluster ci-full check mutants hooks bench bench-placement evidence bench-sizes bench-kube bench-quality bench-smoke proto crds docs screenshots site wheel images clean
 
 # Compiled into the checkout by setup; without it nothing of the data plane can be imported.
 LOOPS := runtimes/diloco/kernels/libkernels.so
@@ -36,11 +36,17 @@ quick: setup  ## run fast checks and the unit tests, without a cluster
 test: setup  ## run every test that needs no cluster
 	@hack/test.sh
 
+test-core: setup  ## run the core of the cluster's tests, as CI does: install, quick start, faults, upgrade, hand-over
+	@hack/test-cluster.sh --core
+
 test-cluster: setup  ## run the tests with a real API server, Helm, nodes, Karpenter and Kueue
 	@hack/test-cluster.sh
 
 check: setup  ## check formatting, lints, types and import rules
 	@hack/check.sh
+
+ci-full: setup  ## run everything: checks, all tests with all their examples, and every benchmark in a small size; an hour
+	@DILOCO_TESTS=all .ci/run check test test-cluster bench-smoke
 
 hooks: setup  ## install pre-commit's hooks into this checkout: formatting, lints, import rules, generated files
 	@$(BIN)/pre-commit install
@@ -67,7 +73,7 @@ bench-kube: setup  ## measure the operator on a real API server, and with Karpen
 bench-quality: setup  ## measure what models learn; trains for hours, and goes on where it was stopped
 	@$(BIN)/python -m benchmarks --quality
 
-bench-smoke: setup  ## run every benchmark in a small size, without limits, as CI does
+bench-smoke: setup  ## run every benchmark in a small size, without limits
 	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubectl karpenter kueue
 	@$(BIN)/python -m benchmarks --smoke
 

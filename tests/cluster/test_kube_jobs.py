@@ -105,6 +105,7 @@ def all_took_part(job: Obj | None) -> bool:
 
 
 # --- it trains --------------------------------------------------------------------------------------------------------
+@pytest.mark.core
 async def test_the_quickstart_applied_with_kubectl_trains_in_torch_and_jax_to_complete(plane: ControlPlane, tmp_path: Path) -> None:
     [job] = yaml.safe_load_all((EXAMPLES / "quickstart.yaml").read_text())
     fleet = list(yaml.safe_load_all((EXAMPLES / "fleet.yaml").read_text()))
@@ -184,6 +185,7 @@ def trains(unit: Obj, attempt: int) -> bool:
     return unit.get("state") == "Training" and unit["attempt"] == attempt
 
 
+@pytest.mark.core
 async def test_a_job_survives_lost_pods_nodes_operators_and_api_servers_and_counts_each_token_once(
     plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_standby_is_ready_and_writes_nothing(scene: Scene) -> None:
     assert scene.work("second") == []
 
 
+@pytest.mark.core
 def test_a_leader_that_is_killed_is_followed_by_the_standby(scene: Scene) -> None:
     scene.first.send(signal.SIGKILL)
     scene.first.wait()
@@ -204,6 +205,7 @@ def test_a_leader_that_loses_the_api_server_ends_before_another_leads(scene: Sce
     scene.check_order()
 
 
+@pytest.mark.core
 def test_a_leader_that_is_told_to_stop_ends_its_writes_and_gives_the_lease_back(scene: Scene) -> None:
     scene.first.send(signal.SIGTERM)
     assert scene.first.wait() == 0

@@ -230,6 +230,7 @@ def play(cluster: Cluster, operator: OperatorReplica) -> None:
 
 
 # --- the upgrade --------------------------------------------------------------------------------------------------------
+@pytest.mark.core
 def test_an_upgrade_restarts_and_rewrites_nothing_and_edits_are_rolled_out(cluster: Cluster, landed: Path, tmp_path: Path) -> None:
     plane, namespace = cluster.plane, cluster.namespace
     kubeconfig = plane.kubeconfig_for(plane.token(namespace, "operator"), namespace)

@@ -85,7 +85,7 @@ async def _real(request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
 _BACKENDS: dict[str, Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Backend]]] = {"memory": _memory, "real": _real}
 
 
-_ON_A_REAL_SERVER = (pytest.mark.cluster, pytest.mark.xdist_group("contract"))  # one control plane for all of them
+_ON_A_REAL_SERVER = (pytest.mark.cluster, pytest.mark.core, pytest.mark.xdist_group("contract"))  # one control plane for all of them
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=_ON_A_REAL_SERVER)])

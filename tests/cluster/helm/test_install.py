@@ -93,6 +93,7 @@ def everything(plane: ControlPlane, namespace: str) -> set[str]:
     return found
 
 
+@pytest.mark.core
 def test_a_release_lives_from_install_to_uninstall_and_its_jobs_outlive_it(plane: ControlPlane, space: str, tmp_path: Path) -> None:
     before = everything(plane, space)
     said = install(plane, space)
@@ -145,6 +146,7 @@ def test_without_keep_the_resource_and_every_job_go_with_the_release(plane: Cont
     assert get(plane, CRD) is None
 
 
+@pytest.mark.core
 def test_an_upgrade_brings_a_newer_crd_to_the_jobs_that_are_there(plane: ControlPlane, space: str, tmp_path: Path) -> None:
     """Helm's own crds/ folder would never be upgraded, which is why the CRD is a template."""
     older = tmp_path / CHART.name
