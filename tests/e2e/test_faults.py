@@ -64,6 +64,7 @@ async def completed_soon(cluster: Cluster) -> Obj:
     return await completed(cluster)
 
 
+@pytest.mark.full
 async def test_a_job_trains_to_complete_on_two_kinds_of_hardware(tmp_path: Path) -> None:
     async with local_control_plane(tmp_path, a_fleet(), config=PROMPT) as cluster:
         await cluster.apply(a_long_job())

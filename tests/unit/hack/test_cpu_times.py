@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from builders.exploration import full
 
 HACK = Path(__file__).parents[3] / "hack"
 TESTS = """
@@ -30,7 +31,7 @@ def test_waits():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, full(2)])
 def test_what_computes_is_listed_and_what_waits_is_not(tmp_path: Path, processes: int) -> None:
     (tmp_path / "test_few.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\n")

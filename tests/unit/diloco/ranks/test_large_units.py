@@ -39,6 +39,7 @@ def test_the_leader_of_512_ranks_finds_that_their_pieces_make_up_the_model(tenso
         check_cover(layout, heard)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tensors", [700, full(1100)])
 def test_the_syncer_reads_who_owns_what_of_512_ranks(tensors: int) -> None:
     layout = a_layout(tensors)

@@ -118,7 +118,8 @@ def test_who_left_orderly_is_missed_by_nobody(place: Place) -> None:
         assert "this is the first loss" in message
 
 
-@pytest.mark.parametrize("lost", [0, full(2)])
+@pytest.mark.full
+@pytest.mark.parametrize("lost", [0, 2])
 def test_ranks_that_wait_in_a_barrier_of_gloo_name_the_one_that_was_killed(lost: int, place: Place) -> None:
     with RankProcesses(place, 3, gloo=True) as unit:
         unit.meet()

@@ -116,6 +116,7 @@ def test_without_failures_only_start_and_compilation_are_badput() -> None:
     assert found.goodput == pytest.approx(1 - 50 / 7200, abs=0.001)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_units_that_contribute_to_each_merge_are_never_stale_and_lost_ones_are() -> None:
     assert outcome(units=2).staleness < 0.01

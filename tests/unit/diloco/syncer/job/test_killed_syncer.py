@@ -109,7 +109,8 @@ def test_a_syncer_that_is_killed_at_a_merge_loses_no_merge_that_a_learner_holds(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, full(1)])
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(2))
 def test_a_syncer_that_is_killed_again_and_again_loses_no_merge(tmp_path: Path, seed: int) -> None:
     """At random moments, also while it starts, with a snapshot every other outer step or none at all."""
     choice = random.Random(seed)

@@ -34,6 +34,7 @@ def contributing(*units: str) -> Callable[[Report], bool]:
     return all_contribute
 
 
+@pytest.mark.full
 def test_a_killed_learner_delays_no_other_and_its_successor_takes_over(processes: Processes, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
     # long enough that the successor itself gets its predecessor's work, and not a survivor that holds plenty ahead of it
@@ -135,6 +136,7 @@ def test_sigterm_drains_learner_and_syncer(processes: Processes) -> None:
     assert list((processes.place.state / "snapshots").glob(f"*-t{drained.t}"))
 
 
+@pytest.mark.full
 def test_learners_end_with_the_contracts_status(processes: Processes) -> None:
     processes.syncer()
     processes.learner("a-0")
