@@ -32,29 +32,29 @@ class DisruptionSignals:
     """Taint keys of a node whose kubelet does not answer."""
     not_ready_tolerance: float
     """Seconds. Units stay for this long on a node that reports itself NotReady."""
-    ready_unknown_tolerance: float = 0.0
+    ready_unknown_tolerance: float
     """Seconds. Units stay for this long on a node whose readiness is unknown, and until the fleet has been stable for this long."""
-    outage_tolerance: float = 0.0
+    outage_tolerance: float
     """Seconds. The same while most of the fleet is NotReady; and the upper bound while the readiness of other nodes keeps changing."""
-    maintenance_labels: Sequence[str] = ()
+    maintenance_labels: Sequence[str]
     """Labels whose value is the start of the node's maintenance, in seconds since the epoch."""
-    maintenance_lead: float = 0.0
+    maintenance_lead: float
     """Seconds before the start at which units leave the node."""
-    maintenance_over: float = 0.0
+    maintenance_over: float
     """Seconds after the start at which the label is ignored: the maintenance is over or was called off, and the label was left behind."""
-    lifetime: LifetimeSignals = LifetimeSignals()  # noqa: RUF009 -- immutable
+    lifetime: LifetimeSignals
 
 
 @dataclass(frozen=True, slots=True)
 class NotReadyCounts:
     """How much of a fleet is NotReady."""
 
-    nodes: int = 0
+    nodes: int
     """Nodes of the whole fleet."""
-    not_ready: int = 0
+    not_ready: int
     """Those among them that are NotReady."""
-    changed: float = -math.inf
-    """The last time that a node became ready, or that its readiness became unknown; seconds since the epoch."""
+    changed: float
+    """The last time that a node became ready, or that its readiness became unknown; seconds since the epoch. -inf: no node says."""
 
     @property
     def outage(self) -> bool:

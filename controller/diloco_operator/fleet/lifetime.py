@@ -18,13 +18,13 @@ _DIGITS = 12
 class LifetimeSignals:
     """What tells the end of a node. A time in an annotation is in `NodeView.announced_end` already."""
 
-    lifetime_labels: Sequence[str] = ()
+    lifetime_labels: Sequence[str]
     """Labels whose value is how long the node may live, in seconds from its creation."""
-    flex_start_labels: Sequence[tuple[str, str]] = ()
+    flex_start_labels: Sequence[tuple[str, str]]
     """Labels with their values of nodes that live `flex_start_lifetime` at most."""
-    flex_start_lifetime: float = 0.0
+    flex_start_lifetime: float
     """Seconds from the creation of a node that announces nothing more exact."""
-    lead: float = 0.0
+    lead: float
     """Seconds before the end at which units leave the node."""
 
 

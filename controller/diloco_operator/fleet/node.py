@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from diloco_operator.fleet.devices import Devices, offered_devices
 from diloco_operator.fleet.resources import Resources, allocatable
@@ -67,12 +67,12 @@ class NodeView:
     """Its extended resources; amount 0 where the device plugin is down."""
     allocatable: Resources
     """What its pods together may request."""
-    deleting: bool = False
-    created: float | None = None
+    deleting: bool
+    created: float | None
     """Seconds since the epoch."""
-    announced_end: float | None = None
+    announced_end: float | None
     """The earliest time in one of its annotations that announce its end; seconds since the epoch."""
-    host: Host = field(default=Host(""))
+    host: Host
 
 
 def project_node(obj: Obj, ends: Sequence[str] = ()) -> NodeView:

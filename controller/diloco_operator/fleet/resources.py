@@ -160,17 +160,6 @@ def left(has: Resources, used: Iterable[Resources]) -> Resources:
     return Resources(cpu, memory, pods, tuple(sorted(devices.items())))
 
 
-def total(parts: Iterable[Resources]) -> Resources:
-    """Return the sum of each resource."""
-    cpu = memory = pods = 0
-    devices: dict[str, int] = {}
-    for part in parts:
-        cpu, memory, pods = cpu + part.cpu, memory + part.memory, pods + part.pods
-        for name, amount in part.devices:
-            devices[name] = devices.get(name, 0) + amount
-    return Resources(cpu, memory, pods, tuple(sorted(devices.items())))
-
-
 def most(one: Resources, other: Resources) -> Resources:
     """Return the larger amount of each resource."""
     devices = dict(one.devices)
