@@ -59,7 +59,7 @@ class NotReadyCounts:
     @property
     def outage(self) -> bool:
         """So many nodes are NotReady that the control plane or its network failed, not the nodes."""
-        return self.not_ready > _FEW_NODES and self.not_ready >= _OUTAGE_SHARE * self.nodes
+        return self.not_ready > _FEW_NODES and self.not_ready / self.nodes >= _OUTAGE_SHARE
 
 
 def count_not_ready(nodes: Collection[NodeView]) -> NotReadyCounts:
