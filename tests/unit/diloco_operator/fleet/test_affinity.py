@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from diloco_operator.fleet.affinity import attracts, node_terms
+from diloco_operator.fleet.affinity import attracts, node_terms, only_nodes
 
 LABELS = {"zone": "a", "generation": "5", "word": "five"}
 
@@ -32,10 +32,14 @@ def labels(key: str, operator: str, *values: str) -> dict[str, Any]:
         (labels("absent", "DoesNotExist"), True),
         (labels("generation", "Gt", "4"), True),
         (labels("generation", "Gt", "5"), False),
+        (labels("generation", "Gt", "6"), False),
         (labels("generation", "Lt", "6"), True),
         (labels("generation", "Lt", "5"), False),
+        (labels("generation", "Lt", "4"), False),
         (labels("word", "Gt", "4"), False),
         (labels("absent", "Lt", "4"), False),
+        (labels("generation", "Gt"), False),
+        (labels("zone", "Near", "b"), True),  # the API server rejects such a pod and explains why
         ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["host-1"]}]}, True),
         ({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["host-1"]}]}, False),
     ],
@@ -59,3 +63,26 @@ def test_pod_without_requirements_may_run_anywhere() -> None:
 def test_empty_term_matches_no_node() -> None:
     assert not attracts(node_terms(required({})), LABELS, "host-1")
     assert attracts(node_terms(required({}, labels("zone", "Exists"))), LABELS, "host-1")
+
+
+def named(*names: str, operator: str = "In", key: str = "metadata.name") -> dict[str, Any]:
+    return {"matchFields": [{"key": key, "operator": operator, "values": list(names)}]}
+
+
+BOTH = {"matchFields": named("host-1", "host-2")["matchFields"] + named("host-2", "host-3")["matchFields"]}
+
+
+@pytest.mark.parametrize(
+    ("affinity", "names"),
+    [
+        (None, None),
+        (required(named("host-1", "host-2")), {"host-1", "host-2"}),
+        (required(named("host-1"), {**named("host-2"), **labels("zone", "Exists")}), {"host-1", "host-2"}),
+        (required(BOTH), {"host-2"}),
+        (required(named("host-1"), labels("zone", "Exists")), None),
+        (required(named("host-1", operator="NotIn")), None),
+        (required(named("host-1", key="metadata.namespace")), None),
+    ],
+)
+def test_only_nodes_are_those_that_every_term_names(affinity: dict[str, Any] | None, names: set[str] | None) -> None:
+    assert only_nodes(node_terms(affinity)) == names

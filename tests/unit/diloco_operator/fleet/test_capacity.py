@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from builders.nodes import a_gpu_node, an_inventory
 from diloco_operator.api.spec import Capacity
 from diloco_operator.fleet import CapacityType, Shape
-from diloco_operator.fleet.capacity import CAPACITY_LABELS, capacity_of, values_of
+from diloco_operator.fleet.affinity import REQUIRED, attracts, node_terms
+from diloco_operator.fleet.capacity import CAPACITY_LABELS, capacity_of, expressions, values_of
 
 H100 = Shape("nvidia-h100-80gb", "", 8, 1)
 SAID = [
@@ -62,3 +65,50 @@ def test_values_for_an_affinity_leave_out_labels_without_such_a_value() -> None:
         "eks.amazonaws.com/capacityType": ("CAPACITY_BLOCK",),
         "karpenter.sh/capacity-type": ("reserved",),
     }
+
+
+# --- node affinity ----------------------------------------------------------------------------------------------------
+def meets(labels: dict[str, str], alternatives: list[list[dict[str, Any]]]) -> bool:
+    terms = [{"matchExpressions": each} for each in alternatives]
+    return attracts(node_terms({"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}), labels, "node")
+
+
+# A label of a reservation without a value says nothing, and no expression can ask for that; clouds do not set it so.
+@pytest.mark.parametrize(("key", "value", "capacity"), [("name", "n0", "OnDemand"), *(each for each in SAID if each[1])])
+def test_node_meets_the_expressions_of_its_own_capacity_and_of_no_other(key: str, value: str, capacity: str) -> None:
+    assert {str(each) for each in CapacityType if meets({key: value}, expressions(each))} == {capacity}
+
+
+@pytest.mark.parametrize(
+    ("capacity", "domain", "alternatives"),
+    [
+        ("Spot", "cloud.google.com/", [[{"key": "cloud.google.com/gke-spot", "operator": "In", "values": ["true"]}]]),
+        ("FlexStart", "cloud.google.com/", [[{"key": "cloud.google.com/gke-flex-start", "operator": "In", "values": ["true"]}]]),
+        ("Reserved", "cloud.google.com/", [[{"key": "cloud.google.com/reservation-name", "operator": "Exists"}]]),
+        (
+            *("OnDemand", "cloud.google.com/"),
+            [
+                [
+                    {"key": "cloud.google.com/gke-spot", "operator": "NotIn", "values": ["true"]},
+                    {"key": "cloud.google.com/gke-preemptible", "operator": "NotIn", "values": ["true"]},
+                    {"key": "cloud.google.com/gke-flex-start", "operator": "NotIn", "values": ["true"]},
+                    {"key": "cloud.google.com/gke-provisioning", "operator": "NotIn", "values": ["spot", "preemptible", "flex-start"]},
+                    {"key": "cloud.google.com/reservation-name", "operator": "DoesNotExist"},
+                ]
+            ],
+        ),
+        ("OnDemand", "karpenter.sh/", [[{"key": "karpenter.sh/capacity-type", "operator": "NotIn", "values": ["spot", "reserved"]}]]),
+        # Karpenter makes no flex-start nodes: the pods wait for a node of a cloud that does.
+        (
+            *("FlexStart", "karpenter.sh/"),
+            [
+                [{"key": "cloud.google.com/gke-flex-start", "operator": "In", "values": ["true"]}],
+                [{"key": "cloud.google.com/gke-provisioning", "operator": "In", "values": ["flex-start"]}],
+            ],
+        ),
+    ],
+)
+def test_nodes_of_one_cloud_are_asked_for_by_the_label_with_which_it_makes_them(
+    capacity: str, domain: str, alternatives: list[list[dict[str, Any]]]
+) -> None:
+    assert expressions(CapacityType(capacity), domain) == alternatives

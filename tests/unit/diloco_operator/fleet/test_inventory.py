@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 from builders.nodes import a_gpu_node, a_node, a_tpu_node, a_tpu_slice, an_inventory
-from diloco_operator.fleet import CapacityType, Inventory, Shape, project_node
-from diloco_operator.fleet.devices import is_extended_resource
-from diloco_operator.fleet.node import natural_sort_key
-from diloco_operator.fleet.resources import Resources, resources_of
-from diloco_operator.fleet.slice_kinds import kind_of, uses_ports_of_host
+from diloco_operator.fleet import CapacityType, Inventory, PodUse, Shape, project_node
+from diloco_operator.fleet.resources import Resources
 
 SINGLE = Shape("tpu-v5p", "2x2x1", 4, 1)
 PAIR = Shape("tpu-v5p", "2x2x2", 4, 2)
@@ -117,34 +114,6 @@ def test_labels_of_unknown_accelerators_keep_a_node_from_cpu_pools() -> None:
     assert names(an_inventory(aks, inferentia), CPU) == []
 
 
-@pytest.mark.parametrize(
-    ("resource", "extended"),
-    [
-        ("example.com/npu", True),
-        ("amd.com/gpu", True),
-        ("cpu", False),
-        ("ephemeral-storage", False),
-        ("hugepages-2Mi", False),
-        ("attachable-volumes-aws-ebs", False),
-        ("scheduling.kubernetes.io/foo", False),
-        ("kubernetes.io/batch-cpu", False),
-        ("requests.example.com/npu", False),
-    ],
-)
-def test_extended_resources_are_what_kubernetes_says(resource: str, extended: bool) -> None:
-    assert is_extended_resource(resource) is extended
-    assert names(an_inventory(a_node("node", devices={resource: "1"})), CPU) == ([] if extended else ["node"])
-
-
-def test_devices_of_a_template_are_those_of_all_its_containers() -> None:
-    npu = {"resources": {"limits": {"example.com/npu": 2, "cpu": "1"}, "requests": {"memory": "1Gi"}}}
-    nic = {"resources": {"requests": {"example.com/nic": "1", "example.com/none": 0}}}
-    start = {"resources": {"limits": {"example.com/npu": "8"}}}
-    pod = {"containers": [npu, npu, nic, {"name": "plain"}], "initContainers": [start]}
-    assert resources_of(pod).devices == (("example.com/nic", 1), ("example.com/npu", 8))
-    assert resources_of({"containers": "none", "initContainers": [1, {"resources": []}, {"resources": {"limits": 1}}]}).devices == ()
-
-
 def test_only_pods_of_an_accelerator_tolerate_its_taint_by_default() -> None:
     """A cpu node with the taint of a GPU node needs a toleration in the template."""
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
@@ -153,12 +122,6 @@ def test_only_pods_of_an_accelerator_tolerate_its_taint_by_default() -> None:
     (gpu,) = inventory.free(H100)
     assert [each.key for each in plain.taints] == ["nvidia.com/gpu"]
     assert gpu.taints == ()
-
-
-def test_a_slice_without_accelerators_counts_no_chips() -> None:
-    kind = kind_of(project_node(a_node("plain")))
-    assert kind is not None
-    assert (kind.accelerator, kind.topology, kind.chips_per_host) == ("cpu", "", 0)
 
 
 def test_a_taint_that_only_prefers_other_pods_needs_no_toleration() -> None:
@@ -259,10 +222,6 @@ def test_multi_host_node_without_a_node_pool_is_explained() -> None:
     assert "has no label cloud.google.com/gke-nodepool" in an_inventory(node).counts(PAIR).unusable[0]
 
 
-def test_names_are_ordered_by_their_numbers() -> None:
-    assert sorted(["h-10", "h-9", "h-1a"], key=natural_sort_key) == ["h-1a", "h-9", "h-10"]
-
-
 def test_changes_of_a_copy_do_not_reach_the_original() -> None:
     inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"), *a_tpu_slice("np-0", 2))
     inventory.set_reservations("job", {"a"})
@@ -291,9 +250,72 @@ def test_a_host_offers_what_units_and_other_pods_leave_of_it() -> None:
     assert inventory.reserved_by("a") == {"one", "two", "three"}
 
 
-@pytest.mark.parametrize(
-    "spec", [{"hostNetwork": True}, {"containers": [{"name": "learner", "ports": [{"containerPort": 1, "hostPort": 8080}]}]}]
-)
-def test_pods_that_use_ports_of_their_host_share_it_with_nobody(spec: dict[str, Any]) -> None:
-    assert uses_ports_of_host(spec)
-    assert not uses_ports_of_host({"hostNetwork": False, "containers": [{"name": "learner", "ports": [{"containerPort": 1}]}, None]})
+def test_node_that_offers_parts_of_accelerators_has_none_for_a_unit() -> None:
+    node = a_gpu_node("mig", gpus=0)
+    node["status"]["allocatable"] |= {"nvidia.com/mig-1g.10gb": "7", "nvidia.com/none": "0", "rdma/hca": "1", "example.com/npu": "1"}
+    why = "node mig offers no nvidia.com/gpu now: it offers nvidia.com/mig-1g.10gb, which is no whole accelerator"
+    assert an_inventory(node).counts(H100).unusable == (why,)
+
+
+def test_slices_of_every_kind_and_state_are_told() -> None:
+    inventory = an_inventory(a_tpu_node("a"), a_gpu_node("g", cordoned=True), a_node("plain"), *a_tpu_slice("np-0", 1))
+    assert sorted(slice_.name for slice_ in inventory.every_slice()) == ["a", "g", "np-0", "plain"]
+    assert list(inventory.kept(SINGLE)) == []
+
+
+def test_names_of_slices_are_those_of_pools_only_for_shapes_with_a_topology() -> None:
+    inventory = an_inventory(*a_tpu_slice("np-0", 2), a_gpu_node("g", pool="np-0"))
+    assert [each.name for each in inventory.resolve(PAIR, "np-0") or ()] == ["np-0"]
+    assert inventory.resolve(H100, "np-0") is None
+    assert inventory.resolve(H100, "g+np-9") is None
+
+
+def test_update_of_an_unknown_or_unchanged_thing_changes_nothing() -> None:
+    inventory = an_inventory(a_tpu_node("a"))
+    pod = PodUse("team", "train-0", "a", Resources(0, 0, 1))
+    assert inventory.remove_node("gone") is False
+    assert inventory.remove_node("a") is True
+    assert inventory.node("a") is None
+    assert inventory.replace_use(None, pod) is False
+    assert inventory.replace_use(pod, pod) is False
+
+
+def test_readiness_is_counted_over_the_nodes_that_are_there_now() -> None:
+    inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b", ready=False), a_node("plain"))
+    assert (inventory.not_ready.nodes, inventory.not_ready.not_ready) == (3, 1)
+    inventory.update_node(project_node(a_tpu_node("a", ready=False)))
+    copy = inventory.copy()
+    assert (inventory.not_ready.nodes, inventory.not_ready.not_ready) == (3, 2)
+    inventory.remove_node("b")
+    assert (inventory.not_ready.nodes, inventory.not_ready.not_ready) == (2, 1)
+    assert (copy.not_ready.nodes, copy.not_ready.not_ready) == (3, 2)
+
+
+def test_reservations_are_told_by_job_node_and_unit() -> None:
+    inventory = an_inventory(a_gpu_node("a"), a_tpu_node("b"))
+    inventory.set_reservations("job", {"a", "b"}, {("a", "u"): Resources(0, 0, 1, (("nvidia.com/gpu", 2),))})
+    assert (inventory.reservations("job"), inventory.reservations("other")) == (frozenset(("a", "b")), frozenset())
+    assert [inventory.has_reserved("job", node, "u") for node in ("a", "b")] == [True, False]
+
+
+def test_changes_tell_where_slices_came_changed_or_went_since_they_were_last_asked_for() -> None:
+    inventory = an_inventory(a_tpu_node("a"), a_tpu_node("b"))
+    a, b = inventory.location("a"), inventory.location("b")
+    assert a is not None
+    assert b is not None
+    inventory.track_changes()
+    assert set(inventory.take_changes()) == {a, b}
+    inventory.set_reservations("job", {"a"})
+    assert list(inventory.take_changes()) == [a]
+    inventory.replace_use(None, PodUse("team", "train-0", "b", Resources(0, 0, 1, (("google.com/tpu", 4),))))
+    assert list(inventory.take_changes()) == [b]
+    inventory.update_node(project_node(a_tpu_node("c")))
+    assert list(inventory.take_changes()) == [inventory.location("c")]
+    inventory.remove_node("a")
+    assert list(inventory.take_changes()) == [a]
+    assert (inventory.location("a"), inventory.slice_at(a), list(inventory.take_changes())) == (None, None, [])
+    (second,) = inventory.resolve(SINGLE, "b") or ()
+    assert inventory.slice_at(b) == second
+    for name in ("b", "c"):
+        inventory.remove_node(name)
+    assert inventory.slice_at(b) is None  # nor any other of its kind

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from builders.nodes import a_gpu_node, a_tpu_node, an_inventory
 from diloco_operator.fleet import Shape
-from diloco_operator.fleet.locality import locality_of
+from diloco_operator.fleet.locality import locality_of, shared_place
 
 ZONE = {"topology.kubernetes.io/zone": "us-east5-a"}
+REGION = {"topology.kubernetes.io/region": "us-east5"}
 AWS = "topology.k8s.aws/network-node-layer-"
 CLIQUE = "nvidia.com/gpu.clique"
 GKE = "cloud.google.com/gce-topology-"
@@ -37,3 +38,23 @@ def test_host_has_the_locality_of_its_labels_and_a_tpu_slice_what_all_its_hosts_
     inventory = an_inventory(a_gpu_node("g-0", labels={**ZONE, GKE + "block": "b1"}), *hosts)
     assert next(inventory.free(Shape("nvidia-h100-80gb", "", 8, 1))).locality == ("us-east5-a", "b1")
     assert next(inventory.free(Shape("tpu-v5p", "2x2x2", 4, 2))).locality == ("us-east5-a",)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "place"),
+    [
+        ([], ""),
+        ([{}], ""),
+        ([{**REGION, **ZONE}], "us-east5/us-east5-a"),
+        ([{**REGION, **ZONE, GKE + "block": "b1"}, {**REGION, **ZONE, GKE + "block": "b1"}], "us-east5/us-east5-a/b1"),
+        ([{**REGION, **ZONE, GKE + "block": "b1"}, {**REGION, **ZONE, GKE + "block": "b2"}], "us-east5/us-east5-a"),
+        ([{**REGION, **ZONE, GKE + "block": "b1"}, {**REGION, **ZONE}], "us-east5/us-east5-a"),
+        ([{**REGION, **ZONE}, REGION], "us-east5"),
+        # Equal names behind a difference are other places.
+        ([{"topology.kubernetes.io/region": "r1", **ZONE}, {"topology.kubernetes.io/region": "r2", **ZONE}], ""),
+        ([ZONE], "/us-east5-a"),
+        ([{"topology.kubernetes.io/region": "a/b"}], "a-b"),
+    ],
+)
+def test_hosts_stand_together_as_far_as_all_their_labels_agree(hosts: list[dict[str, str]], place: str) -> None:
+    assert shared_place(hosts) == place
