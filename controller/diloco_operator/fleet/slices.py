@@ -116,12 +116,12 @@ class Slice:
     """NoSchedule and NoExecute taints that a pod must tolerate to run on it, except those of the accelerator itself."""
     room: Resources
     """What each of its hosts has left for a unit: what is allocatable, less what other pods use."""
-    locality: Domain = ("",)
+    locality: Domain
     """The nearest domain that contains all its hosts."""
+    in_part: bool
+    """Other units or pods use accelerators of this host. `kind` then counts those that are left."""
     part: str = ""
     """Tells it apart from other parts of the same host; "": the whole host, or all that is left of it."""
-    in_part: bool = False
-    """Other units or pods use accelerators of this host. `kind` then counts those that are left."""
 
     @property
     def key(self) -> str:

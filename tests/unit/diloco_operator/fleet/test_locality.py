@@ -22,6 +22,7 @@ GKE = "cloud.google.com/gce-topology-"
         ({**ZONE, GKE + "block": "b1", GKE + "subblock": "s1", GKE + "host": "h1"}, ("us-east5-a", "b1", "s1")),
         ({**ZONE, AWS + "1": "nn-1", AWS + "2": "nn-2", AWS + "3": "nn-3"}, ("us-east5-a", "nn-1", "nn-2", "nn-3")),
         ({**ZONE, AWS + "1": "nn-1", AWS + "3": "nn-3"}, ("us-east5-a", "nn-1")),
+        ({AWS + str(layer): str(layer) for layer in range(1, 6)}, ("", "1", "2", "3", "4")),  # AWS names four layers
         ({**ZONE, GKE + "subblock": "s1"}, ("us-east5-a",)),
         ({GKE + "block": "b1"}, ("", "b1")),
         ({**ZONE, CLIQUE: "c.1"}, ("us-east5-a", "c.1")),

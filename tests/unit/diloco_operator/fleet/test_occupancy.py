@@ -87,6 +87,16 @@ def test_pods_count_on_their_node_from_their_coming_to_their_end() -> None:
     assert (occupancy.uses("n"), occupancy.uses("m")) == ((), (moved,))
 
 
+def test_pod_is_equal_only_to_itself() -> None:
+    occupancy = Occupancy()
+    one, twin = pod("web"), pod("web")
+    assert one != twin
+    occupancy.replace(None, one)
+    occupancy.replace(None, twin)
+    occupancy.replace(one, None)
+    assert [use is twin for use in occupancy.uses("n")] == [True]
+
+
 def test_copy_keeps_what_was() -> None:
     occupancy = Occupancy()
     web = pod("web")

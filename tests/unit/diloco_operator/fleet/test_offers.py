@@ -76,7 +76,7 @@ def test_nothing_is_left_of_a_host_that_a_job_has_as_a_whole() -> None:
     inventory.set_reservations("one", ["a"], {("a", "u"): gpus(2)})
     assert inventory.room_left(host) == Resources(8000, 1024, 9, ((GPU, 6),))
     inventory.set_reservations("two", ["a"])
-    assert inventory.room_left(host) == Resources()
+    assert inventory.room_left(host) == Resources(0, 0, 0)
 
 
 @pytest.mark.parametrize(("there", "usable"), [("7", False), ("8", True)])

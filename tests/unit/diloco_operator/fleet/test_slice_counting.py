@@ -35,12 +35,14 @@ def test_each_slice_is_in_one_count() -> None:
         total=11,
         own=1,  # n0
         ending=1,  # n1
-        holders=(Holder("a", 3), Holder("b", 1)),
+        holders=(Holder("a", 3, leaving=0, surplus=None, priority=0), Holder("b", 1)),
         unusable=("node n5 is cordoned", "node n6 is cordoned"),
         unusable_count=2,
         used=2,
         used_by="team/p0",  # of the first slice
         used_by_count=3,
+        hosts=0,
+        scattered=(),
     )
     assert inventory.counts(SINGLE, "mine", {"n0": 4}) == expected
     assert inventory.copy().counts(SINGLE, "mine", {"n0": 4}) == expected
@@ -107,6 +109,7 @@ def test_each_accelerator_of_a_shared_host_is_in_one_count() -> None:
         holders=(Holder("k", 2 + 8), Holder("l", 1)),
         unusable=("node a is cordoned",),
         unusable_count=7,  # all of a but what l has
+        other_devices_count=0,
         used=5,
         used_by="team/other",
         used_by_count=2,

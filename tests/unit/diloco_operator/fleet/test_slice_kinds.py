@@ -24,7 +24,7 @@ def kinds(accelerator: str, *sizes: int) -> list[SliceKind]:
 @pytest.mark.parametrize(
     ("node", "kind"),
     [
-        (a_node("n"), SliceKind("cpu")),
+        (a_node("n"), SliceKind("cpu", "", 0)),
         (a_node("n", devices={"example.com/npu": "4", "rdma/hca": "1"}), SliceKind("cpu", devices=(NPU,))),
         (a_node("n", labels={"kubernetes.azure.com/accelerator": "nvidia"}), None),
         # With its devices a pool can ask for them, whatever they are.
