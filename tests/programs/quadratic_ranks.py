@@ -20,7 +20,7 @@ RANKS_FINISH_AT_STEP  from this local step on, say in each rank that the job sha
 RANKS_RAISE_AT_STEP, RANKS_RAISE_RANK   raise ValueError at this local step, in this rank
 RANKS_STATES    a folder: train with momentum, which peers may take. <unit>.<attempt>.<rank> gets a JSON line {"began", "steps", "momentum",
                 "parameters"} once the rank has joined, {"step", "momentum"} for each local step, and {"version", "adopted"} whenever it
-                has adopted a broadcast; values are {tensor: [first row, hex]}
+                has adopted a broadcast, also while it joins; values are {tensor: [first row, hex]}
 RANKS_HOLDS     a file: the small rest is held back on its way to a taker until it is there; <file>.reached says that it has come so far
 RANKS_REFUSES_OF_<rank>  so many copies cannot be taken by this rank: "parts" of the first, or "rests"; "parts:1"
 
@@ -42,10 +42,13 @@ from diloco import contract
 from diloco.algorithm.layout import TensorSpec
 from diloco.algorithm.pieces import Piece
 from diloco.learner.arrays import ArrayStore, StagedCopy
+from diloco.learner.progress import JobProgress
 from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.state_parts import PieceArray, StateError
+from diloco.ranks import state_of_unit
 from diloco.ranks.join import World
 from diloco.ranks.samples import DataRank
+from diloco.recovery import taking
 from diloco.session.session import Session
 
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
@@ -187,10 +190,13 @@ def main() -> None:
     same = DataRank(0, 1) if os.environ.get("RANKS_SAME") else None
     world = World(rank, ranks, lambda given: [given], same) if ranks > 1 else None
     state = RowState(store) if os.environ.get("RANKS_STATES") else None
+    if state is not None:
+        _trace_adoptions(store, rank, adopted)
+        # Of a donor that is held back, and of ranks that wait for a core: no test asks when the taker gives it up.
+        taking.SILENCE_SECONDS = state_of_unit.ANSWER_SECONDS = taking.MOST_COPY_SECONDS
     session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)), inner=state)
     if state is not None:
         _write_states(rank, {"began": True, "steps": state.steps, "momentum": store.said(state.momentum), "parameters": store.said()})
-        _trace_adoptions(session, store, rank, adopted)
     step_seconds = float(os.environ.get(f"RANKS_STEP_MS_OF_{rank}", os.environ.get("RANKS_STEP_MS", "5"))) / 1000
     batch_size = int(os.environ.get(f"RANKS_BATCH_OF_{rank}", os.environ.get("RANKS_BATCH", "2")))
     raise_at = int(os.environ.get("RANKS_RAISE_AT_STEP", "0")) if str(rank) == os.environ.get("RANKS_RAISE_RANK") else 0
@@ -234,17 +240,16 @@ def main() -> None:
             print(json.dumps({"rank": rank, "steps": session.step_count, "rows": store.said(store.rows)}), flush=True)
 
 
-def _trace_adoptions(session: Session, store: RowStore, rank: int, adopted: list[list[str]]) -> None:
+def _trace_adoptions(store: RowStore, rank: int, adopted: list[list[str]]) -> None:
     """Trace each broadcast as the model holds it once it is adopted."""
-    progress = session._member._progress  # type: ignore[attr-defined]  # of every kind of member
-    note = progress.adopted
+    note = JobProgress.adopted
 
-    def noting(step: int, t: int, tokens: int = 0) -> None:
+    def noting(progress: JobProgress, step: int, t: int, tokens: int = 0) -> None:
         values = {name: value for name, value in store.arrays.items() if name in adopted[-1]}
         _write_states(rank, {"version": t, "adopted": store.said(values)})
-        note(step, t, tokens)
+        note(progress, step, t, tokens)
 
-    progress.adopted = noting
+    JobProgress.adopted = noting  # type: ignore[method-assign]  # it has one in each process, which exists only once the rank has joined
 
 
 def _write_states(rank: int, line: dict[str, Any]) -> None:
