@@ -11,17 +11,22 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from builders.control_plane import CLIENTS, PLANE, ControlPlane, missing_programs, provide_programs, start
 from builders.exploration import examples
+from builders.process_logs import last_lines
 from hypothesis import settings
 from rewritten_tests import rewrite_tests
 
 CLUSTER, FRAMEWORKS, GROWTH = (f"{Path(__file__).parent / folder}/" for folder in ("cluster", "frameworks", "cluster/growth"))
 """Beginnings of the paths of their tests. To compare paths as such would cost every process a second for the 6,000 unit tests."""
+
+BEGUN = pytest.StashKey[float]()
+"""When the test began, seconds of the Unix epoch."""
 
 # Examples have no time limit, since a busy machine is not a failure. Every run draws the same examples, so each failure can be repeated.
 settings.register_profile("diloco", deadline=None, derandomize=True, print_blob=True, max_examples=examples(100))
@@ -73,6 +78,24 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         assert capture is not None, "pytest's own plugin"
         with capture.global_and_fixture_disabled():
             provide_programs(wanted)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Note when it begins: of what other tests have left, no log was written to since."""
+    item.stash[BEGUN] = time.time()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what the processes of the test wrote last: learners, syncers, pods, control planes. A run of CI leaves no other
+    trace of them."""
+    report = yield
+    if report.failed:
+        folders = [item.config._tmp_path_factory.getbasetemp()]  # type: ignore[attr-defined]  # pytest's own, of every configuration
+        folders += [Path(folder) for folder in [os.environ.get("DILOCO_NODES_SCRATCH")] if folder]
+        report.sections += [(f"End of {name}", lines) for name, lines in last_lines(folders, item.stash[BEGUN])]
+    return report
 
 
 @pytest.fixture(scope="session")

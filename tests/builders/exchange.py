@@ -380,8 +380,7 @@ class Processes:
                 return last
             if time.monotonic() > deadline:
                 break
-        logs = "\n".join(f"--- {program.log.name}\n{program.text[-2000:]}" for program in self.started)
-        raise AssertionError(f"no report fulfils: {what}; the last was {last}\n{logs}")
+        raise AssertionError(f"no report fulfils: {what}; the last was {last}")
 
     def end(self) -> None:
         for program in self.started:

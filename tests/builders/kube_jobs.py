@@ -70,7 +70,7 @@ class NodesCommand:
         """Its first line, once every node is registered."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert " Ready: " in line, (self.folder / "nodes.log").read_text()
+        assert " Ready: " in line
         return line
 
     def end(self, number: signal.Signals = signal.SIGINT) -> int:
@@ -95,7 +95,7 @@ def nodes_command(folder: Path, kubeconfig: Path, fleet: Sequence[Obj], *options
     try:
         found.wait_ready()
         yield found
-        assert found.end() == 0, (folder / "nodes.log").read_text()[-4000:]
+        assert found.end() == 0
     finally:
         found.close()
 
@@ -193,12 +193,9 @@ _EXPLAINING = (
 )
 
 
-def _at_failure(control: ControlPlane, nodes: NodesCommand) -> str:
-    """The jobs, pods and events, and the last lines of each container: what explains a wait that was in vain."""
-    listed = [control.kubectl(*args, check=False).stdout for args in _EXPLAINING]
-    logs = sorted((nodes.folder / "state/logs/default").glob("*/*.log"))
-    ends = ["\n".join([f"--- {log.parent.name}/{log.name}", *log.read_text(errors="replace").splitlines()[-15:]]) for log in logs]
-    return "\n".join([*listed, *ends])
+def _at_failure(control: ControlPlane) -> str:
+    """The jobs, pods and events: what explains, beside the logs, a wait that was in vain."""
+    return "\n".join(control.kubectl(*args, check=False).stdout for args in _EXPLAINING)
 
 
 @contextlib.asynccontextmanager
@@ -210,7 +207,7 @@ async def kube_cluster(control: ControlPlane, folder: Path, fleet: Sequence[Obj]
                 try:
                     yield KubeCluster(control, client, nodes)
                 except BaseException:
-                    print(_at_failure(control, nodes))  # with the test's captured output
+                    print(_at_failure(control))  # with the test's captured output
                     raise
     finally:  # also of a test that failed: the next one begins with an empty cluster
         control.kubectl("delete", "dlj,pods,configmaps,secrets,services,pvc,events", "--all", "--wait=false")

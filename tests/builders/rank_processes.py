@@ -34,7 +34,7 @@ class RankProcesses:
 
     def _start(self, output: Path, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
         command = [sys.executable, str(PROGRAMS / "rank.py"), *arguments]
-        with output.with_suffix(".err").open("w") as stderr:
+        with output.with_suffix(".log").open("w") as stderr:
             return self._launcher.start(
                 lambda prepare: subprocess.Popen(
                     command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=prepare

@@ -105,9 +105,6 @@ def a_plain_process(bundle: Path, **environment: str) -> Iterator[subprocess.Pop
     process = launcher.start(begin)
     try:
         yield process
-    except BaseException:
-        print(f"--- {bundle.name}: exit status {process.poll()}\n{bundle.with_suffix('.log').read_text(errors='replace')}")
-        raise
     finally:
         process.kill()
         process.wait()
@@ -188,8 +185,8 @@ async def test_learners_of_two_clusters_and_of_none_train_one_job(jobs_plane: Co
             await asyncio.to_thread(jobs_plane.wait_for, lambda: have_joined_again(cluster, *others), "all to find the other syncer")
             processes.append(stack.enter_context(a_plain_process(osaka, QUADRATIC_FINISH_AT_STEP="3")))
             found = await cluster.job("quad", is_true("Complete"))
-            for bundle, process in zip((lab, osaka), processes, strict=True):
-                assert await asyncio.to_thread(process.wait, WAIT_SECONDS) == 0, bundle.with_suffix(".log").read_text()
+            for process in processes:
+                assert await asyncio.to_thread(process.wait, WAIT_SECONDS) == 0
             async with RestClient.connect(load_config(other.kubeconfig)) as client:
                 await wait_for(client, PODS, "default", "tokyo", has_phase("Succeeded"))
             check_shares(jobs_plane, found)

@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Place:
 
 def messages(place: Place, rank: int) -> list[str]:
     """What the rank said to people."""
-    lines = (place.directory / f"rank{rank}.err").read_text().splitlines()
+    lines = (place.directory / f"rank{rank}.log").read_text().splitlines()
     return [line.removeprefix("diloco: ") for line in lines if line.startswith("diloco: ")]
 
 
@@ -75,7 +75,7 @@ def test_a_program_that_raises_ends_as_it_does_and_the_others_say_what_it_raised
         unit.tell(2, "hang")
         unit.tell(1, "raise bad numbers")
         assert unit.end_of(1) == Exit.CRASHED
-        assert "ValueError: bad numbers" in (place.directory / "rank1.err").read_text()
+        assert "ValueError: bad numbers" in (place.directory / "rank1.log").read_text()
         for rank in (0, 2):
             assert unit.end_of(rank) == Exit.RANK_LOST
             assert messages(place, rank) == ["rank 1 of unit u ended: ValueError: bad numbers. This process ends, and with it the unit"]
