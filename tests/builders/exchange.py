@@ -40,7 +40,7 @@ from diloco.syncer.main import ListenError, SyncerServer
 
 JOB_UID = "11111111-2222-3333-4444-555555555555"
 PROGRAMS = Path(__file__).parents[1] / "programs"
-WAIT_TIMEOUT = 60.0
+WAIT_TIMEOUT = 180.0
 """How long a test waits for a condition before it fails, seconds: longer than a machine ten times as slow needs."""
 
 
@@ -363,7 +363,8 @@ class Processes:
         while True:
             try:
                 with self.place.certificates.channel(self.address, self.place.certificates.operator()) as channel:
-                    yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=interval), timeout=WAIT_TIMEOUT)
+                    # Longer than `report` waits, which then says what it has waited for.
+                    yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=interval), timeout=2 * WAIT_TIMEOUT)
             except grpc.RpcError:
                 if time.monotonic() > deadline:
                     raise

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from builders.exchange import PROGRAMS, WAIT_TIMEOUT, Processes, Program, traced, until
+from builders.exchange import PROGRAMS, Processes, Program, traced, until
 from builders.ports import held_port
 from diloco import contract
 
@@ -54,7 +54,7 @@ class RankUnit:
 
     def wait(self) -> list[int]:
         """The exit status of each rank. They start one interpreter each, on a machine that may be busy."""
-        return [program.wait(3 * WAIT_TIMEOUT) for program in self.programs]
+        return [program.wait() for program in self.programs]
 
     def final(self) -> dict[str, bytes]:
         """The final values of all tensors, put together from the ranks' rows."""

@@ -161,7 +161,7 @@ class ScriptedSyncer:
         stream = ScriptedStream(next(request_iterator).hello, self.fragments)
         self._pool.submit(_read, request_iterator, stream)
         self._streams.put(stream)
-        while isinstance(message := stream.outgoing.get(timeout=4 * WAIT_TIMEOUT), ToLearner):
+        while isinstance(message := stream.outgoing.get(timeout=2 * WAIT_TIMEOUT), ToLearner):
             yield message
         if message is not None:
             context.abort(message, "as the test says")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from builders.control_plane import ControlPlane
+from builders.kube_objects import eventually
 from builders.local import WAIT_SECONDS, Holds, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
@@ -137,12 +138,11 @@ async def test_the_endpoint_controllers_have_nothing_to_complain_about_in_a_serv
         await joined.pod("worker", is_true("Ready"))
         await joined.kubectl("label", "service/job", "seen=yes")
         slices = ("get", "endpointslices", "--selector", "kubernetes.io/service-name=job,seen=yes", "-o", "name")
-        for _ in range(150):  # the controller copies the label once it accepts what the Service selects
-            if (await joined.kubectl(*slices)).strip():
-                break
-            await asyncio.sleep(0.1)
-        else:
-            raise AssertionError(await joined.kubectl("get", "events", "--field-selector", "involvedObject.kind=Service"))
+
+        async def listed() -> bool:
+            return bool((await joined.kubectl(*slices)).strip())
+
+        await eventually(listed, "the controller copies the label, as it does once it accepts what the Service selects")
         warnings = await joined.kubectl("get", "events", "--field-selector", "type=Warning,involvedObject.kind=Service", "-o", "name")
         assert warnings == ""
 

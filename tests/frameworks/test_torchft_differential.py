@@ -71,7 +71,7 @@ class Averaging:
     """What an all-reduce among threads does: every caller's tensor becomes the mean of all."""
 
     def __init__(self, replicas: int) -> None:
-        self._barrier = threading.Barrier(replicas, timeout=60)
+        self._barrier = threading.Barrier(replicas, timeout=180)
         self._given: list[torch.Tensor] = [torch.empty(0)] * replicas
 
     def __call__(self, replica: int, tensor: torch.Tensor) -> None:

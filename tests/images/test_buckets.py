@@ -53,7 +53,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         until(lambda: server.poll() is not None or mark in log.read_text(), "the fake of S3 listens", timeout=300)
         assert server.poll() is None, log.read_text()
         found = log.read_text().partition(mark)[2].split()[0]
-        with urllib.request.urlopen(urllib.request.Request(f"{found}/bucket", method="PUT"), timeout=60) as answer:
+        with urllib.request.urlopen(urllib.request.Request(f"{found}/bucket", method="PUT"), timeout=180) as answer:
             assert answer.status == 200
         yield found
     finally:

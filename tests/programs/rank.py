@@ -53,7 +53,7 @@ def main() -> None:
         data_ranks=ranks,
         owned=to_message(deal(LAYOUT.tensors, ranks)[rank]),
     )
-    channel.meet(here, timeout=60.0)
+    channel.meet(here, timeout=180.0)
     print("met", flush=True)
     what, _, text = sys.stdin.readline().strip().partition(" ")
     if what == "raise":

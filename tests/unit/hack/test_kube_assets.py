@@ -89,7 +89,7 @@ class Machine:
     def run(self, *programs: str, assets: Path | str = "") -> tuple[int, str]:
         """Exit code, and what it said."""
         with self.start(*programs, assets=assets) as process:
-            said = process.communicate(timeout=60)[1]
+            said = process.communicate(timeout=180)[1]
             return process.returncode, said
 
     @property
@@ -222,5 +222,5 @@ def test_two_at_once_build_once(tmp_path: Path) -> None:
             assert second.stderr is not None
             assert "waiting for another build of etcd" in second.stderr.readline()
             (machine.fakes / "hold").write_text("go on\n")
-            assert (first.wait(timeout=60), second.wait(timeout=60)) == (0, 0)
+            assert (first.wait(timeout=180), second.wait(timeout=180)) == (0, 0)
     assert len(machine.built) == 1

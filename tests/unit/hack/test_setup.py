@@ -32,7 +32,7 @@ def executable(path: Path, text: str) -> Path:
 def run_setup(tmp_path: Path, pyenv_root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     executable(tmp_path / "bin" / "uv", UV_WITHOUT_PYTHON)
     environment |= {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "HOME": str(tmp_path), "PYENV_ROOT": str(pyenv_root)}
-    return subprocess.run(["bash", str(SETUP)], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["bash", str(SETUP)], env=environment, capture_output=True, text=True, timeout=180, check=False)
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def serving(files: TlsFiles) -> Iterator[str]:
 
 def call(channel: grpc.Channel) -> bytes:
     method: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/any/thing")
-    return method(b"", timeout=60)
+    return method(b"", timeout=180)
 
 
 def ask(certificates: JobCertificates, address: str, files: TlsFiles) -> str:

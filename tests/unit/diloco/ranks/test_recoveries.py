@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.exchange import WAIT_TIMEOUT, Place, Processes, job_file, traced, training, until
+from builders.exchange import Place, Processes, job_file, traced, training, until
 from builders.exploration import full
 from builders.rank_units import RankUnit
 from diloco.contract import Exit
@@ -38,7 +38,7 @@ class Job:
 
     def trains(self, unit: RankUnit) -> RankUnit:
         """Wait until it has trained long enough to give its state."""
-        until(lambda: any("step" in line for line in self.lines(unit, 0)), f"unit {unit.name} trains", 3 * WAIT_TIMEOUT)
+        until(lambda: any("step" in line for line in self.lines(unit, 0)), f"unit {unit.name} trains")
         self.processes.report(lambda report: report.t > 3 * H, "an interval is over")
         self.recovery(unit, Recovery.OVER)
         return unit
@@ -61,7 +61,7 @@ class Job:
             begun = [[line for line in each if "began" in line] for each in lines]
             return [line for [line] in begun] if all(begun) else None
 
-        begun: list[dict[str, Any]] = until(found, f"all ranks of {unit.name} begin", 3 * WAIT_TIMEOUT)
+        begun: list[dict[str, Any]] = until(found, f"all ranks of {unit.name} begin")
         return begun
 
     def adopted_to_begin_with(self, unit: RankUnit) -> list[dict[str, tuple[int, list[Any]]]]:
@@ -92,7 +92,7 @@ class Job:
                 assert len({json.dumps(adopted[version], sort_keys=True) for adopted in of_each}) == 1, f"they differ after {version}"
             return len(common) > 20
 
-        until(in_common, "more broadcasts are adopted by all", 3 * WAIT_TIMEOUT)
+        until(in_common, "more broadcasts are adopted by all")
 
     def _adopted(self, unit: RankUnit) -> dict[tuple[int, str], str]:
         """By outer step and tensor the values that the unit adopted, of those that all its ranks have come to."""
@@ -147,7 +147,7 @@ def test_a_donor_whose_rank_dies_while_it_sends_is_replaced_by_another_one(job: 
     held = tmp_path / "held"
     near = job.trains(job.unit("near", 2, DILOCO_LOCALITY="x/y", RANKS_HOLDS=str(held)))
     taker = job.unit("u", 2, DILOCO_LOCALITY="x/y")
-    until(Path(f"{held}.reached").exists, "all but the small rest is sent", 3 * WAIT_TIMEOUT)
+    until(Path(f"{held}.reached").exists, "all but the small rest is sent")
     near.programs[1].signal(signal.SIGKILL)
     job.begun(taker)
     said = job.recovery(taker)
@@ -158,7 +158,7 @@ def test_a_taker_of_ranks_that_dies_leaves_its_donor_training_and_its_next_attem
     held = tmp_path / "held"
     donor = job.trains(job.unit("donor", 2, RANKS_HOLDS=str(held)))
     first = job.unit("u", 2)
-    until(Path(f"{held}.reached").exists, "all but the small rest is sent", 3 * WAIT_TIMEOUT)
+    until(Path(f"{held}.reached").exists, "all but the small rest is sent")
     first.programs[1].signal(signal.SIGKILL)
     assert first.wait() == [Exit.RANK_LOST, -signal.SIGKILL]
     held.touch()
@@ -195,14 +195,14 @@ def test_broadcasts_that_come_while_a_unit_of_ranks_takes_a_state_are_replayed_o
     # Its steps are so long that what was read of it comes before the next broadcast of the same fragment.
     donor = job.trains(job.unit("donor", 2, RANKS_HOLDS=str(held), RANKS_STEP_MS="100"))
     taker = job.unit("u", 2)
-    until(Path(f"{held}.reached").exists, "all but the small rest is sent", 3 * WAIT_TIMEOUT)
+    until(Path(f"{held}.reached").exists, "all but the small rest is sent")
     # What was read of the donor is of outer steps up to this one, so each tensor must be replayed once the taker adopts a newer one.
     t = job.processes.report(lambda report: report.t > 0, "it merges").t
 
     def all_is_newer() -> bool:
         return all(each and all(version > t for version, _ in each.values()) for each in job.adopted_to_begin_with(taker))
 
-    until(all_is_newer, "all is merged again, and adopted by the taker", 3 * WAIT_TIMEOUT)
+    until(all_is_newer, "all is merged again, and adopted by the taker")
     held.touch()
     begun = job.begun(taker)
     for line, adopted in zip(begun, job.adopted_to_begin_with(taker), strict=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders.exchange import WAIT_TIMEOUT, Place, Processes, job_file, training, until
+from builders.exchange import Place, Processes, job_file, training, until
 from builders.exploration import full
 from builders.rank_units import RankUnit
 from diloco.contract import ENDED_BY_PROGRAM, ENV_LEADER_ADDRESS, Exit
@@ -116,10 +116,10 @@ def test_an_answer_that_comes_before_the_report_of_its_steps_is_merged(tmp_path:
         job.syncer()
         delays = {"RANKS_DELAYS_OF_0": {"100": str(of_leader)}, "RANKS_DELAYS_OF_1": {"3": str(of_other)}}
         unit = RankUnit(job, "u", 2).start(**{name: json.dumps(gates) for name, gates in delays.items()}, RANKS_STEP_MS_OF_1="10")
-        until(lambda: len(unit.of(0)) >= 40, "the leader has done 40 steps", 3 * WAIT_TIMEOUT)
+        until(lambda: len(unit.of(0)) >= 40, "the leader has done 40 steps")
         assert len(unit.of(1)) == 2
         of_other.touch()
-        until(lambda: len(unit.of(1)) >= 99, "rank 1 catches up", 3 * WAIT_TIMEOUT)
+        until(lambda: len(unit.of(1)) >= 99, "rank 1 catches up")
         assert len(unit.of(0)) == 99
         of_leader.touch()
         report = job.report(lambda report: any(one.contributions > 1 for one in report.units), "the unit's answers are merged")
@@ -187,9 +187,9 @@ def test_a_rank_that_wants_more_batches_once_the_job_has_ended_ends_with_it(tmp_
         gate = tmp_path / "gate"
         unit = RankUnit(job, "u", 2).start(RANKS_FINISH_AT_STEP="5", RANKS_TAKES_FROM_STEP="5", RANKS_GATE=str(gate), RANKS_STEP_MS="300")
         leader, other = unit.programs
-        assert leader.wait(3 * WAIT_TIMEOUT) == 0
+        assert leader.wait() == 0
         gate.touch()
-        assert other.wait(3 * WAIT_TIMEOUT) == 0
+        assert other.wait() == 0
         assert syncer.wait() == 0
         assert len(unit.of(1)) == 5 < len(unit.of(0))
         assert unit.final().keys() == {"embedding", "layer", "scale"}

@@ -80,7 +80,7 @@ def test_a_donor_that_dies_while_it_sends_is_replaced_by_another_one(job: Job) -
     job.trained("b")
     first, state = held(job, "a", locality="near")
     taker = job.unit("c", locality="near")
-    assert state.reached.wait(60)
+    assert state.reached.wait(180)
     first.kill()
     state.go.set()
     begins(taker)
@@ -92,7 +92,7 @@ def test_a_donor_that_dies_while_it_sends_is_replaced_by_another_one(job: Job) -
 def test_without_another_donor_the_unit_begins_with_the_syncers_parameters_and_an_empty_state(job: Job) -> None:
     donor, state = held(job, "a")
     taker = job.unit("b")
-    assert state.reached.wait(60)
+    assert state.reached.wait(180)
     donor.kill()
     state.go.set()
     begins(taker)
@@ -104,7 +104,7 @@ def test_without_another_donor_the_unit_begins_with_the_syncers_parameters_and_a
 def test_a_taker_that_dies_leaves_its_donor_training_and_its_next_attempt_takes_the_state(job: Job) -> None:
     donor, state = held(job, "a")
     first = job.unit("b")
-    assert state.reached.wait(60)
+    assert state.reached.wait(180)
     first.kill()
     state.go.set()
     steps = donor.steps
@@ -116,7 +116,7 @@ def test_a_taker_that_dies_leaves_its_donor_training_and_its_next_attempt_takes_
 def test_a_syncer_that_restarts_while_a_state_is_copied_names_a_donor_again(job: Job) -> None:
     _, state = held(job, "a")
     taker = job.unit("b")
-    assert state.reached.wait(60)
+    assert state.reached.wait(180)
     job.restart_syncer()
     state.go.set()
     begins(taker)
@@ -128,7 +128,7 @@ def test_a_syncer_that_restarts_while_a_state_is_copied_names_a_donor_again(job:
 def test_a_syncer_that_restarts_before_it_has_named_a_donor_names_one_afterwards(job: Job) -> None:
     _, state = held(job, "a")
     job.unit("b")
-    assert state.reached.wait(60)
+    assert state.reached.wait(180)
     waiting = job.unit("c")
     job.recovery("c", Recovery.WANTED)
     job.restart_syncer()
@@ -140,7 +140,7 @@ def test_a_syncer_that_restarts_before_it_has_named_a_donor_names_one_afterwards
 def test_broadcasts_of_a_long_copy_are_replayed_over_it(job: Job) -> None:
     _, state = held(job, "a")
     taker = job.unit("b")
-    assert state.reached.wait(60)
+    assert state.reached.wait(180)
     t = job.syncer.report().t
     assert taker.entered is not None
     member = solo(taker.entered)

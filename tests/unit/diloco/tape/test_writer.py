@@ -225,5 +225,5 @@ async def test_half_a_line_that_a_crash_left_in_the_history_harms_no_other(tmp_p
 async def test_closing_waits_for_what_is_written(tmp_path: Path) -> None:
     writing = Writing(tmp_path / "tape")
     writing.merge(1)
-    await asyncio.wait_for(writing.tape.close(), 60)
+    await asyncio.wait_for(writing.tape.close(), 180)
     assert writing.written() == [("merge", 1)]

@@ -28,7 +28,7 @@ async def busy(arithmetic: Arithmetic) -> AsyncIterator[list[int]]:
         with lock:
             running[0] += 1
         started.set()
-        assert released.wait(WAIT_TIMEOUT)
+        assert released.wait(2 * WAIT_TIMEOUT)
 
     decodes = [asyncio.create_task(arithmetic.decode(held)) for _ in range(MANY)]
     assert await asyncio.to_thread(started.wait, WAIT_TIMEOUT)
@@ -42,10 +42,10 @@ async def busy(arithmetic: Arithmetic) -> AsyncIterator[list[int]]:
 async def test_a_merge_and_a_fence_wait_for_no_decode(tmp_path: Path) -> None:
     arithmetic = Arithmetic()
     async with busy(arithmetic) as running:
-        assert await asyncio.wait_for(arithmetic.merge(lambda: 5), WAIT_TIMEOUT / 2) == 5
+        assert await asyncio.wait_for(arithmetic.merge(lambda: 5), WAIT_TIMEOUT) == 5
         fences = FenceWriter(tmp_path, "job", {}, lambda: None)
         fences.write({"u-0": 3})
-        await asyncio.wait_for(fences.idle(), WAIT_TIMEOUT / 2)
+        await asyncio.wait_for(fences.idle(), WAIT_TIMEOUT)
         assert load_fences(tmp_path, "job") == {"u-0": 3}
         assert running[0] <= (os.cpu_count() or 1)
     assert running[0] == MANY

@@ -41,7 +41,7 @@ async def test_a_cancelled_task_does_not_keep_the_turn() -> None:
     waiting = [asyncio.create_task(turns.next()) for _ in range(3)]
     await asyncio.sleep(0)  # the first one has its turn in the next pass
     waiting[1].cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(180):
         await asyncio.gather(*waiting, return_exceptions=True)
         await turns.next()
     assert [task.cancelled() for task in waiting] == [False, True, False]
