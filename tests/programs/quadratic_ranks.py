@@ -47,14 +47,17 @@ from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.state_parts import PieceArray, StateError
 from diloco.ranks import state_of_unit
 from diloco.ranks.join import World
+from diloco.ranks.liveness import Silence
 from diloco.ranks.samples import DataRank
-from diloco.recovery import taking
+from diloco.recovery import gift, giving, taking
 from diloco.session.session import Session
 
 SHAPES = {"embedding": (16, 8), "layer": (5, 8), "scale": (3,)}
 """The last has no row for the last of four ranks."""
 TOKENS = 16
 """Tokens of each sample."""
+PATIENCE = 180.0
+"""Limit of each wait for another process, seconds."""
 
 
 class RowStore(ArrayStore):
@@ -183,7 +186,14 @@ class RowState:
         return Piece(piece.tensor, start, piece.size).of(values[piece.tensor])
 
 
+def _be_patient() -> None:
+    """Give up no rank and no donor for its silence: it may wait for a core, or be held back on purpose. `rank.py` is for tests of that."""
+    Silence.__init__.__defaults__ = (PATIENCE,)  # its `limit`
+    taking.SILENCE_SECONDS = taking.NAME_SECONDS = state_of_unit.ANSWER_SECONDS = giving.GRANT_SECONDS = gift.BOUNDARY_SECONDS = PATIENCE
+
+
 def main() -> None:
+    _be_patient()
     rank, ranks = int(sys.argv[1]), int(sys.argv[2])
     store = RowStore(rank, ranks)
     adopted: list[list[str]] = []
@@ -192,8 +202,6 @@ def main() -> None:
     state = RowState(store) if os.environ.get("RANKS_STATES") else None
     if state is not None:
         _trace_adoptions(store, rank, adopted)
-        # Of a donor that is held back, and of ranks that wait for a core: no test asks when the taker gives it up.
-        taking.SILENCE_SECONDS = state_of_unit.ANSWER_SECONDS = taking.MOST_COPY_SECONDS
     session = Session.join(store, framework="numpy", world=world, on_adopt=lambda names: adopted.append(list(names)), inner=state)
     if state is not None:
         _write_states(rank, {"began": True, "steps": state.steps, "momentum": store.said(state.momentum), "parameters": store.said()})
@@ -244,12 +252,12 @@ def _trace_adoptions(store: RowStore, rank: int, adopted: list[list[str]]) -> No
     """Trace each broadcast as the model holds it once it is adopted."""
     note = JobProgress.adopted
 
-    def noting(progress: JobProgress, step: int, t: int, tokens: int = 0) -> None:
+    def noting(self: JobProgress, step: int, t: int, tokens: int = 0) -> None:
         values = {name: value for name, value in store.arrays.items() if name in adopted[-1]}
         _write_states(rank, {"version": t, "adopted": store.said(values)})
-        note(progress, step, t, tokens)
+        note(self, step, t, tokens)
 
-    JobProgress.adopted = noting  # type: ignore[method-assign]  # it has one in each process, which exists only once the rank has joined
+    JobProgress.adopted = noting  # type: ignore[method-assign]  # the one of this process is made while it joins
 
 
 def _write_states(rank: int, line: dict[str, Any]) -> None:
