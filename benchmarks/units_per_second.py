@@ -1,8 +1,12 @@
 """[units-per-second] How fast the operator makes 1,000 jobs of 16 units, from nothing.
 
-The time runs from the moment when 1,000 jobs are handed to the API until the last of 16,000 learner pods (one host to a unit) is created.
-It covers watch, reconcile, placement, the certificates, every object of each job and its status. The in-memory API runs in the same process
-and takes more of the time than the operator.
+The processor time of the process runs from the moment when 1,000 jobs are handed to the API until the last of 16,000 learner pods (one host
+to a unit) is created. It covers watch, reconcile, placement, the certificates, every object of each job and its status. The in-memory API
+runs in the same process and takes more of the time than the operator.
+
+A second is that of 1,000 passes of `reference`, one of which is run every 50 ms beside the work: the value is the number of units that are
+made in the processor time of 1,000 passes. Its limit, 15 % below what is reached, is for the code: a unit that became dearer by more than
+the noise of a run. `by_the_clock` in the line is the rate by the clock on the wall.
 
 `certificate_share` is measured in the same run: the time to make the certificates of as many units alone, and to read them back from their
 Secrets, over the time of the whole.
@@ -26,11 +30,13 @@ from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.plan import Create, IssueCertificates
 from diloco_operator.reconcile import OperatorConfig
 
+from benchmarks import reference
 from benchmarks.figure import Figure
 from benchmarks.simulated_cluster import NAMESPACE, POOL, UNITS, job, new_api, operating
 
-LIMIT = 350.0
-"""56 % of what an idle machine with 2 cores does (623), as the limit of 500 was of 944 before there were certificates."""
+LIMIT = 450.0
+SAMPLE_EVERY = 0.05
+"""Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +49,56 @@ FULL = Size(jobs=1000, runs=3)
 SMOKE = Size(jobs=3, runs=1)
 
 
-async def make_all(jobs: int) -> float:
-    """Return seconds until every learner pod of so many jobs is created."""
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What it took to make all pods, seconds."""
+
+    elapsed: float
+    processor: float
+    """Of all threads, without the passes of the reference."""
+    of_a_pass: float
+    """Of the reference, the mean of those that ran meanwhile."""
+
+
+async def make_all(jobs: int) -> Made:
+    """Make every learner pod of so many jobs."""
     api = await new_api(jobs * UNITS)
     wanted = jobs * UNITS
     made: set[str] = set()
-    last = 0.0
+    passes: list[float] = []
     complete = asyncio.Event()
+    ended: list[Made] = []
 
     def on_create(name: str, at: float) -> None:
-        nonlocal last
         if not name.endswith("-syncer"):
             made.add(name)
-            last = at
-            if len(made) == wanted:
+            if len(made) == wanted and not ended:
+                processor = time.process_time() - processor_begun - sum(passes)
+                ended.append(Made(at - begun, processor, statistics.mean(passes)))
                 complete.set()
 
+    async def sample() -> None:
+        while True:
+            passes.append(reference.pass_seconds())
+            await asyncio.sleep(SAMPLE_EVERY)
+
     async with operating(api, kubelet=False, on_create=on_create):
-        begun = time.perf_counter()
+        passes.append(reference.pass_seconds())
+        begun, processor_begun = time.perf_counter(), time.process_time() - sum(passes)
+        sampling = asyncio.create_task(sample())
         for index in range(jobs):
             await api.create(names.DILOCO_JOBS, job(f"job-{index}"))
             await asyncio.sleep(0)
         await complete.wait()
-    return last - begun
+        sampling.cancel()
+    return ended[0]
 
 
 def make_certificates(jobs: int) -> float:
-    """Return seconds for the certificates of so many jobs: an authority, the syncer's and one for each unit, made and read back."""
+    """Return seconds of processor time for the certificates of so many jobs: an authority, the syncer's and one for each unit, made
+    and read back."""
     issuer = Issuer(time.time, OperatorConfig().certificate_lifetime)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for index in range(jobs):
         name, uid = f"job-{index}", f"uid-{index}"
         syncer = Leaf(
@@ -87,7 +114,7 @@ def make_certificates(jobs: int) -> float:
         for write in certificate_writes(issuer, plan):
             assert isinstance(write, Create)
             project_certificates(write.obj)
-    return time.perf_counter() - begun
+    return time.process_time() - begun
 
 
 def _secret(name: str) -> Obj:
@@ -97,11 +124,18 @@ def _secret(name: str) -> Obj:
 def measure(*, smoke: bool) -> Iterator[Figure]:
     """Yield the median of the runs."""
     size = SMOKE if smoke else FULL
-    rates, shares = [], []
+    units = size.jobs * UNITS
+    runs, shares = [], []
     for _ in range(size.runs):
-        seconds = asyncio.run(make_all(size.jobs))
-        rates.append(size.jobs * UNITS / seconds)
-        shares.append(make_certificates(size.jobs) / seconds)
+        runs.append(made := asyncio.run(make_all(size.jobs)))
+        shares.append(make_certificates(size.jobs) / made.processor)
+    rates = [units * 1000 * made.of_a_pass / made.processor for made in runs]
     value = statistics.median(rates)
-    details = {"jobs": size.jobs, "units": UNITS, "worst": min(rates), "certificate_share": statistics.median(shares)}
-    yield Figure("units-per-second", value, "units/s", LIMIT, value >= LIMIT, size.runs, details)
+    details = {
+        "jobs": size.jobs,
+        "units": UNITS,
+        "worst": min(rates),
+        "by_the_clock": statistics.median(units / made.elapsed for made in runs),
+        "certificate_share": statistics.median(shares),
+    }
+    yield Figure("units-per-second", value, "units per 1,000 passes of benchmarks/reference.py", LIMIT, value >= LIMIT, size.runs, details)

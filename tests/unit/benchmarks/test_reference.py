@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from benchmarks import reference
+from benchmarks.reconcile_pass import instructions_of
+
+
+@pytest.mark.slow
+def test_each_pass_is_the_same_work_however_many_were_before() -> None:
+    first = instructions_of(reference.pass_seconds)
+    for _ in range(300):  # numbers below 257 are objects that Python keeps; no count may come from them to others
+        reference.pass_seconds()
+    assert instructions_of(reference.pass_seconds) == first
+
+
+def test_a_pass_takes_time_of_the_processor() -> None:
+    assert reference.pass_seconds() > 0
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_a_pass_leaves_the_collection_of_garbage_as_it_was(collects: bool) -> None:
+    was = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        reference.pass_seconds()
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_a_measurement_is_divided_by_the_pass_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reference, "pass_seconds", lambda: 0.002)
+    assert reference.in_passes(lambda: 0.006) == (0.006, pytest.approx(3.0))
