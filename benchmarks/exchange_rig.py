@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -21,6 +21,7 @@ from diloco import contract
 from diloco.contract import JobFile, Training
 
 from benchmarks import ROOT
+from benchmarks.figure import Figure, rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,28 @@ class Workload:
         return 240.0 + self.mebibytes / 4 + 5 * steps * self.step_seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Taxes:
+    """What a session adds to the median step of a program."""
+
+    over_bare: float
+    """Times the step of the same program with a `BareExchange`."""
+    over_alone: float
+    """Times its step without anything."""
+    processor_ms: Mapping[str, Mapping[str, float]]
+
+
+def tax_figure(name: str, runs: Sequence[Taxes], limit: float) -> Figure:
+    """Return the figure of several runs: the median over a bare exchange, and details."""
+    value = median(run.over_bare for run in runs)
+    details = {
+        "over_alone": median(run.over_alone for run in runs),
+        "ratios": rounded([run.over_bare for run in runs], 4),
+        "processor_ms": runs[-1].processor_ms,
+    }
+    return Figure(name, value, "step ÷ step with a bare exchange", limit, value <= limit, len(runs), details)
+
+
 class ExchangeRig:
     """One job in a directory of its own."""
 
@@ -51,6 +74,7 @@ class ExchangeRig:
         self.job_file.write_text(self.job.model_dump_json(by_alias=True))
         self.certificates = JobCertificates(directory / "tls", self.job)
         self._port = held_port()
+        self._bare_port: Port | None = None
         self._ports_of_ranks: list[Port] = []
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -84,6 +108,13 @@ class ExchangeRig:
             },
         )
 
+    def start_bare(self, *command: str) -> str:
+        """Start a bare server beside the syncer, with the syncer's environment but for the port, and return its address."""
+        self._bare_port = held_port()
+        environment = {contract.ENV_TLS_DIR: str(self.certificates.syncer().folder), contract.ENV_LISTEN_PORT: str(self._bare_port)}
+        self._start("bare-server", list(command), environment)
+        return f"127.0.0.1:{self._bare_port}"
+
     def forget(self, process: subprocess.Popen[bytes]) -> None:
         """Note that this process has ended, as it should."""
         self._processes.remove(process)
@@ -102,13 +133,14 @@ class ExchangeRig:
         command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(seconds), *arguments]
         return self._start(unit, command, self._of_learner(unit, address or self.address, attempt))
 
-    def start_ranks(self, unit: str, ranks: int, *, alone: bool = False) -> list[subprocess.Popen[bytes]]:
-        """Return a unit of so many torch processes, which note the steps of rank 0 in its times."""
+    def start_ranks(self, unit: str, ranks: int, *arguments: str, address: str = "") -> list[subprocess.Popen[bytes]]:
+        """Return a unit of so many torch processes with further arguments, which note the steps of rank 0 in its times. `address`: as for
+        `start_program`."""
         self._ports_of_ranks.append(port := held_port())
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **self._of_learner(unit, self.address)}
+        of_unit = self._of_learner(unit, address or self.address)
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **of_unit}
         command = ["-m", "benchmarks.rank_learner", str(self.times(unit))]
-        command += ["--mebibytes", str(self.workload.mebibytes), "--step-seconds", str(self.workload.step_seconds)]
-        command += ["--alone"] if alone else []
+        command += ["--mebibytes", str(self.workload.mebibytes), "--step-seconds", str(self.workload.step_seconds), *arguments]
         return [self._start(f"{unit}-{rank}", command, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
 
     def _of_learner(self, unit: str, address: str, attempt: int = 1) -> dict[str, str]:
@@ -150,14 +182,24 @@ class ExchangeRig:
             time.sleep(0.05)
         return [self.step_ends(unit) for unit in units]
 
-    def with_over_without(self, warm_up_steps: int, seconds: float) -> float:
-        """Return the median step of the program `with` over that of the program `without`, which run side by side, in so many seconds."""
-        self.wait_for_steps(["with", "without"], warm_up_steps)
+    def median_steps(self, units: list[str], warm_up_steps: int, seconds: float) -> list[float]:
+        """Return the median step of each of these programs, which run side by side, in so many seconds."""
+        self.wait_for_steps(units, warm_up_steps)
         start = time.monotonic()
         time.sleep(seconds)
         end = time.monotonic()
-        with_, without = (median(durations(steps, start, end)) for steps in self.steps_until(["with", "without"], end))
+        return [median(durations(steps, start, end)) for steps in self.steps_until(units, end)]
+
+    def with_over_without(self, warm_up_steps: int, seconds: float) -> float:
+        """Return the median step of the program `with` over that of the program `without`, which run side by side, in so many seconds."""
+        with_, without = self.median_steps(["with", "without"], warm_up_steps, seconds)
         return with_ / without
+
+    def taxes(self, warm_up_steps: int, seconds: float) -> Taxes:
+        """Measure the programs `with`, `bare` and `without` side by side."""
+        units = ["with", "bare", "without"]
+        with_, bare, without = self.median_steps(units, warm_up_steps, seconds)
+        return Taxes(with_ / bare, with_ / without, {unit: self.processor_ms(unit) for unit in units})
 
     def processor_ms(self, unit: str) -> dict[str, float]:
         """Say what a step of a program that notes `processor_times` costs, in ms: in the thread that trains, and in all others of its

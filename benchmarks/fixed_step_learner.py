@@ -69,6 +69,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--mebibytes", type=int, required=True)
     parser.add_argument("--step-seconds", type=float, required=True)
     parser.add_argument("--alone", action="store_true")
+    parser.add_argument("--bare", action="store_true", help="of programs that can be alone with a BareExchange")
     parser.add_argument("--pause", type=Path)
     return parser.parse_args()
 

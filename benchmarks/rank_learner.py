@@ -1,10 +1,10 @@
 """One rank of a unit of several torch processes, for the benchmarks of ranks: replicated parameters, and one collective in each step.
 
-    python -m benchmarks.rank_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone]
+    python -m benchmarks.rank_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone | --bare]
 
-RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which rank it is. Rank 0 writes the times of its steps to
-TIMES, the others to TIMES.<rank>. `--alone`: the
-same loop without a session, to compare with. It ends with the process that started it.
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which rank it is. Rank 0 writes the times of its steps to TIMES, the others to
+TIMES.<rank>. `--alone`: the same loop without a session, to compare with; `--bare`: with a `BareExchange` in its place, of as many bytes as
+the rank's part of the model has. It ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import diloco.torch
 import torch
 from torch import distributed, nn
 
+from benchmarks.bare_exchange import BareExchange
 from benchmarks.fixed_step_learner import BATCH, arguments, model, processor_times
 
 
@@ -50,8 +51,11 @@ def main() -> None:
     path = given.times if rank == 0 else Path(f"{given.times}.{rank}")
     module = Replicated(given.mebibytes)
     with path.open("w", encoding="ascii", buffering=1) as times:
-        if given.alone:
+        if given.alone or given.bare:
+            bare = BareExchange(sum(parameter.numel() for parameter in module.parameters()) // ranks) if given.bare else None
             for _ in steps(module, iter(lambda: 0, 1), given.step_seconds):
+                if bare is not None:
+                    bare.step()
                 times.write(f"{time.monotonic():.6f} {processor_times()}\n")
             return
         # The optimizer makes no step: the work of a real one would be the same with and without a session.

@@ -1,9 +1,9 @@
 """A Trainer of transformers on a small Llama, with the callback or alone, for the benchmark of callbacks.
 
-    python -m benchmarks.trainer_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone]
+    python -m benchmarks.trainer_learner TIMES --mebibytes 4 --step-seconds 0.05 [--alone | --bare]
 
 TIMES gets one line an update. An update takes as long as the model computes, and `--step-seconds` more, in which nothing is computed; the
-size is about that of the model. `--alone`: the same Trainer without a session.
+size is about that of the model. `--alone`: the same Trainer without a session; `--bare`: with a `BareExchange` in its place.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from diloco.torch.hf import attach
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
+from benchmarks.bare_exchange import BareExchange
 from benchmarks.fixed_step_learner import arguments, processor_times
 
 CONTEXT, VOCABULARY, SAMPLES = 64, 1024, 4096
@@ -31,6 +32,16 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         tokens = (torch.arange(CONTEXT) * (index + 1)) % VOCABULARY
         return {"input_ids": tokens, "labels": tokens}
+
+
+class Exchanged(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Lets a bare exchange have its bytes after each update."""
+
+    def __init__(self, bare: BareExchange) -> None:
+        self._bare = bare
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self._bare.step()
 
 
 class Clock(TrainerCallback):  # type: ignore[misc]  # transformers has no types
@@ -67,7 +78,9 @@ def main() -> None:
             disable_tqdm=True, num_train_epochs=1000,
         )  # fmt: skip
         trainer = Trainer(model=model, args=settings, train_dataset=Tokens(), optimizers=(optimizer, constant))
-        if given.alone:
+        if given.bare:
+            trainer.add_callback(Exchanged(BareExchange(sum(parameter.numel() for parameter in model.parameters()))))
+        if given.alone or given.bare:
             trainer.add_callback(Clock(given.times, given.step_seconds))
             trainer.train()
             return
