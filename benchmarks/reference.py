@@ -2,8 +2,8 @@
 
 One *pass* is 2,048 turns. A turn looks a small frozen record up by its name, reads its attributes, calls its method, makes a new record of
 numbers, a tuple and a string in its place, and counts in a second dict. Half of the turns have a function of their own each, with the same
-bytecode: what is measured runs through more code than a processor's caches keep, and so does a pass. It takes 1 to 2 ms of a core, so that
-a figure in passes reads like one in ms. A pass stays as it is: to change it changes every figure that is divided by it.
+bytecode: what is measured runs through more code than a processor's caches keep, and so does a pass. It takes 1 to 2 ms of a core. A pass
+stays as it is: to change it changes every figure that is divided by it.
 """
 
 from __future__ import annotations

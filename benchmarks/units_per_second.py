@@ -4,9 +4,9 @@ The processor time of the process runs from the moment when 1,000 jobs are hande
 to a unit) is created. It covers watch, reconcile, placement, the certificates, every object of each job and its status. The in-memory API
 runs in the same process and takes more of the time than the operator.
 
-A second is that of 1,000 passes of `reference`, one of which is run every 50 ms beside the work: the value is the number of units that are
-made in the processor time of 1,000 passes. Its limit, 15 % below what is reached, is for the code: a unit that became dearer by more than
-the noise of a run. `by_the_clock` in the line is the rate by the clock on the wall.
+The value is the number of units that are made in the processor time of 1,000 passes of `reference`, one to two seconds of a core. One pass
+is run every 50 ms beside the work, and its time is taken off. Its limit, 15 % below what is reached, is for the code: a unit that became
+dearer by more than the noise of a run. `by_the_clock` in the line is the rate by the clock on the wall.
 
 `certificate_share` is measured in the same run: the time to make the certificates of as many units alone, and to read them back from their
 Secrets, over the time of the whole.
