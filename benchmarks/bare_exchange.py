@@ -14,7 +14,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,7 @@ class BareExchange:
             self._out.put(message)
 
     def _run(self) -> None:
-        opened: Callable[..., Iterator[bytes]] = self._channel.stream_stream(
+        opened: Callable[..., Any] = self._channel.stream_stream(
             f"/{_SERVICE}/{_METHOD}", request_serializer=bytes, response_deserializer=bytes
         )
         for _ in opened(iter(self._out.get, None), wait_for_ready=True):
