@@ -40,8 +40,9 @@ UV_PYTHON=$(find_python "$uv")
 export UV_PYTHON
 echo "python: $UV_PYTHON"
 sync=("$uv" sync --locked --all-packages --all-extras)
-if grep -q '^Would download' <<< "$("${sync[@]}" --dry-run 2>&1)"; then
-  echo "downloading what uv.lock names and this machine has not yet: up to 3.5 GB from PyPI, 6.8 GB of disk." >&2
+count=$("${sync[@]}" --dry-run 2>&1 | sed -n 's/^Would download \([0-9]*\) package.*/\1/p') || count=  # what is wrong, the sync below says
+if [ "${count:-0}" -gt 2 ]; then  # two are this checkout's own, which it builds
+  echo "downloading $count packages of uv.lock: all together are 3.5 GB from PyPI, and 6.8 GB of disk." >&2
   echo "  2.2 GB of it are CUDA libraries. PyPI's torch for Linux does not start without them, also where no GPU is." >&2
 fi
 "${sync[@]}" --quiet
