@@ -133,15 +133,28 @@ class ExchangeRig:
         command += ["--mebibytes", str(workload.mebibytes), "--step-seconds", str(seconds), *arguments]
         return self._start(unit, command, self._of_learner(unit, address or self.address, attempt))
 
-    def start_ranks(self, unit: str, ranks: int, *arguments: str, address: str = "") -> list[subprocess.Popen[bytes]]:
-        """Return a unit of so many torch processes with further arguments, which note the steps of rank 0 in its times. `address`: as for
-        `start_program`."""
+    def start_ranks(
+        self, unit: str, ranks: int, *arguments: str, address: str = "", module: str = "benchmarks.rank_learner"
+    ) -> list[subprocess.Popen[bytes]]:
+        """Return a unit of so many torch processes, which note the steps of rank 0 in its times. `address`: as for `start_program`.
+        `module`: their program, which gets the further arguments."""
         self._ports_of_ranks.append(port := held_port())
         of_unit = self._of_learner(unit, address or self.address)
         shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **of_unit}
-        command = ["-m", "benchmarks.rank_learner", str(self.times(unit))]
+        command = ["-m", module, str(self.times(unit))]
         command += ["--mebibytes", str(self.workload.mebibytes), "--step-seconds", str(self.workload.step_seconds), *arguments]
         return [self._start(f"{unit}-{rank}", command, {**shared, "RANK": str(rank)}) for rank in range(ranks)]
+
+    def learner_environment(self, unit: str) -> dict[str, str]:
+        """Return what a program of this process gives to `join`, as the first attempt of a unit."""
+        return self._common() | self._of_learner(unit, self.address)
+
+    def _common(self) -> dict[str, str]:
+        return {
+            contract.ENV_JOB_FILE: str(self.job_file),
+            contract.ENV_POD_IP: "127.0.0.1",
+            contract.ENV_LISTEN_PORT: str(self._port),
+        }
 
     def _of_learner(self, unit: str, address: str, attempt: int = 1) -> dict[str, str]:
         return {
@@ -222,17 +235,11 @@ class ExchangeRig:
         return self._directory / f"{unit}.times"
 
     def _start(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-        common = {
-            contract.ENV_JOB_FILE: str(self.job_file),
-            contract.ENV_POD_IP: "127.0.0.1",
-            contract.ENV_LISTEN_PORT: str(self._port),
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
-        }
+        quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with (self._directory / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, *command],
-                env={**os.environ, **common, **environment},
+                env={**os.environ, **self._common(), **quiet, **environment},
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,

@@ -66,11 +66,11 @@ class Path:
             self.shard.accept(unit, offer)
         return Close(t, p, self.shard.versions[p], units, tuple(float(m + 1) for m in range(LEARNERS)))
 
-    def rate(self, exchanges: int) -> float:
-        """Return GiB of float32 a second over so many exchanges, with one that warms up before."""
+    def rate(self, exchanges: int, cores: int = CORES) -> float:
+        """Return GiB of float32 a second over so many exchanges on so many threads, with one exchange that warms up before."""
         merging: tuple[Close, Future[Update | None]] | None = None
         start = time.perf_counter()
-        with ThreadPoolExecutor(CORES) as threads:
+        with ThreadPoolExecutor(cores) as threads:
             for t in range(1, exchanges + 2):
                 p = t % FRAGMENTS
                 contributions = [threads.submit(self.arrive, p, t) for _ in range(LEARNERS)]

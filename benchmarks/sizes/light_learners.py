@@ -204,11 +204,12 @@ class LightLearner:
 
 
 @contextlib.asynccontextmanager
-async def light_learners(rig: ExchangeRig, count: int) -> AsyncIterator[list[LightLearner]]:
-    """Yield `count` learners that have all parameters. The first one seeds the job, then the others join at once. At the end all leave."""
+async def light_learners(rig: ExchangeRig, count: int, first: int = 0) -> AsyncIterator[list[LightLearner]]:
+    """Yield `count` learners that have all parameters. The first one seeds the job, then the others join at once. At the end all leave.
+    `first`: its number, where several processes have learners of one job."""
     layout = Layout(TensorSpec(name, shape) for name, shape in shapes(rig.workload.mebibytes).items())
     payloads = Payloads(make_fragments(layout, rig.job.training.fragments), coding_for(rig.job.training.compression))
-    learners = [LightLearner(rig, f"light-{index}", layout, payloads) for index in range(count)]
+    learners = [LightLearner(rig, f"light-{first + index}", layout, payloads) for index in range(count)]
     async with asyncio.TaskGroup() as tasks:
         streams = [tasks.create_task(learners[0].run())]
         await learners[0].complete.wait()

@@ -19,8 +19,11 @@ TICK = 0.005
 
 
 def waited() -> float:
-    """Return seconds in which this thread could have run and had no core."""
-    return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+    """Return seconds in which this thread could have run and had no core; 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+    except FileNotFoundError:
+        return 0.0
 
 
 async def watch(path: Path) -> None:

@@ -103,8 +103,10 @@ class ScriptedSession(TrainingLoop):
         arrays: dict[str, Float32Array] | None = None,
         store: ParameterStore | None = None,
         updates: Updates = lambda: None,
+        stepped: Callable[[], None] = lambda: None,
     ) -> None:
-        """`store`: of a framework, whose program the test runs, and `updates` its optimizers'; default: of `arrays`."""
+        """`store`: of a framework, whose program the test runs, and `updates` its optimizers'; default: of `arrays`. `stepped`: see
+        `Session.join`."""
         self.arrays = arrays if arrays is not None else {"a": np.zeros(3, np.float32), "b": np.zeros((1, 2), np.float32)}
         self.store = store or ArrayStore(self.arrays)
         job = job_file(training(1000))
@@ -112,7 +114,7 @@ class ScriptedSession(TrainingLoop):
         self.connection = ScriptedConnection()
         self.inbox = Inbox(job.training.overlap_steps)
         self.member = SoloMember("u", job.training, self.store, self.fragments, self.inbox, self.connection, on_adopt)
-        self._session = self.begin(Session("u", self.member, StepTimer(1.0), updates))
+        self._session = self.begin(Session("u", self.member, StepTimer(1.0), updates, stepped))
 
     @property
     def session(self) -> Session:
@@ -128,8 +130,11 @@ class ScriptedSession(TrainingLoop):
 
     def broadcast(self, fragment: int, t: int, value: float) -> Received:
         """Version `t` of a fragment, `value` everywhere."""
+        return self.broadcast_of(fragment, t, np.full(self.fragments[fragment].size, value, np.float32))
+
+    def broadcast_of(self, fragment: int, t: int, values: Float32Array) -> Received:
+        """Version `t` of a fragment, float32 [its size]."""
         names = [tensor.name for tensor in self.fragments[fragment].tensors]
-        values = np.full(self.fragments[fragment].size, value, np.float32)
         self.connection.values[fragment] = values
         return Received(fragment, t, self.store.prepare(names, values))
 
