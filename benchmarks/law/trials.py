@@ -53,6 +53,8 @@ SIZES: Final = {
     for size in (
         Size("98k", layers=2, width=64, heads=2, rows=16, steps=3000),
         Size("332k", layers=3, width=96, heads=3, rows=32, steps=4860),
+        # The model of Table 4 of arXiv 2503.09799, for a GPU; its 700 M tokens are more than there is text.
+        Size("35m", layers=11, width=512, heads=8, rows=64, steps=780, context=512),
         Size("smoke", layers=1, width=16, heads=2, rows=8, steps=20, context=16, held_out=4096),
     )
 }

@@ -60,3 +60,9 @@ def test_trials_under_a_tape_merge_the_tokens_of_their_size_whatever_the_quorum(
     of_a_round = trial.units * trial.rows * SIZES["smoke"].context * trial.interval
     assert outcome["outerSteps"] == outer_steps(trial)
     assert float(outcome["mergedTokens"]) == pytest.approx(SIZES["smoke"].tokens, abs=of_a_round)
+
+
+def test_replicas_whose_parameters_come_from_a_device_one_by_one_train_the_same_model() -> None:
+    # "cpu:0" is the CPU under a name that replicas do not take for it: they read and write as on a GPU.
+    trial = Trial("smoke", Arm(2, interval=5), Rates(), seed=3)
+    assert trained(trial, "cpu:0") == trained(trial)
