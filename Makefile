@@ -73,9 +73,10 @@ bench-kube: setup  ## measure the operator on a real API server, and with Karpen
 bench-quality: setup  ## measure what models learn; trains for hours, and goes on where it was stopped
 	@$(BIN)/python -m benchmarks --quality
 
-bench-smoke: setup  ## run every benchmark in a small size, without limits
+bench-smoke: setup  ## run every benchmark in a small size, without limits, and what is for a GPU without one
 	@hack/kube/assets.sh etcd kube-apiserver kube-controller-manager kube-scheduler kubectl karpenter kueue
 	@$(BIN)/python -m benchmarks --smoke
+	@hack/device/run.sh --device cpu --strict --minutes 40
 
 proto: setup  ## regenerate the wire's Python from diloco.proto
 	@hack/proto.sh
