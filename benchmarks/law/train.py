@@ -88,7 +88,7 @@ class Replica:
         with torch.no_grad():
             for name, value in theta.items():
                 if self._device != "cpu":
-                    self._values[name].copy_(torch.from_numpy(value))
+                    self._values[name].copy_(torch.tensor(value))  # a copy: what was merged may be read-only
                 elif value is not self._views[name]:
                     np.copyto(self._views[name], value)
         self.step += 1
