@@ -83,11 +83,13 @@ def _arguments() -> argparse.Namespace:
 
 
 def _copy_checkout(target: Path) -> None:
-    """Copy what git tracks or would track. Without bytecode: Python could take it for that of a mutant with the same size and second."""
+    """Copy what git tracks or would track, and the compiled loops. Without bytecode: Python could take it for that of a mutant with the
+    same size and second."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    for name in filter(None, listing.stdout.split("\0")):
+    compiled = (str(path.relative_to(ROOT)) for path in (ROOT / "runtimes/diloco/kernels").glob("libkernels.so*"))
+    for name in (*filter(None, listing.stdout.split("\0")), *compiled):
         if (ROOT / name).is_file():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, target / name)
