@@ -55,9 +55,9 @@ class Made:
 
     elapsed: float
     processor: float
-    """Of all threads, without the passes of the reference."""
+    """Seconds of all threads, without the passes of the reference."""
     of_a_pass: float
-    """Of the reference, the mean of those that ran meanwhile."""
+    """Seconds of a pass of the reference, the mean of those that ran meanwhile."""
 
 
 async def make_all(jobs: int) -> Made:

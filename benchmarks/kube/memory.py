@@ -59,15 +59,15 @@ class Resident:
     """MiB."""
 
     base: float
-    """Of an operator without pods."""
+    """Memory of an operator without pods."""
     found: float
-    """Of one that found the pods."""
+    """Memory of one that found the pods."""
     made: float
-    """Of the one that made them."""
+    """Memory of the one that made them."""
     decoded: float
     """What a process grows by that keeps them as dicts."""
     json: float
-    """Of the pods as JSON."""
+    """Size of the pods as JSON."""
 
 
 def decoded(kubeconfig: Path, namespace: str) -> tuple[float, float]:
