@@ -38,7 +38,7 @@ from diloco.syncer.streams.sessions import Accepted, JoinRequest, SessionRegistr
 from benchmarks import reference
 from benchmarks.figure import Figure
 
-LIMIT = 3.8
+LIMIT = 3.7
 """Passes."""
 UNITS = (8, 64, 512, 2048, 4096)
 AT = 512

@@ -25,7 +25,7 @@ from diloco_operator.reconcile import ObservedState, reconcile
 from benchmarks import reference
 from benchmarks.figure import Figure
 
-LIMIT = 1.4
+LIMIT = 1.1
 """Passes of the reference."""
 LIMIT_RATIO = 1.5
 POOLS = 4

@@ -34,7 +34,7 @@ from benchmarks import reference
 from benchmarks.figure import Figure
 from benchmarks.simulated_cluster import NAMESPACE, POOL, UNITS, job, new_api, operating
 
-LIMIT = 450.0
+LIMIT = 790.0
 SAMPLE_EVERY = 0.05
 """Seconds."""
 

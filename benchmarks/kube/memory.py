@@ -25,7 +25,7 @@ from benchmarks import ROOT
 from benchmarks.figure import Figure
 from benchmarks.kube.rig import job, rig, running, watching, writes_of
 
-LIMIT = 1.0
+LIMIT = 0.16
 BASE_LIMIT = 150.0
 """MiB."""
 
