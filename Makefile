@@ -33,7 +33,7 @@ demo: setup  ## train one model on four simulated nodes; kill one unit on the wa
 quick: setup  ## run fast checks and the unit tests, without a cluster
 	@hack/quick.sh
 
-test: setup  ## run every test that needs no cluster
+test: setup  ## run the tests that need no cluster, but for what only ci-full repeats with real processes
 	@hack/test.sh
 
 test-core: setup  ## run the core of the cluster's tests, as CI does: install, quick start, faults, upgrade, hand-over
