@@ -213,6 +213,8 @@ def test_progress_follows_the_budget_where_that_is_further(tmp_path: Path) -> No
     # By then some 13 of 100,000 outer steps are taken. How near to the budget the last look is depends on how much one merge brings, and a
     # syncer that waits for a core merges much at once.
     assert 0.001 < seen[-1] <= 1.0
+    assert learner.session is not None
+    assert learner.session.progress == 1.0
 
 
 @pytest.mark.parametrize(("t", "tokens", "over"), [(99, 9, False), (100, 0, True), (5, 10, True), (7, 0, True), (6, 9, False)])
