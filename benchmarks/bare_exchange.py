@@ -29,12 +29,31 @@ from diloco.protocol.tls import TlsFiles, server_credentials
 
 _SERVICE, _METHOD = "bench.Bare", "Exchange"
 
+type Handler = Callable[[AsyncIterator[bytes], grpc.aio.ServicerContext[bytes, bytes]], AsyncIterator[bytes]]
+
+
+def exchange_over(channel: Any) -> Callable[..., Any]:
+    """Return the server's one method, of a channel of threads or of asyncio: it takes messages and gives messages, as bytes."""
+    opened: Callable[..., Any] = channel.stream_stream(f"/{_SERVICE}/{_METHOD}", request_serializer=bytes, response_deserializer=bytes)
+    return opened
+
+
+async def serve(handler: Handler) -> None:
+    """Answer where a syncer would listen, until killed."""
+    server = grpc.aio.server(options=server_options(Keepalive()))
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {_METHOD: grpc.stream_stream_rpc_method_handler(handler)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    credentials = server_credentials(TlsFiles(Path(os.environ[contract.ENV_TLS_DIR])))
+    server.add_secure_port(f"127.0.0.1:{os.environ[contract.ENV_LISTEN_PORT]}", credentials)
+    await server.start()
+    await server.wait_for_termination()
+
 
 class BareExchange:
     """A stream to the server, and a thread that reads what comes back. It ends with the process."""
 
     def __init__(self, elements: int) -> None:
-        """Exchange as many bytes a step as a model of so many values in BFloat16, in the environment of a learner."""
+        """Exchange in each step the bytes that a model of this many values takes in BFloat16. The environment is that of a learner."""
         job = JobFile.model_validate_json(Path(os.environ[contract.ENV_JOB_FILE]).read_text(encoding="utf-8"))
         payload = bytes(2 * elements // job.training.sync_interval)
         self._messages = [to_wire(chunk) for chunk in split(Chunk(kind=Chunk.PUSH, coding=Chunk.BFLOAT16_DELTA), payload)]
@@ -50,10 +69,7 @@ class BareExchange:
             self._out.put(message)
 
     def _run(self) -> None:
-        opened: Callable[..., Any] = self._channel.stream_stream(
-            f"/{_SERVICE}/{_METHOD}", request_serializer=bytes, response_deserializer=bytes
-        )
-        for _ in opened(iter(self._out.get, None), wait_for_ready=True):
+        for _ in exchange_over(self._channel)(iter(self._out.get, None), wait_for_ready=True):
             pass
 
 
@@ -62,16 +78,5 @@ async def _echo(requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext[byte
         yield message
 
 
-async def serve() -> None:
-    """Answer until killed."""
-    server = grpc.aio.server(options=server_options(Keepalive()))
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {_METHOD: grpc.stream_stream_rpc_method_handler(_echo)}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-    credentials = server_credentials(TlsFiles(Path(os.environ[contract.ENV_TLS_DIR])))
-    server.add_secure_port(f"127.0.0.1:{os.environ[contract.ENV_LISTEN_PORT]}", credentials)
-    await server.start()
-    await server.wait_for_termination()
-
-
 if __name__ == "__main__":
-    sys.exit(asyncio.run(serve()))
+    sys.exit(asyncio.run(serve(_echo)))

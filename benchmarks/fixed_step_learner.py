@@ -62,12 +62,17 @@ def processor_times() -> str:
     return f"{time.thread_time():.6f} {time.process_time():.6f}"
 
 
-def arguments() -> argparse.Namespace:
-    """Return those that ExchangeRig gives to the program of a learner."""
+def parser_of_rig() -> argparse.ArgumentParser:
+    """Parse what ExchangeRig gives to the program of every learner."""
     parser = argparse.ArgumentParser()
     parser.add_argument("times", type=Path)
     parser.add_argument("--mebibytes", type=int, required=True)
     parser.add_argument("--step-seconds", type=float, required=True)
+    return parser
+
+
+def arguments() -> argparse.Namespace:
+    parser = parser_of_rig()
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--bare", action="store_true", help="of programs that can be alone with a BareExchange")
     parser.add_argument("--pause", type=Path)

@@ -17,7 +17,7 @@ from types import FunctionType
 TURNS = 2048
 FUNCTIONS = 1024
 FIRST = 1000
-"""Larger than the numbers of which Python has one object each: a number that is counted up is always a new object."""
+"""Python shares objects of small numbers. These are larger, so that each count makes a new object."""
 
 
 @dataclass(frozen=True, slots=True)

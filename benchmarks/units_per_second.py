@@ -61,7 +61,7 @@ class Made:
 
 
 async def make_all(jobs: int) -> Made:
-    """Make every learner pod of so many jobs."""
+    """Make every learner pod of the jobs."""
     api = await new_api(jobs * UNITS)
     wanted = jobs * UNITS
     made: set[str] = set()

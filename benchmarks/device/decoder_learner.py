@@ -7,20 +7,16 @@ TIMES gets one line a step: seconds of CLOCK_MONOTONIC. It ends with the process
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 
 import diloco.torch
 
 from benchmarks.device.decoders import SHAPES, Decoder
+from benchmarks.fixed_step_learner import parser_of_rig
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("times", type=Path)
-    parser.add_argument("--mebibytes", required=True)
-    parser.add_argument("--step-seconds", required=True)
+    parser = parser_of_rig()
     parser.add_argument("--shape", choices=list(SHAPES), required=True)
     parser.add_argument("--device", required=True)
     parser.add_argument("--rows", type=int, required=True)

@@ -8,11 +8,9 @@ kind fails, or its outcome is not good.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
-import traceback
 from functools import partial
 from typing import Any, Final
 
@@ -24,7 +22,7 @@ from diloco.algorithm.fragments import pack
 from diloco.jax import Session, TreeStore
 from diloco.jax.masters import Masters
 
-from benchmarks.device.outcome import Outcome, failed
+from benchmarks.device.outcome import Outcome, look_at_each
 from benchmarks.device.part import say
 from benchmarks.device.script import ADOPTED_AT, BATCH, EQUAL, QUIET, READS, STEPS, adopted, comes_before, read, seeds
 
@@ -124,8 +122,8 @@ class InJob:
         return pack(self.job.fragments[fragment], values(params))
 
 
-def outcome(kind: str, device: str) -> bool:
-    """Say what a kind showed, and return whether it is good."""
+def outcome(kind: str, device: str) -> Outcome:
+    """Look at a kind, and say how long its boundaries take."""
     dtype, lag = KINDS[kind], 0 if device == "cpu" else LAG
     reference, again = alone(dtype, lag), alone(dtype, lag)
     in_job = InJob(dtype, lag)
@@ -141,30 +139,13 @@ def outcome(kind: str, device: str) -> bool:
         adopted=np.array_equal(wanted, in_job.packed(0, in_job.after[ADOPTED_AT - 1])),
         waits=waited,
         waits_of_adoption=0,
-        waits_seen=0,
+        waits_seen=None,
     )
-    found.say()
     longest = 1000 * max(in_job.boundaries[step - 1] for step in QUIET)
     say(f"jax {kind}: boundary", longest, "ms, the longest that moves nothing", step_on_device_ms=round(1000 * in_job.device_seconds, 2))
-    return found.good
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kinds", nargs="+", choices=list(KINDS))
-    parser.add_argument("--device", required=True)
-    given = parser.parse_args()
-    good = True
-    for kind in given.kinds:
-        try:
-            good = outcome(kind, given.device) and good
-        except Exception as error:  # noqa: BLE001 - the line says it, and the next kind begins
-            traceback.print_exc()
-            failed(f"jax {kind}", error)
-            good = False
-    return 0 if good else 1
+    return found
 
 
 if __name__ == "__main__":
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_gpu_deterministic_ops=true"
-    sys.exit(main())
+    sys.exit(look_at_each("jax", KINDS, outcome))

@@ -31,7 +31,7 @@ RESERVE_SECONDS: Final = 5
 
 
 def tell(known: Mapping[Trial, float]) -> None:
-    """Say how far the best trial of each arm is above the best one of one program, among those of equal tokens."""
+    """Compare the best trial of each arm with the best one of a single program that trained equal tokens."""
     alike = {(trial.size, trial.halves, trial.seed) for trial in known}
     for size, halves, seed in sorted(alike):
         of_these = {trial: loss for trial, loss in known.items() if (trial.size, trial.halves, trial.seed) == (size, halves, seed)}

@@ -25,7 +25,7 @@ class Given:
     device: str
     """cuda, or cpu: then everything is small, and its figures mean nothing."""
     seconds: float
-    """After so many it is killed, with all that it has started."""
+    """When they are over, it is killed with all that it has started."""
     out: Path
     """Folder for files that stay."""
     began: float = field(default_factory=time.monotonic)

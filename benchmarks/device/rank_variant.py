@@ -8,7 +8,6 @@ many tensors were adopted at the end of the step. It ends with the process that 
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.device.script import BATCH, STEPS
+from benchmarks.fixed_step_learner import parser_of_rig
 
 WIDTH, LAYERS, ROWS = 128, 4, 16
 
@@ -41,7 +41,7 @@ WRAPS: Final[dict[str, Callable[[nn.Module, torch.device], nn.Module]]] = {"fsdp
 
 
 class Program:
-    """The same model on both ranks, each of which has rows of its own."""
+    """The same model on both ranks. Each rank trains rows of its own."""
 
     def __init__(self, wrap: str, device: torch.device) -> None:
         torch.manual_seed(0)
@@ -66,10 +66,7 @@ class Program:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("times", type=Path)
-    parser.add_argument("--mebibytes", required=True)
-    parser.add_argument("--step-seconds", required=True)
+    parser = parser_of_rig()
     parser.add_argument("--wrap", choices=list(WRAPS), required=True)
     parser.add_argument("--backend", required=True)
     parser.add_argument("--device", required=True)

@@ -142,7 +142,7 @@ def _kill_all() -> None:
 
 
 def _reap_others() -> None:
-    """Reap the processes of the part that have become children of this one. Call it when those of Popen are reaped."""
+    """Reap orphans of the part, which are children of this process now. It takes any child, so Popen must have reaped its own before."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -19,11 +19,11 @@ READS: Final = {4: 0, 7: 1}
 ADOPTED_AT: Final = 14
 """The step behind which fragment 0 is adopted."""
 EQUAL: Final = ADOPTED_AT - 1
-"""Steps before: so many leave the same parameters with and without a session."""
+"""Steps before that: after each of them the parameters are the same with and without a session."""
 QUIET: Final = tuple(step for step in range(2, ADOPTED_AT) if step not in READS)
 """Steps that move nothing, without the first one, in which everything is done for the first time."""
 HALF: Final = np.float32(0.5)
-"""What is adopted is so much of what was read."""
+"""What was read, times this, is what is adopted."""
 
 
 def seeds(job: ScriptedSession) -> None:

@@ -55,14 +55,14 @@ class Times:
 
 
 class Pair:
-    """Two equal models, one of which joins."""
+    """Two equal models: one joins the job, one trains apart."""
 
     def __init__(self, shape: str, given: Given, rows: int) -> None:
         self.shape, self.device, self.rows = shape, given.device, rows
         self.joined, self.apart = Decoder(shape, given.device, rows), Decoder(shape, given.device, rows)
 
     def measure(self, member: InJob, blocks: int, steps: int) -> Times:
-        """Train both in turns, so many blocks of so many steps. The first two steps of a block do not count."""
+        """Train both in turns, in blocks of `steps` steps. The first two steps of a block do not count."""
         for _ in range(H):
             member.step()
         times = Times()

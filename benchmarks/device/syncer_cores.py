@@ -88,7 +88,7 @@ class Found:
 
 
 def under_load(folder: Path, load: Load) -> Found:
-    """Train with so many learners, and look at their syncer. In a process of its own, which forks before it uses gRPC."""
+    """Train with the learners of this load, and look at their syncer. It forks, so it runs in a process that has not used gRPC."""
     training = {"compression": COMPRESSION, "quorum": load.learners}
     with ExchangeRig(folder / "job", Workload(load.mebibytes, load.step_seconds), training) as rig:
         lags = folder / "lags"

@@ -8,10 +8,8 @@ then, and when an outcome is not good.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -28,7 +26,7 @@ from torch._C._autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from benchmarks.device.outcome import Outcome, failed
+from benchmarks.device.outcome import Outcome, look_at_each
 from benchmarks.device.script import ADOPTED_AT, BATCH, EQUAL, QUIET, READS, STEPS, adopted, comes_before, read, seeds
 
 SYNCHRONISING: Final = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cuCtxSynchronize")
@@ -231,28 +229,14 @@ def outcome(kind: str, device: str) -> Outcome:
         adopted=in_job.adopted_equal(),
         waits=waits(events, QUIET),
         waits_of_adoption=waits(events, (ADOPTED_AT,)),
-        waits_seen=sum(event.name in SYNCHRONISING for event in events),
+        waits_seen=sum(event.name in SYNCHRONISING for event in events) if device == "cuda" else None,
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("kinds", nargs="+", choices=list(KINDS))
-    parser.add_argument("--device", required=True)
-    given = parser.parse_args()
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     torch.use_deterministic_algorithms(True)
-    good = True
-    for kind in given.kinds:
-        try:
-            found = outcome(kind, given.device)
-            found.say()
-            good = good and found.good
-        except Exception as error:  # noqa: BLE001 - the line says it, and the next kind begins
-            traceback.print_exc()
-            failed(f"torch {kind}", error)
-            good = False
-    return 0 if good else 1
+    return look_at_each("torch", KINDS, outcome)
 
 
 if __name__ == "__main__":

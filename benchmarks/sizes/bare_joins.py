@@ -8,22 +8,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 from diloco import contract
-from diloco.protocol.channel import Keepalive, client_options, server_options
-from diloco.protocol.tls import TlsFiles, server_credentials
+from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.window import CHUNKS, MOST_BYTES
 
+from benchmarks.bare_exchange import exchange_over, serve
 from benchmarks.exchange_rig import ExchangeRig
 from benchmarks.sizes.watched_syncer import watch
-
-_SERVICE, _METHOD = "bench.BareJoins", "Join"
 
 
 def messages(mebibytes: int) -> tuple[int, int]:
@@ -49,10 +45,7 @@ async def joins(rig: ExchangeRig, address: str, clients: int) -> None:
         options = client_options(Keepalive(), contract.syncer_host_name(rig.job.name, rig.job.namespace))
         credentials = rig.certificates.learner(unit).read().channel_credentials()
         async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
-            opened: Callable[..., Any] = channel.stream_stream(
-                f"/{_SERVICE}/{_METHOD}", request_serializer=bytes, response_deserializer=bytes
-            )
-            async for _ in opened(requests, wait_for_ready=True):
+            async for _ in exchange_over(channel)(requests, wait_for_ready=True):
                 pass
 
     await join("bare-0", sent())
@@ -61,7 +54,8 @@ async def joins(rig: ExchangeRig, address: str, clients: int) -> None:
             tasks.create_task(join(f"bare-{index}", nothing()))
 
 
-def _handler(count: int, size: int) -> grpc.GenericRpcHandler:
+async def serve_joins(lags: Path, count: int, size: int) -> None:
+    """Answer until killed, and watch the loop."""
     data = bytes(size)
 
     async def join(requests: AsyncIterator[bytes], _: grpc.aio.ServicerContext[bytes, bytes]) -> AsyncIterator[bytes]:
@@ -71,18 +65,8 @@ def _handler(count: int, size: int) -> grpc.GenericRpcHandler:
         for _turn in range(0 if seeds else count):
             yield data
 
-    return grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: grpc.stream_stream_rpc_method_handler(join)})
-
-
-async def serve(lags: Path, count: int, size: int) -> None:
-    """Answer until killed."""
-    server = grpc.aio.server(options=server_options(Keepalive()))
-    server.add_generic_rpc_handlers((_handler(count, size),))
-    credentials = server_credentials(TlsFiles(Path(os.environ[contract.ENV_TLS_DIR])))
-    server.add_secure_port(f"127.0.0.1:{os.environ[contract.ENV_LISTEN_PORT]}", credentials)
-    await server.start()
-    await asyncio.gather(watch(lags), server.wait_for_termination())
+    await asyncio.gather(watch(lags), serve(join))
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+    asyncio.run(serve_joins(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

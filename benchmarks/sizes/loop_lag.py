@@ -6,9 +6,9 @@ A loop that does nothing is no measure: it sleeps most of the time, so that it g
 waits for one. The bare loop has the same work to wait for, in the same minutes: both take turns, `runs` times each.
 
 Both are the 99th percentiles of the lags less the time in which the loop's thread could have run and had no core: the threads of gRPC and
-the process of the learners want the same cores, and how long that takes is the machine's. What the limit is for is what the syncer's loop
-does at a time between two looks at others: 15 % more of it than is reached. `lags_ms` has all of it, with what the threads waited and
-without.
+the process of the learners want the same cores, and how long that takes is the machine's. The limit is for what the syncer's loop does at a
+time between two looks at others. It is provisional: no run at full size has been recorded yet. `lags_ms` has all of it, with what the
+threads waited and without.
 """
 
 from __future__ import annotations
