@@ -1,6 +1,6 @@
 """[create-rate] How fast the operator makes 2,000 units, against a client that only POSTs the same pods to the same API server.
 
-Two jobs of 1,000 single-host units (a job has at most 1,024). The operator's time runs from the first job's POST to the moment when a
+Eight jobs of 250 single-host units (a job has at most 256). The operator's time runs from the first job's POST to the moment when a
 watch has seen the last learner pod. It covers everything: watch, reconcile, placement, status, and 2,000 certificates, which the bare
 client does not make. The bare client's time runs from its first POST to its last answer, with as many requests at once; its pods
 are watched as well, so that both pay for being measured. The limit is a guard against regressions.
@@ -24,7 +24,7 @@ from benchmarks.figure import Figure, rounded
 from benchmarks.kube.rig import Rig, bare_seconds, job, rig, running, watching, writes_of
 from benchmarks.kube.simulated_syncer import simulated_syncer
 
-JOBS = 2
+JOBS = 8
 LIMIT = 0.6
 WRITES_LIMIT = 3.0
 
@@ -38,8 +38,8 @@ class Size:
     """Seconds after the deletion of pods, so that the operator and the API server do not handle it while the next measurement runs."""
 
 
-FULL = Size(units=1000, runs=5, pause=3.0)
-SMOKE = Size(units=8, runs=1, pause=0.1)
+FULL = Size(units=250, runs=5, pause=3.0)
+SMOKE = Size(units=2, runs=1, pause=0.1)
 
 
 async def operator_seconds(bench: Rig, namespace: str, units: int) -> float:

@@ -1,4 +1,5 @@
-"""[mass-failure] 500 pods fail at once: how long until every successor exists, in units of the time in which a bare client POSTs 500 pods.
+"""[mass-failure] 500 pods of two jobs fail at once: how long until every successor exists, in units of the time in which a bare client
+POSTs as many pods.
 
 The time runs from the first write that marks a pod Failed until a watch has seen the last successor. `reported_ratios`: the same when
 the failures come through the API server, one request each, of which 500 alone take longer than the bare client's.
@@ -15,7 +16,7 @@ from diloco_operator.api import names
 
 from benchmarks.figure import Figure, rounded
 from benchmarks.kube.failure_burst import FailureBurst, failure_burst
-from benchmarks.kube.rig import Rig, bare_seconds, job, rig, running, watching
+from benchmarks.kube.rig import Rig, bare_seconds, jobs, rig, running, watching
 
 LIMIT = 3.0
 
@@ -35,7 +36,8 @@ async def one_run(bench: Rig, run: int, units: int, *, reported: bool) -> tuple[
     """Return what happened, and the bare client's seconds."""
     namespace = await bench.namespace(f"failing-{run}")
     async with watching(bench.client, namespace) as watch:
-        await bench.client.create(names.DILOCO_JOBS, job("mass", namespace, units))
+        for job in jobs("mass", namespace, units):
+            await bench.client.create(names.DILOCO_JOBS, job)
         await watch.until(lambda: len(watch.added) == units, "every learner pod made")
     pods = await bench.pods(namespace)
     await bench.mark(pods, running)

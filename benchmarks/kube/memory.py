@@ -39,7 +39,7 @@ class Size:
     """Seconds without a write after which the operator is at rest."""
 
 
-FULL = Size(jobs=4, units=1000, quiet=3.0)
+FULL = Size(jobs=16, units=250, quiet=3.0)
 SMOKE = Size(jobs=1, units=8, quiet=0.5)
 
 

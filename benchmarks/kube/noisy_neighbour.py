@@ -1,6 +1,6 @@
-"""[noisy-neighbour] While 1,000 units of one job fail at once, how long does another job wait for a successor?
+"""[noisy-neighbour] While 1,000 units of one tenant fail at once, how long does the job of another wait for a successor?
 
-p99 of the other job's failure-to-successor time while the operator makes the 1,000 successors, against the same without any. The time
+p99 of that job's failure-to-successor time while the operator makes the 1,000 successors, against the same without any. The time
 runs from the answer to the status write that marks a pod Failed until a watch sees its successor. A process of its own makes the failures
 and counts their successors, so that the measuring process does not spend its time on it. A replacement that begins before the first
 successor waits for an API server that takes in a thousand changed pods at once; its figures stand apart.
@@ -18,7 +18,7 @@ from diloco_operator.kube.client import Obj
 
 from benchmarks.figure import Figure, percentile, rounded
 from benchmarks.kube.failure_burst import FailureBurst, failure_burst
-from benchmarks.kube.rig import PodWatch, Rig, failed, job, rig, running, watching
+from benchmarks.kube.rig import PodWatch, Rig, failed, job, jobs, rig, running, watching
 from benchmarks.simulated_cluster import POOL
 
 LIMIT = 2.0
@@ -85,7 +85,7 @@ class Neighbour:
 
 
 async def replacements(size: Size) -> tuple[list[Wait], list[Wait], list[FailureBurst]]:
-    """Return the quiet job's replacements without and with a burst of failures of the other job, and the bursts."""
+    """Return the quiet job's replacements without and with a burst of failures of the other tenant, and the bursts."""
     async with rig() as bench:
         await bench.add_slices(size.noisy_units + size.quiet_units)
         for namespace in ("noisy", "quiet"):
@@ -95,8 +95,9 @@ async def replacements(size: Size) -> tuple[list[Wait], list[Wait], list[Failure
                 await bench.client.create(names.DILOCO_JOBS, job("quiet", "quiet", size.quiet_units))
                 await watch.until(lambda: len(watch.added) == size.quiet_units, "the quiet job's pods made")
                 async with watching(bench.client, "noisy") as noisy:
-                    await bench.client.create(names.DILOCO_JOBS, job("noisy", "noisy", size.noisy_units))
-                    await noisy.until(lambda: len(noisy.added) == size.noisy_units, "the noisy job's pods made")
+                    for each in jobs("noisy", "noisy", size.noisy_units):
+                        await bench.client.create(names.DILOCO_JOBS, each)
+                    await noisy.until(lambda: len(noisy.added) == size.noisy_units, "the noisy jobs' pods made")
                 neighbour = Neighbour(bench, watch, size.quiet_units)
                 await neighbour.begin()
                 await asyncio.sleep(size.pause)  # the operator comes to rest

@@ -42,6 +42,7 @@ STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclass
 SERVICE_ACCOUNTS = Resource("", "v1", "ServiceAccount", "serviceaccounts")
 LEARNERS = f"{names.LABEL_COMPONENT}={names.COMPONENT_LEARNER}"
 """Label selector of the pods of learners."""
+UNITS_OF_A_JOB = 250
 TOPOLOGIES = {1: "2x2", 4: "4x4"}
 """Topologies of a v6e slice by its hosts."""
 
@@ -233,6 +234,12 @@ def job(name: str, namespace: str, units: int, *, hosts: int = 1) -> Obj:
     )
     made["spec"]["learners"]["timeouts"] = {"schedule": "24h"}
     return made
+
+
+def jobs(name: str, namespace: str, units: int) -> list[Obj]:
+    """Return `units` units in jobs of at most `UNITS_OF_A_JOB`, as equal as they can be."""
+    count = -(-units // UNITS_OF_A_JOB)
+    return [job(f"{name}-{index}", namespace, (units + index) // count) for index in range(count)]
 
 
 def running(pod: Obj) -> Obj:

@@ -16,7 +16,7 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     "min above max": (a_manifest(min=7), "spec.learners.min", "learners.min must not exceed learners.max; lower min or raise max"),
     "no learners": (a_manifest(min=0), "spec.learners.min", "must be greater than or equal to 1"),
     "negative maximum": (a_manifest(max=-1), "spec.learners.max", "must be greater than or equal to 1"),
-    "too many learners": (a_manifest(max=1025), "spec.learners.max", "must be less than or equal to 1024"),
+    "too many learners": (a_manifest(max=257), "spec.learners.max", "must be less than or equal to 256"),
     "no maximum": (with_field(a_manifest(), "spec.learners", {"min": 1}), "spec.learners.max", "Required value"),
     "learners as text": (with_field(a_manifest(), "spec.learners.max", "six"), "spec.learners.max", "must be of type integer"),
     "half a learner": (with_field(a_manifest(), "spec.learners.max", 2.5), "spec.learners.max", "must be of type integer"),

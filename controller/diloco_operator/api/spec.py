@@ -20,8 +20,8 @@ from diloco_operator.api.durations import Duration
 from diloco_operator.api.names import MANAGER
 from diloco_operator.api.rules import MAX_ACCELERATORS_PER_HOST, MAX_PROCESSES_PER_HOST
 
-MAX_LEARNERS = 1024
-"""Units of one job: four digits in a pod's name."""
+MAX_LEARNERS = 256
+"""Units of one job: what status says of twice as many fits into one object."""
 MAX_POOLS = 16
 MAX_OUTSIDE = 64
 """Learners outside a job's cluster: their certificates share a Secret."""

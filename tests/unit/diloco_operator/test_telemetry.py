@@ -424,7 +424,7 @@ class Flood(FakeSyncer):
 
 
 def of_many_units(count: int) -> pb.Report:
-    units = [pb.UnitReport(unit=f"u-{n}", attempt=1, state=pb.UnitReport.CONTRIBUTING, message="m" * 200) for n in range(count)]
+    units = [pb.UnitReport(unit=f"u-{n}", attempt=1, state=pb.UnitReport.CONTRIBUTING, message="m" * 300) for n in range(count)]
     return pb.Report(t=1, steps=2, units=units)
 
 
@@ -457,9 +457,9 @@ async def test_a_large_report_leaves_the_loop_to_others_while_it_is_read() -> No
             await asyncio.sleep(0)
 
     running = asyncio.create_task(others())
-    wire = of_many_units(1024)
+    wire = of_many_units(256)
     reader = ReportReader()
-    report = await reader.read(wire.SerializeToString(), 1024, NOW, "pod")
+    report = await reader.read(wire.SerializeToString(), 256, NOW, "pod")
     running.cancel()
     reader.close()
     assert turns >= 20
@@ -468,11 +468,11 @@ async def test_a_large_report_leaves_the_loop_to_others_while_it_is_read() -> No
 
 async def test_a_small_report_does_not_wait_for_the_large_ones() -> None:
     reader = ReportReader()
-    large = of_many_units(1024).SerializeToString()
+    large = of_many_units(256).SerializeToString()
     assert len(large) > SMALL_REPORT
-    first, second = (asyncio.create_task(reader.read(large, 1024, NOW)) for _ in range(2))
+    first, second = (asyncio.create_task(reader.read(large, 256, NOW)) for _ in range(2))
     await asyncio.sleep(0)
-    assert (await reader.read(report(3).SerializeToString(), 1024, NOW)).t == 3
+    assert (await reader.read(report(3).SerializeToString(), 256, NOW)).t == 3
     assert not second.done()
     await first
     assert not second.done(), "one after the other"
@@ -517,14 +517,14 @@ HOSTILE: dict[str, tuple[Callable[[], pb.Report | bytes], FaultKind, str]] = {
     "a report of 10 MiB": (
         lambda: pb.Report(message="m" * (10 << 20)),
         FaultKind.TOO_LARGE,
-        "larger than 1280 KiB, the most for 1024 units",
+        "larger than 512 KiB, the most for 256 units",
     ),
-    "a map of 9 MiB": (lambda: of_many_refusals(400_000), FaultKind.TOO_LARGE, "larger than 1280 KiB"),
+    "a map of 9 MiB": (lambda: of_many_refusals(400_000), FaultKind.TOO_LARGE, "larger than 512 KiB"),
     "more reasons than there are": (lambda: of_many_refusals(33), FaultKind.TOO_MANY_FIELDS, "more than 32 reasons for refusals of a unit"),
     "more units than the job can have": (
-        lambda: pb.Report(units=[pb.UnitReport(unit=f"u-{n}", state=pb.UnitReport.DONE) for n in range(1025)]),
+        lambda: pb.Report(units=[pb.UnitReport(unit=f"u-{n}", state=pb.UnitReport.DONE) for n in range(257)]),
         FaultKind.TOO_MANY_FIELDS,
-        "more than 1024 units",
+        "more than 256 units",
     ),
     "more points than are kept": (
         lambda: pb.Report(losses=[pb.LossPoint(t=t, loss=1) for t in range(4097)]),
@@ -662,13 +662,13 @@ def test_the_pause_starts_anew_after_ten_good_reports_in_a_row_and_not_after_few
 
 
 def test_after_a_large_report_the_next_is_read_two_seconds_later_and_after_a_small_one_soon() -> None:
-    large = of_many_units(1024).SerializeToString()
+    large = of_many_units(256).SerializeToString()
     assert len(large) > SMALL_REPORT >= len(GOOD)
     assert pauses(watched_to_the_end([large, large, large, GOOD, GOOD, large]).read_at) == [2, 2, 2, 0.25, 0.25, 2]
 
 
-@pytest.mark.parametrize(("pools", "of_each", "units"), [(1, 4, 1024), (2, 1024, 2048), (16, 1024, 2048)])
+@pytest.mark.parametrize(("pools", "of_each", "units"), [(1, 4, 256), (2, 256, 512), (16, 256, 512)])
 def test_a_report_may_have_as_many_units_as_the_jobs_pools(pools: int, of_each: int, units: int) -> None:
     job = a_job().with_learners(1, of_each).with_pools(*(tpu_pool(f"p{n}", learners={"max": of_each}) for n in range(pools)))
     assert most_units_of(parse_job(job.build()).spec) == units
-    assert most_units_of(None) == 1024
+    assert most_units_of(None) == 256

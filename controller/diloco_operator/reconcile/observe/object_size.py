@@ -21,14 +21,16 @@ _STEP = 8 << 10
 """The budget changes in steps: a byte more in an annotation must not change a text in status."""
 MAX_UNITS = 2 * MAX_LEARNERS
 """Units in one status, as the CRD limits it. Twice the learners: one pool may drain while another takes its place."""
-UNIT_FLOOR = 435 + FIGURES_BYTES
-"""Bytes of a unit with the shortest texts and the longest figures."""
-IDLE_FLOOR = 295 + FIGURES_BYTES
-"""The same of a unit that does not run."""
-TOP_FLOOR = 62 << 10
-"""Bytes of everything else with the shortest texts."""
+_UNIT_BYTES = 540 + FIGURES_BYTES
+"""Bytes of a unit without its slice, texts, counts by reason and failures."""
+_LEAST_SHARE = 768
+"""Bytes that each unit must have for these: ten counts by reason take 560 of them."""
+_TOP_BYTES = 224 << 10
+"""Bytes of everything but the units, with the longest texts."""
 FAILURE_BYTES = 27
 """Bytes of one time of a failure: a quoted RFC 3339 time in milliseconds, and a comma."""
+_FAILURES_BYTES = FAILURE_BYTES * (MAX_FAILURES_ON_RECORD + MAX_LEARNERS)
+"""Bytes of the failures of all units that run."""
 
 
 def stored_bytes(value: Any) -> int:
@@ -43,12 +45,15 @@ def status_budget(beside: int) -> int:
     return OBJECT_LIMIT - _RESERVE - -(-beside // _STEP) * _STEP
 
 
+def unit_share(budget: int, units: int) -> int:
+    """Return bytes that each of so many units may have for its slice, texts, counts by reason and, if it does not run, failures."""
+    return (budget - _TOP_BYTES - _FAILURES_BYTES) // max(1, units) - _UNIT_BYTES
+
+
 def too_large(spec: Spec, beside: int) -> list[Cause]:
     """Return why the status of such a job could not be stored, for lack of room beside its spec and metadata."""
     units = min(MAX_UNITS, sum(pool.learners.max for pool in spec.pools))
-    running = min(units, spec.learners.max)
-    failures = MAX_FAILURES_ON_RECORD + MAX_LEARNERS
-    room = status_budget(0) - TOP_FLOOR - running * UNIT_FLOOR - (units - running) * IDLE_FLOOR - failures * FAILURE_BYTES - _STEP
+    room = status_budget(0) - _TOP_BYTES - _FAILURES_BYTES - units * (_UNIT_BYTES + _LEAST_SHARE) - _STEP
     if beside <= room:
         return []
     text = (

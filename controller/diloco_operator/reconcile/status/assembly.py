@@ -16,7 +16,6 @@ from diloco_operator.reconcile.observe.host_status import write_host
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
-from diloco_operator.reconcile.status.bounds import HELD_OUT_LOSSES, LOSSES
 from diloco_operator.reconcile.status.job_state import job_state
 from diloco_operator.reconcile.status.model import model_status
 from diloco_operator.reconcile.status.statements import Statements, merge
@@ -152,7 +151,7 @@ def _with_history(progress: Mapping[str, Any], report: Report | None) -> dict[st
     found = dict(progress)
     if report is None:
         return found
-    for key, points in ((LOSSES, report.losses), (HELD_OUT_LOSSES, report.held_out_losses)):
+    for key, points in (("losses", report.losses), ("heldOutLosses", report.held_out_losses)):
         found.pop(key, None)
         found |= {key: format_losses(points)} if points else {}
     return found
@@ -162,8 +161,8 @@ def _with_last_points(progress: Mapping[str, Any], result: Result) -> dict[str, 
     """Return both histories up to the result: the operator may not have got the syncer's last report."""
     found = {}
     for key, loss, most in (
-        (LOSSES, result.loss, MOST_LOSS_POINTS),
-        (HELD_OUT_LOSSES, result.held_out_loss, MOST_HELD_OUT_POINTS),
+        ("losses", result.loss, MOST_LOSS_POINTS),
+        ("heldOutLosses", result.held_out_loss, MOST_HELD_OUT_POINTS),
     ):
         # One less: the result's own point follows, and the CRD bounds both together.
         before = [each for each in parse_losses(progress.get(key) or "") if each.step < result.step][: most - 1]

@@ -440,7 +440,7 @@ def test_host_network_of_a_learner_still_finds_the_syncer() -> None:
 @pytest.mark.parametrize("attempt", [1, 9_999, 1_000_000])
 @pytest.mark.parametrize("host", [0, 9_215])
 def test_pod_names_are_dns_labels_however_long_their_parts_are(attempt: int, host: int) -> None:
-    # the longest that the CRD allows: 32 for the job, 15 for the pool, 1,024 units
+    # the longest that the CRD allows: 32 for the job, 15 for the pool, four digits for the unit
     unit = names.unit_name("p" * 15, 1023)
     found = {names.learner_pod_name(job, unit, attempt, host) for job in ("j" * 32, "j" * 31 + "k", "j" * 31)}
     assert len(found) == 3  # jobs whose names begin alike do not meet
