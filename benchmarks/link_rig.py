@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 import grpc
+from builders.wire import watch
 from diloco.algorithm.codec import coding_for, payload_bytes
 from diloco.algorithm.fragments import make_fragments
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.fixed_step_learner import shapes
@@ -58,7 +58,7 @@ class LinkRig(ExchangeRig):
         """Yield the syncer's reports. Raises RuntimeError with the logs when they end, or too many come."""
         with self.certificates.channel(self.address, self.certificates.operator()) as channel:
             try:
-                yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=INTERVAL), wait_for_ready=True)
+                yield from watch(channel)(WatchRequest(interval_seconds=INTERVAL), wait_for_ready=True)
             except grpc.RpcError as error:
                 raise RuntimeError(f"the syncer's reports ended\n{self.logs()}") from error
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from builders.wire import watch
 from diloco.protocol.diloco_pb2 import Recovery, Report, UnitReport, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 from benchmarks.exchange_rig import ExchangeRig, Workload, durations
 from benchmarks.figure import Figure, rounded
@@ -79,7 +79,7 @@ def one_run(directory: Path, size: Size) -> Run:
 def first_contribution(rig: ExchangeRig) -> tuple[Report, UnitReport]:
     """Return the first report in which a contribution of the taker was merged."""
     with rig.certificates.channel(rig.address, rig.certificates.operator()) as channel:
-        for report in SyncerStub(channel).Watch(WatchRequest(interval_seconds=0.1), timeout=rig.workload.timeout(100)):
+        for report in watch(channel)(WatchRequest(interval_seconds=0.1), timeout=rig.workload.timeout(100)):
             for unit in report.units:
                 if unit.unit == TAKER and unit.contributions:
                     return report, unit

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from builders.wire import watch
 from diloco.protocol.diloco_pb2 import Recovery, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 from benchmarks.exchange_rig import ExchangeRig, Workload
 from benchmarks.figure import Figure, rounded
@@ -97,7 +97,7 @@ def wait_until_stored(rig: ExchangeRig, states: Path) -> None:
 def recoveries(rig: ExchangeRig) -> list[Recovery]:
     """Return what each unit says of its beginning."""
     with rig.certificates.channel(rig.address, rig.certificates.operator()) as channel:
-        for report in SyncerStub(channel).Watch(WatchRequest(interval_seconds=0.1), timeout=rig.workload.timeout(100)):
+        for report in watch(channel)(WatchRequest(interval_seconds=0.1), timeout=rig.workload.timeout(100)):
             found = [unit.recovery for unit in report.units if unit.recovery.phase == Recovery.OVER]
             if len(found) == len(UNITS):
                 return found

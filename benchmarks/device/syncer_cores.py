@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import median
 
 from builders.child_processes import die_with_parent
+from builders.wire import watch
 from diloco.contract import Training
 from diloco.protocol.diloco_pb2 import Report, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 from benchmarks.device.part import Given, log, run, say
 from benchmarks.exchange_rig import ExchangeRig, Workload
@@ -124,7 +124,7 @@ def under_load(folder: Path, load: Load) -> Found:
 
 def _reports(rig: ExchangeRig) -> Iterator[Report]:
     with rig.certificates.channel(rig.address, rig.certificates.operator()) as channel:
-        yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=0.2))
+        yield from watch(channel)(WatchRequest(interval_seconds=0.2))
 
 
 def main(given: Given) -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+from builders.wire import serve
 from diloco.contract import SYNCER_PORT, TLS_IDENTITY_FILE, TLS_ROOTS_FILE
 from diloco.protocol import diloco_pb2
-from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from diloco.protocol.tls import TlsFiles, server_credentials
 from diloco_operator.api import names
 
 from benchmarks.kube.rig import Rig, running
 
 
-class _AllContribute(SyncerServicer):  # type: ignore[misc]  # generated without types
+class _AllContribute:
     def __init__(self, attempts: Mapping[str, int], steps: int) -> None:
         units = [
             diloco_pb2.UnitReport(unit=unit, attempt=attempt, state=diloco_pb2.UnitReport.CONTRIBUTING)
@@ -28,7 +28,7 @@ class _AllContribute(SyncerServicer):  # type: ignore[misc]  # generated without
         ]
         self._report = diloco_pb2.Report(incarnation=b"bench", t=1, steps=steps, seeded=True, units=units)
 
-    async def Watch(  # noqa: N802 -- the wire's name
+    async def watch(
         self, request: diloco_pb2.WatchRequest, context: grpc.aio.ServicerContext[diloco_pb2.WatchRequest, diloco_pb2.Report]
     ) -> AsyncIterator[diloco_pb2.Report]:
         while True:
@@ -48,7 +48,7 @@ async def simulated_syncer(bench: Rig, namespace: str, job: str, address: str) -
         for name in (TLS_ROOTS_FILE, TLS_IDENTITY_FILE):
             (Path(folder) / name).write_bytes(base64.b64decode(secret["data"][name]))
         server = grpc.aio.server()
-        add_SyncerServicer_to_server(_AllContribute(attempts, found["spec"]["training"]["steps"]), server)
+        serve(server, watch=_AllContribute(attempts, found["spec"]["training"]["steps"]).watch)
         server.add_secure_port(f"{address}:{SYNCER_PORT}", server_credentials(TlsFiles(Path(folder))))
         await server.start()
         try:

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 from builders.certificates import channel
+from builders.wire import watch
 from diloco.contract import JobFile
 from diloco.protocol.diloco_pb2 import WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.tls import TlsFiles
 
 INTERVAL = 0.1
@@ -34,7 +34,7 @@ def main() -> None:
         channel(given.address, TlsFiles(given.tls), job) as syncer,
     ):
         merges = 0
-        for report in SyncerStub(syncer).Watch(WatchRequest(interval_seconds=INTERVAL, entries=True), wait_for_ready=True):
+        for report in watch(syncer)(WatchRequest(interval_seconds=INTERVAL, entries=True), wait_for_ready=True):
             merges += sum(bool(entry.merge.units) for entry in report.entries)
             units = {unit.unit: unit.contributions for unit in report.units}
             line = {"at": time.monotonic(), "t": report.t, "tokens": report.tokens, "merges": merges, "contributions": units}

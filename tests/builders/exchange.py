@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 from builders.certificates import JobCertificates
 from builders.ports import held_port
+from builders.wire import watch
 from diloco import contract
 from diloco.contract import JobFile, Training
 from diloco.learner.arrays import ArrayStore
@@ -29,7 +30,6 @@ from diloco.learner.leave import Leave
 from diloco.learner.solo import SoloMember
 from diloco.learner.store import ParameterStore
 from diloco.protocol.diloco_pb2 import Report, UnitReport, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.session.session import Session
 from diloco.start.source import StartError
 from diloco.syncer.config import SyncerConfig, Timeouts
@@ -364,7 +364,7 @@ class Processes:
             try:
                 with self.place.certificates.channel(self.address, self.place.certificates.operator()) as channel:
                     # Longer than `report` waits, which then says what it has waited for.
-                    yield from SyncerStub(channel).Watch(WatchRequest(interval_seconds=interval), timeout=2 * WAIT_TIMEOUT)
+                    yield from watch(channel)(WatchRequest(interval_seconds=interval), timeout=2 * WAIT_TIMEOUT)
             except grpc.RpcError:
                 if time.monotonic() > deadline:
                     raise

@@ -11,6 +11,7 @@ import numpy as np
 from builders.chunks import chunk_of, data_chunk
 from builders.exchange import JOB_UID, WAIT_TIMEOUT, Place, weights
 from builders.shardings import Owned, Sharding
+from builders.wire import exchange
 from diloco.algorithm.codec import Coding, coding_for, encode, value_of
 from diloco.algorithm.cut import value_of_cut
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
@@ -19,7 +20,6 @@ from diloco.algorithm.pieces import Portion, portion, whole
 from diloco.learner.arrays import ArrayStore
 from diloco.learner.store import Float32Array
 from diloco.protocol.diloco_pb2 import Bye, Chunk, FromLearner, Hello, Progress, Pull, Tensor, ToLearner, Welcome, WorkWanted
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.framing import Assembler, Transfer, split
 from diloco.protocol.piece_maps import piece_maps
 from diloco.protocol.tls import TlsFiles
@@ -62,7 +62,7 @@ class ScriptedLearner:
         self._out: queue.SimpleQueue[FromLearner | None] = queue.SimpleQueue()
         certificates = syncer.place.certificates
         self._channel = certificates.channel(syncer.address, files or certificates.learner(unit, attempt))
-        self._call = SyncerStub(self._channel).Exchange(iter(self._out.get, None), timeout=WAIT_TIMEOUT)
+        self._call = exchange(self._channel)(iter(self._out.get, None), timeout=WAIT_TIMEOUT)
         self.owned: Owned | None = sharding(self.layout) if sharding is not None else None
         self.ranks = len(self.owned or [[]])
         self.streams = [self, *(self._stream() for _ in range(1, self.ranks))]

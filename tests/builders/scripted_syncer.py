@@ -12,6 +12,7 @@ import grpc
 import numpy as np
 from builders.chunks import chunk_of, data_chunk
 from builders.exchange import WAIT_TIMEOUT, Place
+from builders.wire import serve
 from diloco.algorithm.codec import Coding, encode
 from diloco.algorithm.fragments import Fragment, make_fragments, pack
 from diloco.algorithm.layout import Layout
@@ -26,13 +27,10 @@ from diloco.protocol.diloco_pb2 import (
     Hello,
     Pull,
     Refused,
-    Report,
     ToLearner,
-    WatchRequest,
     Welcome,
     Work,
 )
-from diloco.protocol.diloco_pb2_grpc import add_SyncerServicer_to_server
 from diloco.protocol.framing import Assembler, Transfer, split
 from diloco.protocol.tls import server_credentials
 
@@ -134,7 +132,7 @@ class ScriptedSyncer:
         self._streams: queue.SimpleQueue[ScriptedStream] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(8)
         self._server = grpc.server(self._pool, options=server_options(Keepalive()))
-        add_SyncerServicer_to_server(self, self._server)
+        serve(self._server, exchange=self._exchange)
         port = self._server.add_secure_port("127.0.0.1:0", server_credentials(place.certificates.syncer()))
         self.address = f"127.0.0.1:{port}"
 
@@ -157,7 +155,7 @@ class ScriptedSyncer:
             return False
         return True
 
-    def Exchange(self, request_iterator: Iterator[FromLearner], context: grpc.ServicerContext) -> Iterator[ToLearner]:  # noqa: N802
+    def _exchange(self, request_iterator: Iterator[FromLearner], context: grpc.ServicerContext) -> Iterator[ToLearner]:
         stream = ScriptedStream(next(request_iterator).hello, self.fragments)
         self._pool.submit(_read, request_iterator, stream)
         self._streams.put(stream)
@@ -165,10 +163,6 @@ class ScriptedSyncer:
             yield message
         if message is not None:
             context.abort(message, "as the test says")
-
-    def Watch(self, request: WatchRequest, context: grpc.ServicerContext) -> Iterator[Report]:  # noqa: N802
-        """It serves learners only."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, "a scripted syncer has no reports")
 
 
 def _read(requests: Iterator[FromLearner], stream: ScriptedStream) -> None:

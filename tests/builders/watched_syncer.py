@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from builders.wire import serve
 from diloco.contract import SYNCER_PORT, TLS_IDENTITY_FILE, TLS_ROOTS_FILE
 from diloco.protocol import diloco_pb2
-from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from diloco.protocol.tls import TlsFiles, server_credentials
 
 
-class WatchedSyncer(SyncerServicer):  # type: ignore[misc]  # generated without types
+class WatchedSyncer:
     """`secret`: the data of the syncer's Secret. `number`: it has an address of 127.0.0.0/8 of its own among those of this process."""
 
     def __init__(self, folder: Path, secret: Mapping[str, str], number: int) -> None:
@@ -32,11 +32,11 @@ class WatchedSyncer(SyncerServicer):  # type: ignore[misc]  # generated without 
         """How often an operator began to watch."""
         self._closed = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(4))
-        add_SyncerServicer_to_server(self, self._server)
+        serve(self._server, watch=self._watch)
         self._server.add_secure_port(f"{self.address}:{SYNCER_PORT}", server_credentials(TlsFiles(folder)))
         self._server.start()
 
-    def Watch(self, request: diloco_pb2.WatchRequest, context: Any) -> Iterator[diloco_pb2.Report]:  # noqa: N802 -- the wire's name
+    def _watch(self, request: diloco_pb2.WatchRequest, context: Any) -> Iterator[diloco_pb2.Report]:
         self.watches += 1
         while context.is_active() and not self._closed.is_set():
             contributing = diloco_pb2.UnitReport.CONTRIBUTING

@@ -20,10 +20,10 @@ from builders.certificates import JobCertificates
 from builders.exchange import job_file
 from builders.jobs import a_job, tpu_pool
 from builders.virtual_time import run_virtual, until
+from builders.wire import serve
 from diloco.contract import ENDED_BY_TOKENS, MOST_HELD_OUT_POINTS, MOST_LOSS_POINTS, operator_identity, syncer_host_name
 from diloco.protocol import diloco_pb2 as pb
 from diloco.protocol.backoff import ExponentialBackoff
-from diloco.protocol.diloco_pb2_grpc import SyncerServicer, add_SyncerServicer_to_server
 from diloco.protocol.tls import peer_identity, server_credentials
 from diloco_operator.certificates.authority import Authority
 from diloco_operator.certificates.issuing import Issuer
@@ -55,7 +55,7 @@ IMPATIENT = replace(FAST, read=0.5)
 """A syncer that is silent for so long is watched anew, and what it sends on the stream from before is lost."""
 
 
-class FakeSyncer(SyncerServicer):  # type: ignore[misc]  # generated without types
+class FakeSyncer:
     """Sends what is put into `reports`; records its clients."""
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class FakeSyncer(SyncerServicer):  # type: ignore[misc]  # generated without typ
         self.entries_wanted: list[bool] = []
         self.watching = 0
 
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802
+    async def watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:
         self.callers.append(peer_identity(context.auth_context()))
         self.intervals.append(request.interval_seconds)
         self.entries_wanted.append(request.entries)
@@ -83,7 +83,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     with tempfile.TemporaryDirectory() as folder:
         server = grpc.aio.server()
-        add_SyncerServicer_to_server(syncer, server)
+        serve(server, watch=syncer.watch)
         files = JobCertificates(Path(folder), JOB, authority=authority).syncer(roots=roots)
         port = server.add_secure_port(f"{host}:{port}", server_credentials(files))
         await server.start()
@@ -416,7 +416,7 @@ class Flood(FakeSyncer):
         self._report = report
         self.sent = 0
 
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802
+    async def watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.Report]:
         while True:
             self.sent += 1
             self._report.t = self.sent

@@ -9,10 +9,10 @@ import pytest
 from builders.exchange import WAIT_TIMEOUT, Place
 from builders.scripted_syncer import ScriptedSyncer
 from builders.severed_link import link_to
+from builders.wire import exchange
 from diloco import contract
 from diloco.protocol.channel import Keepalive, client_options
 from diloco.protocol.diloco_pb2 import FromLearner, Hello
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 
 
 @pytest.mark.slow
@@ -24,7 +24,7 @@ async def test_a_quiet_stream_over_a_silent_link_ends_after_one_ping_that_is_not
         link_to("127.0.0.1", int(syncer.address.rpartition(":")[2])) as link,
         grpc.aio.secure_channel(f"127.0.0.1:{link.port}", credentials, options=options) as channel,
     ):
-        call = SyncerStub(channel).Exchange()
+        call = exchange(channel)()
         await call.write(FromLearner(hello=Hello(unit="a-0")))
         stream = await asyncio.to_thread(syncer.accept)
         link.silence()

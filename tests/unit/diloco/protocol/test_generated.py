@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[4]
 @pytest.mark.parametrize(
     ("proto", "kinds", "count"),
     [
-        ("protocol/diloco", ("python", "pyi", "grpc_python"), 3),
+        ("protocol/diloco", ("python", "pyi"), 2),
         ("syncer/reporting/event_file", ("python", "pyi"), 2),
         ("ranks/ranks", ("python", "pyi"), 2),
     ],

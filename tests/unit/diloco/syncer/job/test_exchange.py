@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from builders.exchange import WAIT_TIMEOUT, LocalLearner, LocalSyncer, Place, connection_of, job_file, training, until, weights
 from builders.scripted_learner import ScriptedLearner
+from builders.wire import watch
 from diloco.algorithm.fragments import unpack
 from diloco.algorithm.members import Member
 from diloco.contract import Exit
 from diloco.learner import connection
 from diloco.protocol.diloco_pb2 import Alive, Chunk, Evaluation, FromLearner, Pull, Refused, Taken, UnitReport, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.engine import RunOutcome
 from diloco.syncer.job.exchange import INLINE_ELEMENTS
@@ -108,7 +108,7 @@ def test_fragments_of_several_chunks_are_merged_beside_the_loop_and_arrive_whole
 def test_a_change_of_membership_is_reported_without_waiting_for_the_interval(tmp_path: Path) -> None:
     certificates = (place := place_for(tmp_path)).certificates
     with LocalSyncer(place) as syncer, certificates.channel(syncer.address, certificates.operator()) as channel:
-        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600), timeout=WAIT_TIMEOUT)
+        reports = watch(channel)(WatchRequest(interval_seconds=600), timeout=WAIT_TIMEOUT)
         assert not next(reports).units
         with ScriptedLearner(syncer) as learner:
             learner.join()

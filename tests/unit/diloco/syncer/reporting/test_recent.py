@@ -7,8 +7,8 @@ from pathlib import Path
 
 from builders.exchange import WAIT_TIMEOUT, LocalSyncer, Place, job_file, training
 from builders.scripted_learner import ScriptedLearner
+from builders.wire import watch
 from diloco.protocol.diloco_pb2 import Entry, Progress, Report, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.syncer.reporting.recent import MOST_BYTES, RecentEntries
 from diloco.syncer.streams.sessions import UnitSession
 
@@ -71,7 +71,6 @@ def test_a_watcher_that_wants_entries_gets_each_once_and_the_bytes_of_the_exchan
     place = Place(tmp_path, job_file(training(1000, sync_interval=1, fragments=1, overlap_steps=0, compression="None")))
     certificates = place.certificates
     with LocalSyncer(place) as syncer, certificates.channel(syncer.address, certificates.operator()) as channel:
-        stub = SyncerStub(channel)
         seen: list[Report] = []
         with ScriptedLearner(syncer) as learner:
             learner.join().seed()
@@ -79,11 +78,11 @@ def test_a_watcher_that_wants_entries_gets_each_once_and_the_bytes_of_the_exchan
                 learner.push(learner.step(step).pulled())
                 learner.adopt()
             size = 4 * learner.fragments[0].size
-            for report in stub.Watch(WatchRequest(interval_seconds=0.1, entries=True), timeout=WAIT_TIMEOUT):
+            for report in watch(channel)(WatchRequest(interval_seconds=0.1, entries=True), timeout=WAIT_TIMEOUT):
                 seen.append(report)
                 if seen[-1].t >= 2 and len(seen) > 1:
                     break
-            plain = next(stub.Watch(WatchRequest(), timeout=WAIT_TIMEOUT))
+            plain = next(watch(channel)(WatchRequest(), timeout=WAIT_TIMEOUT))
     entries = [entry for report in seen for entry in report.entries]
     assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
     assert steps_of([entry for entry in entries if entry.HasField("step")]) == [1, 2]
@@ -102,5 +101,5 @@ def test_what_one_report_does_not_take_comes_with_the_next_one_at_once(tmp_path:
     with LocalSyncer(place) as syncer, certificates.channel(syncer.address, certificates.operator()) as channel:
         for t in (1, 2, 3):
             syncer.call(syncer.syncer.engine.recent.merged, t, 0, units, None, 1.0)
-        reports = SyncerStub(channel).Watch(WatchRequest(interval_seconds=600, entries=True), timeout=WAIT_TIMEOUT)
+        reports = watch(channel)(WatchRequest(interval_seconds=600, entries=True), timeout=WAIT_TIMEOUT)
         assert [[entry.merge.t for entry in next(reports).entries] for _ in range(3)] == [[1], [2], [3]]

@@ -15,10 +15,10 @@ from builders.exchange import JOB_UID, WAIT_TIMEOUT, LocalLearner, LocalSyncer, 
 from builders.exchange import job_file as a_job
 from builders.scripted_learner import ScriptedLearner
 from builders.severed_link import link_to
+from builders.wire import watch
 from diloco.contract import Exit, learner_identity
 from diloco.learner import reconnect
 from diloco.protocol.diloco_pb2 import FromLearner, Refused, UnitReport, WatchRequest
-from diloco.protocol.diloco_pb2_grpc import SyncerStub
 from diloco.protocol.tls import TlsError, TlsFiles
 from diloco_operator.certificates.authority import Leaf
 
@@ -48,10 +48,10 @@ def test_only_the_operator_may_watch(place: Place) -> None:
             certificates.channel(syncer.address, certificates.learner("u")) as channel,
             pytest.raises(grpc.RpcError, match=f"only the operator may watch, not {learner_identity(JOB_UID, 'u', 1)}") as refused,
         ):
-            next(SyncerStub(channel).Watch(WatchRequest(), timeout=WAIT_TIMEOUT))
+            next(watch(channel)(WatchRequest(), timeout=WAIT_TIMEOUT))
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         with certificates.channel(syncer.address, certificates.operator()) as channel:
-            first = next(SyncerStub(channel).Watch(WatchRequest(interval_seconds=60), timeout=WAIT_TIMEOUT))
+            first = next(watch(channel)(WatchRequest(interval_seconds=60), timeout=WAIT_TIMEOUT))
             assert (first.t, first.seeded) == (0, False)
 
 

@@ -1,0 +1,50 @@
+"""Both ends of the service `Syncer` with messages as protobuf has them: for peers that tests and benchmarks play. `diloco.protocol.rpc` has
+the program's own ends, which hand the bytes of chunks on without a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import grpc.aio
+from diloco.protocol.diloco_pb2 import DESCRIPTOR, FromLearner, Report, ToLearner, WatchRequest
+
+_SYNCER = DESCRIPTOR.services_by_name["Syncer"].full_name
+
+
+def watch(channel: grpc.Channel) -> Callable[..., Any]:
+    """The syncer's reports: call the result with a `WatchRequest` and gRPC's options of a call, and iterate over `Report`."""
+    opened: Callable[..., Any] = channel.unary_stream(
+        f"/{_SYNCER}/Watch", request_serializer=WatchRequest.SerializeToString, response_deserializer=Report.FromString
+    )
+    return opened
+
+
+def exchange(channel: grpc.Channel | grpc.aio.Channel) -> Callable[..., Any]:
+    """A learner's stream: call the result with an iterator of `FromLearner` and gRPC's options of a call, and iterate over `ToLearner`."""
+    opened: Callable[..., Any] = channel.stream_stream(
+        f"/{_SYNCER}/Exchange", request_serializer=FromLearner.SerializeToString, response_deserializer=ToLearner.FromString
+    )
+    return opened
+
+
+def serve(
+    server: grpc.Server | grpc.aio.Server,
+    *,
+    watch: Callable[[WatchRequest, Any], Any] | None = None,
+    exchange: Callable[[Any, Any], Any] | None = None,
+) -> None:
+    """Let a server answer for a syncer. `watch` yields `Report`, `exchange` reads `FromLearner` and yields `ToLearner`; what is left out is
+    UNIMPLEMENTED."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    if watch is not None:
+        handlers["Watch"] = grpc.unary_stream_rpc_method_handler(
+            watch, request_deserializer=WatchRequest.FromString, response_serializer=Report.SerializeToString
+        )
+    if exchange is not None:
+        handlers["Exchange"] = grpc.stream_stream_rpc_method_handler(
+            exchange, request_deserializer=FromLearner.FromString, response_serializer=ToLearner.SerializeToString
+        )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SYNCER, handlers),))
