@@ -4,5 +4,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runtimes}
 .venv/bin/python -m grpc_tools.protoc -I runtimes --python_out="$out" --pyi_out="$out" runtimes/diloco/protocol/diloco.proto
-.venv/bin/python -m grpc_tools.protoc -I runtimes --python_out="$out" --pyi_out="$out" runtimes/diloco/syncer/reporting/event_file.proto
 .venv/bin/python -m grpc_tools.protoc -I runtimes --python_out="$out" --pyi_out="$out" runtimes/diloco/ranks/ranks.proto

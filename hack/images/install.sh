@@ -44,7 +44,7 @@ if [ "$root" = / ]; then root=""; fi
 
 case $component in
   operator) extras=(--package diloco-operator) ;;
-  syncer) extras=(--package diloco --extra buckets) ;;
+  syncer) extras=(--package diloco --extra buckets --extra tensorboard) ;;
   torch | jax) extras=(--package diloco --extra "$component" --extra data --extra buckets) ;;
   *) echo "error: no component is named $component" >&2; usage ;;
 esac
@@ -75,6 +75,10 @@ case $component-$accelerator in
   *) torch_backend="" ;;
 esac
 left_out=()
+if [ "$component" = syncer ]; then
+  # The syncer writes TensorBoard's files and shows none: the web server and what only that needs would be 45 MB.
+  for name in tensorboard-data-server werkzeug markupsafe markdown pillow setuptools; do left_out+=(--no-install-package "$name"); done
+fi
 if [ -n "$torch_backend" ]; then
   # The lock holds the build for CUDA 13 and 15 packages of its libraries, 4 GB, that no other build has a use for.
   while read -r name; do left_out+=(--no-install-package "$name"); done < <(

@@ -27,6 +27,16 @@ FILES = {
     "jax": ROOT / "runtimes" / "jax.Dockerfile",
 }
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+WRITE_AN_EVENT_FILE = """
+import pathlib, tempfile
+from diloco.syncer.reporting.event_file import EventFile
+with tempfile.TemporaryDirectory() as folder:
+    file = EventFile(pathlib.Path(folder), 1, 0.0)
+    file.write(1, 0.0, {"loss": 1.0})
+    file.flush()
+    file.close()
+    print(file.path.name)
+"""
 NOT_IN_IMAGES = ["diloco_local", "diloco_cli", "diloco_client"]
 PINNED = re.compile(r"[a-z0-9./-]+:[a-z0-9.-]*\d+\.\d+\.\d+[a-z0-9.-]*(@sha256:[0-9a-f]{64})?")
 
@@ -148,7 +158,12 @@ def packages(output: str) -> set[str]:
     ("component", "accelerator", "holds", "lacks"),
     [
         ("operator", "", {"kubernetes", "cryptography", "prometheus-client"}, {"torch", "jax", "pytest", "uv"}),
-        ("syncer", "", {"grpcio", "numpy", "obstore"}, {"kubernetes", "aiohttp", "torch", "jax", "pytest"}),
+        (
+            "syncer",
+            "",
+            {"grpcio", "numpy", "obstore", "tensorboard"},
+            {"kubernetes", "aiohttp", "torch", "jax", "pytest", "pillow", "setuptools"},
+        ),
         ("torch", "cuda", {"torch", "nvidia-cublas", "triton", "obstore"}, {"kubernetes", "jax", "pytest"}),
         *(
             ("torch", other, {"sympy"}, {"torch", "nvidia-cublas", "cuda-toolkit", "triton", "kubernetes"})
@@ -270,6 +285,8 @@ def test_programs_start_from_the_image_and_write_nothing_into_it(roots: dict[str
         ("syncer", ("python", "-m", "diloco.syncer"), 64, "DILOCO_"),
         # The loops in C were compiled by the steps: the build's context holds none.
         ("syncer", ("python", "-c", "from diloco import kernels; print('level', kernels.LEVEL)"), 0, "level "),
+        # Event files need TensorBoard's package, and nothing of what the image leaves out of it.
+        ("syncer", ("python", "-c", WRITE_AN_EVENT_FILE), 0, "events.out.tfevents.00000001.t1"),
     ]:
         root = roots[component]
         before = list(files(root))

@@ -4,7 +4,7 @@
 
 The first number counts files and orders them, as readers do by name; the second is the outer step at which the file begins. Each process
 begins a file of its own with a START event. A reader then forgets what earlier files have at that step and later, so that no step stands
-twice after a roll-back.
+twice after a roll-back. TensorBoard's own package, the extra `tensorboard`, has the format.
 
 See docs/decisions/0041-what-a-syncer-says.md.
 """
@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-import struct
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
-
-from diloco.syncer.reporting.event_file_pb2 import Event, SessionLog, Summary
+from typing import Any
 
 FILE_VERSION = "brain.Event:2"
 MOST_FILES = 64
@@ -29,22 +27,34 @@ this."""
 _NAME = re.compile(r"^events\.out\.tfevents\.(\d{8,})\.t\d+$")
 
 
+def installed() -> bool:
+    """Return whether TensorBoard's package is there, without importing it."""
+    return find_spec("tensorboard") is not None
+
+
 class EventFile:
-    """One event file, written by one thread at a time. Its methods raise OSError."""
+    """One event file, written by one thread at a time. Needs what `installed` looks for. Its methods raise OSError."""
 
     def __init__(self, root: Path, t: int, wall_time: float) -> None:
         """Open a new file beside those in `root`, which begins at outer step `t`. `wall_time`: seconds since the epoch."""
+        # Here, in the writer's thread: the import takes 0.2 s of a core, and a syncer without learners needs none.
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event: Any = Event
+        self._summary: Any = Summary
         root.mkdir(parents=True, exist_ok=True)
         self.path = root / f"events.out.tfevents.{_make_room(root):08d}.t{t}"
-        self._file: BinaryIO = self.path.open("xb")
+        self._file: Any = RecordWriter(self.path.open("xb"))
         self._readable = False
         self._append(Event(wall_time=wall_time, file_version=FILE_VERSION))
         self._append(Event(wall_time=wall_time, step=t, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, t: int, wall_time: float, scalars: Mapping[str, float]) -> None:
         """Write scalars by tag at outer step `t`."""
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        self._append(Event(wall_time=wall_time, step=t, summary=Summary(value=values)))
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._append(self._event(wall_time=wall_time, step=t, summary=self._summary(value=values)))
 
     def flush(self) -> None:
         """Let readers see what was written."""
@@ -59,8 +69,8 @@ class EventFile:
             with contextlib.suppress(OSError):
                 self.path.unlink()
 
-    def _append(self, event: Event) -> None:
-        self._file.write(_record(event.SerializeToString()))
+    def _append(self, event: Any) -> None:
+        self._file.write(event.SerializeToString())
 
 
 def event_files(root: Path) -> list[Path]:
@@ -79,32 +89,3 @@ def _make_room(root: Path) -> int:
         files.pop(0).unlink(missing_ok=True)
         sizes.pop(0)
     return 1 + max((int(match[1]) for path in files if (match := _NAME.match(path.name))), default=0)
-
-
-def _record(data: bytes) -> bytes:
-    """Write data as a TFRecord: length, its checksum, data, its checksum, little-endian."""
-    length = struct.pack("<Q", len(data))
-    return b"".join((length, struct.pack("<I", _masked(length)), data, struct.pack("<I", _masked(data))))
-
-
-def _masked(data: bytes) -> int:
-    checksum = _crc32c(data)
-    return ((checksum >> 15 | checksum << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _table() -> tuple[int, ...]:
-    table = list(range(256))
-    for _ in range(8):
-        table = [entry >> 1 ^ (0x82F63B78 if entry & 1 else 0) for entry in table]
-    return tuple(table)
-
-
-_TABLE = _table()
-
-
-def _crc32c(data: bytes) -> int:
-    """Return CRC-32C (RFC 3720, appendix B.4)."""
-    checksum = 0xFFFFFFFF
-    for byte in data:
-        checksum = checksum >> 8 ^ _TABLE[(checksum ^ byte) & 0xFF]
-    return checksum ^ 0xFFFFFFFF

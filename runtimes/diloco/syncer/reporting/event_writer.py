@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from diloco.syncer.reporting.event_file import EventFile
+from diloco.syncer.reporting.event_file import EventFile, installed
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class EventWriter:
         """Begin with `steps`: outer steps of the job; the process goes on from step `t` (0: from nothing). `changed` is called when `error`
         changes. After an error the next file begins `retry` seconds later at the earliest, on `now`, seconds since the epoch."""
         self._root = root
+        self._installed = installed()
+        if not self._installed:
+            _log.warning(
+                "no event files for TensorBoard are written: install the package tensorboard, or diloco with its extra `tensorboard`"
+            )
         self._steps = steps
         self._spacing = -(-steps // MOST_POINTS)
         self._last = t
@@ -62,8 +67,8 @@ class EventWriter:
         """Why the newest scalars could not be written; empty: they were."""
 
     def due(self, t: int) -> bool:
-        """Return whether the scalars of outer step `t` are wanted."""
-        return t == self._steps or t // self._spacing > self._last // self._spacing
+        """Return whether the scalars of outer step `t` are wanted; without TensorBoard's package none are."""
+        return self._installed and (t == self._steps or t // self._spacing > self._last // self._spacing)
 
     def offer(self, t: int, scalars: Mapping[str, float]) -> None:
         """Write the scalars of outer step `t` in the background."""

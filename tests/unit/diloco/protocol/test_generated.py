@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[4]
     ("proto", "kinds", "count"),
     [
         ("protocol/diloco", ("python", "pyi"), 2),
-        ("syncer/reporting/event_file", ("python", "pyi"), 2),
         ("ranks/ranks", ("python", "pyi"), 2),
     ],
 )

@@ -17,7 +17,7 @@ from diloco.snapshots import store as snapshots
 from diloco.snapshots.store import SnapshotStore
 from diloco.syncer.config import Timeouts
 from diloco.syncer.job.engine import RunOutcome
-from diloco.syncer.reporting import event_file
+from diloco.syncer.reporting import event_file, event_writer
 from diloco.syncer.reporting.event_file import EventFile, event_files
 from diloco.syncer.reporting.event_writer import MOST_POINTS, EventWriter
 from diloco.syncer.reporting.history import MOST_UNITS, step_scalars
@@ -81,6 +81,18 @@ def test_a_long_job_has_a_bounded_number_of_points_and_its_last_one(tmp_path: Pa
             count += 1
     assert most // 2 <= count <= most
     assert writer.due(steps)
+
+
+async def test_without_tensorboards_package_the_log_says_what_to_install_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_writer, "installed", lambda: False)
+    writer = Writer(tmp_path)
+    await writer.written(*range(1, 101))
+    await writer.close()
+    assert event_files(tmp_path) == []
+    assert (writer.error, writer.dropped) == ("", 0)
+    assert "install the package tensorboard" in caplog.text
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------
