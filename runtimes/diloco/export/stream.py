@@ -24,8 +24,8 @@ from diloco.export.places import ExportError
 FORMAT = 1
 RECEIVED = b"received\n"
 _LONGEST_LINE = 1 << 16
-_SILENT_BLOCKS = 32
-"""Blocks that are read for the checksum between two empty lines: 128 MiB, some seconds of a slow volume."""
+_SILENT_READS = 128
+"""MiB that are read for the checksum between two empty lines: some seconds of a slow volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,19 @@ def announcement(model: ModelFile) -> Announcement:
 def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
     """Write the stream; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the stream perhaps."""
     digest = hashlib.sha256()
-    begun, silent = False, 0
-    for piece in model.pieces():
-        if piece and not begun:
-            output.write(json.dumps(asdict(announcement(model))).encode() + b"\n")
-            begun = True
-        elif not piece and (silent := silent + 1) % _SILENT_BLOCKS == 0:
+    begun, reads = False, 0
+
+    def reading() -> None:
+        nonlocal reads
+        reads += 1
+        if reads % _SILENT_READS == 0:
             output.write(b"\n")
             output.flush()
+
+    for piece in model.pieces(reading):
+        if not begun:
+            output.write(json.dumps(asdict(announcement(model))).encode() + b"\n")
+            begun = True
         output.write(piece)
         digest.update(piece)
     output.write(json.dumps({"sha256": digest.hexdigest()}).encode() + b"\n")

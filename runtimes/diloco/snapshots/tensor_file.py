@@ -19,13 +19,15 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from diloco.safetensors_header import METADATA, header_bytes, read_header
+from diloco.safetensors_header import METADATA, NotSafetensorsError, header_bytes, read_header
 
 type Array = NDArray[np.float32]
 
 _DTYPE = "F32"
 _ITEM = 4
 _CHUNK = 16 << 20
+_SKIPPED = 1 << 20
+"""Bytes that are read at a time for the checksum alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = N
     `into`: the arrays to fill, float32, contiguous and writable; None: new ones. The file must hold these names and shapes, and float32
     only. Whatever it holds, all of it is read, for the checksum. Raises OSError as the file does.
     """
-    hashing = _Hashing(file)
+    hashing = HashingFile(file)
     tensors: Mapping[str, Array] = {}
     wrong = ""
     try:
@@ -119,7 +121,7 @@ def read_tensors(file: BinaryIO, size: int, into: Mapping[str, Array] | None = N
     return ReadTensors(hashing.written(), tensors, wrong)
 
 
-def _shapes(hashing: _Hashing, size: int) -> dict[str, tuple[int, ...]]:
+def _shapes(hashing: HashingFile, size: int) -> dict[str, tuple[int, ...]]:
     """Read the shapes by name, in the order of the file. Raises ValueError."""
     header = read_header(hashing.read, size)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -135,7 +137,7 @@ def _shapes(hashing: _Hashing, size: int) -> dict[str, tuple[int, ...]]:
 
 def checksum(file: BinaryIO, reading: Callable[[], None] = lambda: None) -> Written:
     """Return size and checksum of what `file` holds from its present position on. `reading` is called after each MiB."""
-    hashing = _Hashing(file)
+    hashing = HashingFile(file)
     hashing.skip_rest(reading)
     return hashing.written()
 
@@ -145,19 +147,29 @@ def _bytes_of(array: Array) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8))
 
 
-class _Hashing:
-    """Reads a file and keeps count and checksum of its bytes."""
+class HashingFile:
+    """Reads a file from where it is to its end, and keeps count and checksum of its bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
+        """`file` has `readinto`."""
         self._file: Any = file
         self._digest = hashlib.sha256()
         self._bytes = 0
 
+    def seek(self, position: int, reading: Callable[[], None] = lambda: None) -> None:
+        """Read on to `position`, in bytes from where the file was at first; never back. `reading` is called after each MiB. Raises
+        NotSafetensorsError at the end of the file."""
+        buffer = memoryview(bytearray(_SKIPPED))
+        while (left := position - self._bytes) > 0:
+            self.fill(buffer[:left])
+            reading()
+
     def written(self) -> Written:
+        """Return what was read so far."""
         return Written(self._bytes, self._digest.hexdigest())
 
     def read(self, size: int) -> bytes:
-        """Read exactly so much. Raises ValueError at the end of the file."""
+        """Read exactly so much. Raises NotSafetensorsError at the end of the file."""
         data = bytearray(size)
         self.fill(memoryview(data))
         return bytes(data)
@@ -168,12 +180,13 @@ class _Hashing:
         while at < len(view):
             count = self._file.readinto(view[at : at + _CHUNK])
             if not count:
-                raise ValueError("it ends too early")
+                raise NotSafetensorsError("it ends too early: it is truncated")
             self._note(view[at : at + count])
             at += count
 
     def skip_rest(self, reading: Callable[[], None] = lambda: None) -> None:
-        buffer = memoryview(bytearray(1 << 20))
+        """Read on to the end of the file. `reading` is called after each MiB."""
+        buffer = memoryview(bytearray(_SKIPPED))
         while count := self._file.readinto(buffer):
             self._note(buffer[:count])
             reading()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from diloco.algorithm.fragments import Array, Fragment, unpack
 from diloco.algorithm.layout import Layout
 from diloco.export.places import ExportError
-from diloco.start.safetensors_file import FLOATS
+from diloco.safetensors_file import FLOAT_BYTES
 from diloco.start.source import Source, StartError
 
 _SHOWN = 10
@@ -57,8 +57,8 @@ def _differences(source: Source, layout: Layout) -> Iterator[str]:
             yield f"tensor {spec.name}: {_shape(spec.shape)} here, not there"
         elif there.shape != spec.shape:
             yield f"tensor {spec.name}: shape {_shape(spec.shape)} here, {_shape(there.shape)} there"
-        elif there.dtype not in FLOATS:
-            yield f"tensor {spec.name}: {there.dtype} there, which is none of {', '.join(FLOATS)}"
+        elif there.dtype not in FLOAT_BYTES:
+            yield f"tensor {spec.name}: {there.dtype} there, which is none of {', '.join(FLOAT_BYTES)}"
 
 
 def _shape(shape: Sequence[int]) -> str:

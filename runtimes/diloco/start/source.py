@@ -13,15 +13,38 @@ import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from diloco.export.model_file import open_model
 from diloco.export.places import ExportError, NoSnapshotsError, errors_of_drivers, opened, shown
-from diloco.start.safetensors_file import Block, SafetensorsFile, StoredTensor
+from diloco.safetensors_file import FLOAT_BYTES, SafetensorsFile
+from diloco.safetensors_header import NotSafetensorsError
 
 SUFFIX = ".safetensors"
 MODEL_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+_BFLOAT16 = "BF16"
+
+
+class Block(NamedTuple):
+    """A run of elements of a tensor, in canonical order."""
+
+    name: str
+    first: int
+    """Number of its first element."""
+    values: NDArray[np.float32]
+    """Flat."""
+
+
+class StoredTensor(NamedTuple):
+    """What a file says of one tensor."""
+
+    dtype: str
+    """As the format names it, such as "BF16"."""
+    shape: tuple[int, ...]
 
 
 class StartError(Exception):
@@ -73,9 +96,9 @@ class _SnapshotSource:
 
     def blocks(self, names: Collection[str]) -> Iterator[Block]:
         with open_model(self._uri) as model:
-            for name, first, values in model.blocks():
+            for name, at, data in model.blocks():
                 if name in names:
-                    yield Block(name, first, values)
+                    yield _block(name, "F32", at, data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +116,18 @@ class _FilesSource:
         with errors_of_drivers(uri):
             for path in paths:
                 with _opened_file(uri, path) as file:
-                    if twice := sorted(tensors.keys() & file.tensors.keys()):
+                    held = {each.name: StoredTensor(each.dtype, each.shape) for each in file.places}
+                    if twice := sorted(tensors.keys() & held.keys()):
                         raise ExportError(f"tensor {twice[0]} is in {path} and in another of its files")
-                    tensors |= file.tensors
+                    tensors |= held
         return cls(uri, tensors, uri, paths)
 
     def blocks(self, names: Collection[str]) -> Iterator[Block]:
         with errors_of_drivers(self._uri):
             for path in self._paths:
                 with _opened_file(self._uri, path) as file:
-                    yield from file.blocks(names)
+                    for place, at, data in file.blocks(names):
+                        yield _block(place.name, place.dtype, at, data)
 
 
 def _files(uri: str) -> list[str]:
@@ -134,6 +159,20 @@ def _named_in(index: bytes) -> list[str]:
 
 @contextlib.contextmanager
 def _opened_file(uri: str, path: str) -> Iterator[SafetensorsFile]:
+    """Yield a file that is open. Raises ExportError for what is no such file, or ends while it is read."""
     fs, _ = opened(uri)
     with fs.open(path, "rb") as file:
-        yield SafetensorsFile(file, int(fs.size(path)), shown(fs, path))
+        try:
+            yield SafetensorsFile(file, int(fs.size(path)))
+        except NotSafetensorsError as error:
+            raise ExportError(f"{shown(fs, path)} is no safetensors file: {error}") from error
+
+
+def _block(name: str, dtype: str, at: int, data: bytes) -> Block:
+    """Return float32 values of a tensor of `dtype`, of which `data` begins at byte `at`."""
+    first = at // FLOAT_BYTES[dtype]
+    if dtype == _BFLOAT16:  # which numpy does not know: the upper half of a float32
+        return Block(name, first, (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4").astype(np.float32, copy=False))
+    values: NDArray[Any] = np.frombuffer(data, f"<f{FLOAT_BYTES[dtype]}")
+    with np.errstate(over="ignore"):  # infinity is refused as such
+        return Block(name, first, values.astype(np.float32, copy=False))
