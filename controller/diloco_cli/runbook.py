@@ -171,10 +171,6 @@ RUNBOOK: Mapping[str, Advice] = {
         ("See why they are missing, or lower `training.quorum`. The unit is ahead of the job and rests; this is no stall.",),
     ),
     "Paused": Advice(("The unit's message has the program's words, and `pausedUntil`.",), (_WAIT,)),
-    "Slow": Advice(
-        ("Clocks and temperatures of the accelerators, the network, and other work on the host.", "`status.hosts[]` names the host."),
-        ("Mend or cordon the node. The unit moves if another slice is free and `placement.maxMoving` allows it.",),
-    ),
     "GaveWay": Advice(
         ("The message names the job that takes the slice.",),
         ("Raise this job's `learners.min` or priority, lower the other's `learners.max`, or add nodes.",),

@@ -37,7 +37,6 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
         failures=(MOMENT,) * failures,
         ended_at=MOMENT,
         not_before=None if idle else MOMENT,
-        slow_since=None if idle else MOMENT,
         unschedulable=999_999,
         grantor_said=message if parked else "",
         recover_seconds=1234567.123,

@@ -81,10 +81,6 @@ def _now(unit: UnitStatus) -> Iterator[Element]:
     if unit.reason or unit.message:
         yield element("h2", "Why it is in this state")
         yield element("p", element("strong", unit.reason), f": {unit.message}" if unit.message else "")
-    if unit.slow_since is not None:
-        yield element(
-            "p", "Its steps take much longer than those of the other units of its pool, since ", moment(unit.slow_since, "since"), "."
-        )
     if unit.not_before is not None and unit.state in (UnitState.PENDING, UnitState.BACKING_OFF):
         yield element("p", element("strong", "By itself: "), "it may start again in ", moment(unit.not_before, "until"))
     if unit.began_with:

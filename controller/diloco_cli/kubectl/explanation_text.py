@@ -36,7 +36,7 @@ def explanation_text(found: Explanation, now: float, width: int = 0) -> str:
         lines += ["", "units that came back, and what they began with"]
         lines += _rows(found.beginnings, width)
     if found.hosts:
-        lines += ["", "hosts on which attempts failed or were slow"]
+        lines += ["", "hosts on which attempts failed"]
         lines += _rows(
             (
                 (

@@ -27,7 +27,6 @@ class Follows(enum.Enum):
     OTHER_MODEL = "Its parameters are not those of the job."
     NOT_THE_HOST = "Its host cannot be the cause of the failure."
     SYMPTOM = "Another rank's end is the cause of the failure."
-    STILL_RUNS = "Its attempt is slow, and has not ended."
     POOL_SAYS_WHY = "The message of its pool says all that there is to say."
     GRANT_AWAITED = "A grantor has been asked, or is to be asked, and has not granted."
 

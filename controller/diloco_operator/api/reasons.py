@@ -336,7 +336,7 @@ class EventReason(enum.StrEnum):
     HOST_AVOIDED = (
         "HostAvoided",
         Severity.WARNING,
-        "Attempts failed on one host, or were slow there; no unit of the job starts there for a while. Check the node.",
+        "Attempts failed on one host; no unit of the job starts there for a while. Check the node.",
     )
     OWN_DATA = (
         "OwnData",
@@ -476,11 +476,6 @@ class UnitReason(enum.StrEnum):
     HOST_AVOIDED = (
         "HostAvoided",
         "BackingOff: its restart budget is used up, but by failures on one host, which is avoided; it starts again on another.",
-    )
-    SLOW = (
-        "Slow",
-        "For ten minutes its steps have taken at least half as long again as those of its pool. Its host is avoided. Check the node.",
-        Follows.STILL_RUNS,
     )
     SCALED_DOWN = (
         "ScaledDown",

@@ -99,11 +99,6 @@ class UnitStatus(FiguresModel, UnitSummary):
     paused_until: Timestamp | None = Field(
         None, description="When the pause that its program announced must be over, see the message; absent: it does not pause."
     )
-    slow_since: Timestamp | None = Field(
-        None,
-        description="Since when its steps take much longer than those of the other units of its pool; absent: they do not, or fewer than "
-        "three units of the pool train.",
-    )
     recover_seconds: float | None = Field(
         None, ge=0, description="From its last loss to contributing again, with all attempts between; absent: never recovered."
     )
@@ -206,14 +201,12 @@ class PoolStatus(ApiModel):
 
 
 class HostFailure(ApiModel):
-    """One attempt that failed on a host, or was slow there."""
+    """One attempt that failed on a host."""
 
     unit: str = Field(max_length=63, description="The unit.")
     attempt: int = Field(ge=0, description="Its attempt.")
     at: Timestamp = Field(description="When it failed.")
-    reason: str = Field(
-        "", max_length=1024, description="How it failed, in CamelCase, as in units[].reason; Slow: it was much slower than its pool."
-    )
+    reason: str = Field("", max_length=1024, description="How it failed, in CamelCase, as in units[].reason.")
 
 
 MAX_HOSTS = 16
@@ -353,7 +346,7 @@ class Status(ApiModel):
         "there first; absent: none.",
     )
     hosts: tuple[HostStatus, ...] = Field(
-        (), max_length=MAX_HOSTS, description="Hosts on which attempts failed or were slow lately, and whether the job avoids them."
+        (), max_length=MAX_HOSTS, description="Hosts on which attempts failed lately, and whether the job avoids them."
     )
     pool_summary: str = Field("", max_length=1024, description='Contributing and placed units of each pool, such as "v5p 4/4, h100 1/2".')
     pools: tuple[PoolStatus, ...] = Field((), max_length=2 * MAX_POOLS, description="Every pool, and why it has no more units.")

@@ -301,7 +301,7 @@ _GAUGES = {
     "tokens_per_second": "Tokens per second over all learners",
     "loss": "Training loss",
     "cosine": "Mean cosine between the learners' contributions to a merge, moving average",
-    "avoided_hosts": "Hosts on which no unit starts now, because attempts failed or were slow there",
+    "avoided_hosts": "Hosts on which no unit starts now, because attempts failed there",
 }
 
 

@@ -192,7 +192,7 @@ def _avoided(pool: PoolRequest, slices: Sequence[Slice], count: int) -> Part:
     nodes = sorted({host.node for slice_ in slices for host in slice_.hosts if host.node in pool.avoided})
     named = [f"{node} until {format_timestamp(pool.avoided[node])}" for node in nodes[:MAX_NAMED]]
     more = f" and {len(nodes) - MAX_NAMED} more" if len(nodes) > MAX_NAMED else ""
-    text = f"{count} free, but avoided because attempts failed or were slow there: {', '.join(named)}{more}"
+    text = f"{count} free, but avoided because attempts failed there: {', '.join(named)}{more}"
     return Part(text, f"repair {'it' if len(nodes) == 1 else 'these nodes'}, or wait until then")
 
 

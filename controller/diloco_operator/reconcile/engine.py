@@ -40,7 +40,6 @@ from diloco_operator.reconcile.units.revocations import leave_revoked
 from diloco_operator.reconcile.units.roll_out import replace_outdated
 from diloco_operator.reconcile.units.scaling import scale
 from diloco_operator.reconcile.units.stopping import leave_removed_pools
-from diloco_operator.reconcile.units.stragglers import blame_slow_hosts, leave_slow_hosts, mark_slow
 from diloco_operator.reconcile.units.unschedulable import slices_given_up
 
 
@@ -118,12 +117,9 @@ def _judge_units(context: ReconcileContext) -> tuple[ReconcileContext, Units]:
     """Say what happened to the units since the last reconcile. Returns them, and the context with the hosts that are to be avoided."""
     # 1. What became of each attempt.
     units = observe_units(context)
-    # 2. Which units are slower than the others.
-    units = units._replace(records=mark_slow(context, units.records))
-    # 3. Which hosts are to blame for failures and slow steps.
-    slow = blame_slow_hosts(context, units.records)
-    context = replace(context, hosts=judge_hosts(context, units.records, [*units.failures, *slow]))
-    # 4. Which units start elsewhere, or once more, because of that.
+    # 2. Which hosts are to blame for failures.
+    context = replace(context, hosts=judge_hosts(context, units.records, units.failures))
+    # 3. Which units start elsewhere, or once more, because of that.
     records = start_elsewhere(units.records, context.hosts, context.spec.learners.restart, context.now)
     return context, units._replace(records=retry_given_up(context, records))
 
@@ -134,12 +130,11 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     shared = shared_objects(context)
     blocked = shared.blocks_units
 
-    # 2. Units that must leave, wherever placement would put them: they were made from another template, their pool has gone, another job
-    #    gets their slice, or their host is slow. A unit leaves for the first cause that holds.
+    # 2. Units that must leave, wherever placement would put them: they were made from another template, their pool has gone, or another
+    #    job gets their slice. A unit leaves for the first cause that holds.
     records = replace_outdated(context, units.records)
     records = leave_removed_pools(context, records)
     records = leave_revoked(context, records)
-    records = leave_slow_hosts(context, records)
 
     # 3. Place the others and start them; ask for nodes for those without a slice.
     pods = LearnerPods(context)

@@ -150,7 +150,7 @@ async def test_a_unit_that_failed_says_how_when_and_where_its_log_is(cluster: Fa
         "  last failure    2026-11-20T21:00:00Z (1m00s ago), attempt 3: Crashed: exit 1",
         "  its log         kubectl diloco logs bytes-lm v5p-1 -n team",
         "",
-        "hosts on which attempts failed or were slow",
+        "hosts on which attempts failed",
         "  tpu-7           avoided until 2026-11-20T21:10:00Z: v5p-1 crashed",
     ]
 

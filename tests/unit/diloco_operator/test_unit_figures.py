@@ -106,7 +106,6 @@ def test_the_record_has_every_field_of_the_status_and_keeps_it() -> None:
         "failures": (4.0, 5.0),
         "recover_seconds": 6.0,
         "paused_until": 7.0,
-        "slow_since": 8.0,
     }
     plain = {name: value for name, value in UnitStatusRecord("", "")._asdict().items() if name not in times and name != "state"}
     del plain["figures"]

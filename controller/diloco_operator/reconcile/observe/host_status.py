@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from diloco_operator.api.consequences import Follows
-from diloco_operator.api.reasons import follows
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.sentences import Sentence
 
@@ -23,11 +21,6 @@ class HostFailure(NamedTuple):
     at: float
     """Seconds since the epoch."""
     reason: str
-
-    @property
-    def is_slowness(self) -> bool:
-        """The attempt has not failed, but was slow for long."""
-        return follows(self.reason, Follows.STILL_RUNS)
 
 
 class HostRecord(NamedTuple):

@@ -38,7 +38,6 @@ class UnitStatusRecord(NamedTuple):
     grantor_said: str = ""
     cause: str = ""
     paused_until: float | None = None
-    slow_since: float | None = None
     recover_seconds: float | None = None
     began_with: str = ""
     template_hash: str = ""
@@ -97,7 +96,6 @@ def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
         grantor_said=get("grantorSaid", ""),
         cause=get("cause", ""),
         paused_until=_time(get("pausedUntil")),
-        slow_since=_time(get("slowSince")),
         recover_seconds=get("recoverSeconds"),
         began_with=get("beganWith", ""),
         template_hash=get("templateHash", ""),
@@ -133,7 +131,6 @@ def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
         ("endedAt", record.ended_at),
         ("notBefore", record.not_before),
         ("pausedUntil", record.paused_until),
-        ("slowSince", record.slow_since),
     )
     for key, moment in times:
         if moment is not None:

@@ -43,7 +43,7 @@ def bounded(status: Mapping[str, Any], budget: int) -> dict[str, Any]:
     found = dict(status)
     for key, limit in (("conditions", TEXT_LIMIT), ("pools", _ENTRY_LIMIT), ("hosts", _ENTRY_LIMIT), ("outside", _OUTSIDE_LIMIT)):
         if status.get(key):
-            found[key] = [{**each, "message": clip_bytes(each.get("message", ""), limit)} for each in status[key]]
+            found[key] = [_with_short_message(each, limit) for each in status[key]]
     for pool in found.get("pools", ()):
         if "remedies" in pool:
             pool["remedies"] = [clip_bytes(each, _REMEDY_LIMIT) for each in pool["remedies"]]
@@ -53,6 +53,10 @@ def bounded(status: Mapping[str, Any], budget: int) -> dict[str, Any]:
         share = unit_share(budget, len(status["units"]))
         found["units"] = [_in_share(unit, share) for unit in status["units"]]
     return found
+
+
+def _with_short_message(entry: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    return {**entry, "message": clip_bytes(entry["message"], limit)} if "message" in entry else dict(entry)
 
 
 def clip_bytes(text: str, limit: int) -> str:

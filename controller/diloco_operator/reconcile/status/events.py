@@ -113,12 +113,8 @@ def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event
         record, old = hosts.records[node], before.get(node)
         if old is not None and (old.uid, old.avoided_until) == (record.uid, until):
             continue
-        slow = sum(failure.is_slowness for failure in record.failures)
-        failed = len(record.failures) - slow
-        what = [f"{plural(failed, 'attempt')} failed there"] if failed else []
-        what += [f"{plural(slow, 'attempt')} {'was' if slow == 1 else 'were'} slow there"] if slow else []
-        text = f"node {node}: {' and '.join(what)}; no unit starts there until {format_timestamp(until)} as long as "
-        found.append(Event.of(EventReason.HOST_AVOIDED, f"{text}another host is free. The last: {record.message}"))
+        text = f"node {node}: {plural(len(record.failures), 'attempt')} failed there; no unit starts there until {format_timestamp(until)}"
+        found.append(Event.of(EventReason.HOST_AVOIDED, f"{text} as long as another host is free. The last: {record.message}"))
     return found
 
 

@@ -87,24 +87,6 @@ class NotNeeded:
 
 # --- its host -----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
-class SlowSteps:
-    since: float
-    pool: str
-
-    def words(self) -> str:
-        since = format_timestamp(self.since)
-        return f"since {since} its steps take at least half as long again as those of the other units of pool {self.pool}"
-
-
-@dataclass(frozen=True, slots=True)
-class LeavesSlowHost:
-    slow: SlowSteps
-
-    def words(self) -> str:
-        return f"{self.slow.words()}; it starts again on another host"
-
-
-@dataclass(frozen=True, slots=True)
 class FailuresExcused:
     excused: int
     failures: int

@@ -43,7 +43,7 @@ _MESSAGE_LIMIT = 512
 
 
 class BlamedFailure(NamedTuple):
-    """A failure, or a unit that is slow, that this reconcile puts on record, and the node where it began."""
+    """A failure that this reconcile puts on record, and the node where it began."""
 
     node: str
     failure: HostFailure
@@ -113,12 +113,10 @@ def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: Blamed
     view = context.observed.fleet.node(blamed.node)
     record = hosts.get(blamed.node) or HostRecord(blamed.node, view.uid if view is not None else "")
     new = blamed.failure
-    same = next((each for each in record.failures if (each.unit, each.attempt) == (new.unit, new.attempt)), None)
-    if same is not None and (not same.is_slowness or _until(record) > context.now):
+    if any((each.unit, each.attempt) == (new.unit, new.attempt) for each in record.failures):
         return
-    before = tuple(each for each in record.failures if each != same)  # a unit that is slow still, when the avoidance is over
     message = f"{new.unit}, attempt {new.attempt}: {blamed.why.words()}"[:_MESSAGE_LIMIT]
-    hosts[blamed.node] = record._replace(failures=(*before, new)[-MAX_HOST_FAILURES:], message=message)
+    hosts[blamed.node] = record._replace(failures=(*record.failures, new)[-MAX_HOST_FAILURES:], message=message)
 
 
 def _suspects(hosts: Mapping[str, HostRecord], now: float) -> list[str]:
@@ -139,8 +137,7 @@ def _until(record: HostRecord) -> float:
 
 
 def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
-    """Return host -> failures that count against it. Those of one unit count on the first hosts on which it failed only. A unit that was
-    slow for long proves as much as enough failures."""
+    """Return host -> failures that count against it. Those of one unit count on the first hosts on which it failed only."""
     seen: dict[str, list[str]] = {}
     count = dict.fromkeys(hosts, 0)
     for failure, node in sorted((failure, node) for node, record in hosts.items() for failure in record.failures):
@@ -148,7 +145,7 @@ def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
         if node not in where:
             where.append(node)
         if where.index(node) < _HOSTS_PER_UNIT:
-            count[node] += FAILURES if failure.is_slowness else 1
+            count[node] += 1
     return count
 
 
@@ -231,8 +228,8 @@ def _worst_host(record: UnitStatusRecord, hosts: JobHosts) -> tuple[str, int]:
 
 
 def _counts(record: UnitStatusRecord, failure: HostFailure) -> bool:
-    """Return whether this is one of the failures on the unit's record. To be slow is none, and those before the first one are forgotten."""
-    return failure.unit == record.name and not failure.is_slowness and failure.at >= record.failures[0]
+    """Return whether this is one of the failures on the unit's record; those before the first one are forgotten."""
+    return failure.unit == record.name and failure.at >= record.failures[0]
 
 
 class SpareSlices:

@@ -83,9 +83,6 @@ class UnitEvent(enum.Enum):
         forgets=(*_PAUSE, "grantor_said"),
     )
     SEEN = EventRow(ATTEMPT, ATTEMPT, "Its pods, and what the syncer reports, say how far it is.")
-    SLOW = EventRow(
-        frozenset({State.TRAINING}), frozenset({State.TRAINING}), "Its steps have long taken longer than those of its pool.", stays=True
-    )
     # Its attempt ends.
     GAVE_UP_SLICE = EventRow(
         ATTEMPT,
@@ -126,7 +123,7 @@ class UnitEvent(enum.Enum):
     ASKED_TO_LEAVE = EventRow(
         ATTEMPT,
         frozenset({State.DRAINING}),
-        "Its slice goes to another job, the job wants fewer units or is suspended, its node goes, or it is slow.",
+        "Its slice goes to another job, the job wants fewer units or is suspended, or its node goes.",
     )
     ROLLED_OUT = EventRow(
         ATTEMPT,
@@ -218,7 +215,6 @@ class Changes(TypedDict, total=False):
     grantor_said: str
     cause: str
     paused_until: float | None
-    slow_since: float | None
     template_hash: str
 
 

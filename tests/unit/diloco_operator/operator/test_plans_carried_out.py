@@ -106,7 +106,7 @@ async def test_unit_that_used_up_its_budget_on_one_host_returns_on_the_first_oth
     await apply_on_hosts(cluster, 3, restart={"limit": 2, "window": "1h", "backoff": {"initial": "1s", "max": "5s"}})
     status = await cluster.when("lm", lambda status: any(pool["reason"] == "NoFreeSlice" for pool in status.get("pools", ())))
     assert status["learners"] == {"desired": 3, "placed": 2, "contributing": 2, "min": 1, "max": 3}
-    assert "1 free, but avoided because attempts failed or were slow there: tpu-1 until" in status["pools"][0]["message"]
+    assert "1 free, but avoided because attempts failed there: tpu-1 until" in status["pools"][0]["message"]
     [unit] = [unit for unit in status["units"] if unit["state"] != "Training"]
     assert unit["state"] in ("BackingOff", "Pending")
     assert "which is avoided until" in unit["message"]

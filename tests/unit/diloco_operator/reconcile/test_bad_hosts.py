@@ -105,10 +105,7 @@ def test_host_returns_after_ten_minutes_and_goes_for_twenty_when_it_fails_again(
     stage.lose_node("tpu-2")  # where it is now; nothing else is free
     goes_on(stage)
     assert stage.unit("v5p-0")["state"] == "Pending"
-    assert (
-        "1 free, but avoided because attempts failed or were slow there: tpu-0 until 2026-11-20T12:10:00Z"
-        in stage.status["pools"][0]["message"]
-    )
+    assert "1 free, but avoided because attempts failed there: tpu-0 until 2026-11-20T12:10:00Z" in stage.status["pools"][0]["message"]
     stage.advance(599)
     goes_on(stage)
     assert stage.unit("v5p-0")["state"] == "Pending"
