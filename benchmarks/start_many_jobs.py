@@ -24,7 +24,7 @@ from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.kube.client import Obj, PatchType
 from diloco_operator.operator.garbage import Garbage
-from diloco_operator.operator.loop_watch import Hold, LoopWatch
+from diloco_operator.operator.loop_watch import watched_loop
 
 from benchmarks.figure import Figure
 from benchmarks.simulated_cluster import InstantKubelet, SimulatedTelemetry, new_api
@@ -52,7 +52,6 @@ class Start:
 
     hold: float
     """While the operator leads."""
-    where: str
     hold_before: float
     """While it lists, before it leads: nothing waits for it then."""
     neighbour: float
@@ -126,9 +125,7 @@ async def prepared(crowd: int, slices: int) -> MemoryApi:
 def start(crowd: int, slices: int) -> Start:
     """Start an operator on a cluster with `crowd` jobs."""
     turns: list[float] = []
-    holds: list[Hold] = []
     before_lead: list[float] = []
-    watch = LoopWatch(on_turn=turns.append, on_hold=holds.append)
     garbage = Garbage()
 
     async def run() -> tuple[float, float]:
@@ -143,13 +140,11 @@ def start(crowd: int, slices: int) -> Start:
             garbage.leave_out()  # as the operator's process does
             before_lead.append(max(turns, default=0.0))
             turns.clear()
-            holds.clear()
             led.append(time.perf_counter())
 
         garbage.leave_out()  # the API server's objects
         await asyncio.sleep(0.1)
         turns.clear()
-        holds.clear()
         running = asyncio.create_task(operator.run(lead=lead))
         try:
             first = await client.pod_of(QUIET, "first") - led[0]
@@ -161,17 +156,12 @@ def start(crowd: int, slices: int) -> Start:
             with suppress(asyncio.CancelledError):
                 await running
 
-    async def looked_at() -> tuple[float, float]:
-        with watch.looking():
-            return await run()
-
     try:
-        with garbage.short_collections(), asyncio.Runner(loop_factory=watch.new_loop) as runner:
-            first, later = runner.run(looked_at())
+        with garbage.short_collections(), asyncio.Runner(loop_factory=lambda: watched_loop(turns.append)) as runner:
+            first, later = runner.run(run())
     finally:
         gc.unfreeze()
-    longest = max(holds, key=lambda hold: hold.seconds, default=None)
-    return Start(max(turns), longest.place.function if longest is not None else "", before_lead[0], first, later)
+    return Start(max(turns), before_lead[0], first, later)
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:
@@ -187,7 +177,7 @@ def measure(*, smoke: bool) -> Iterator[Figure]:
         HOLD_LIMIT_MS,
         hold <= HOLD_LIMIT_MS,
         1,
-        {"where": beside.where, "before_lead_ms": beside.hold_before * 1e3},
+        {"before_lead_ms": beside.hold_before * 1e3},
     )
     worst = max(beside.neighbour, beside.later)
     details = {

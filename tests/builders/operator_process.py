@@ -153,11 +153,6 @@ class OperatorReplica:
         found = series(self.get("/metrics")[1]).items()
         return sum(value for (name, has), value in found if name == series_name and labels.items() <= dict(has).items())
 
-    def by_label(self, series_name: str, label: str) -> dict[str, float]:
-        """The series of this name by the value of one label."""
-        found = series(self.get("/metrics")[1]).items()
-        return {dict(has)[label]: value for (name, has), value in found if name == series_name and label in dict(has)}
-
     @property
     def writes(self) -> int:
         """Requests that changed something, or tried to."""

@@ -21,7 +21,6 @@ from builders.control_plane import ControlPlane
 from builders.jobs import a_manifest, tpu_pool
 from builders.operator_process import OperatorReplica, TcpProxy, replica, wait_for
 
-SLOW_EXPIRY = ("--lease-duration", "120s", "--renew-deadline", "8s", "--retry-period", "1s")
 HELD_OPERATOR = Path(__file__).parents[1] / "programs" / "held_operator.py"
 TERMS = ("--lease-duration", "15s", "--renew-deadline", "8s", "--retry-period", "1s")
 _WRITES = frozenset({"create", "update", "patch", "delete"})
@@ -78,12 +77,12 @@ class Scene:
         finally:
             self.held_while.unlink()
 
-    def check_order(self) -> None:
-        """The second wrote after it got the lease, and the first nothing after that."""
+    def check_order(self, *, late: int = 0) -> None:
+        """The second wrote after it got the lease, and the first nothing after that, but for `late` writes at most."""
         took_over = arrived(self.lease_writes("second")[0])
         work = self.work("first")
-        assert work, "the first replica had nothing to do, so this shows nothing"
-        assert arrived(work[-1]) < took_over
+        assert len(work) > late, "the first replica had nothing to do, so this shows nothing"
+        assert arrived(work[-1 - late]) < took_over
         assert arrived(self.work("second")[0]) > took_over
 
 
@@ -113,7 +112,7 @@ def jobs_all_the_time(scene: Scene) -> Iterator[None]:
 
 
 @pytest.fixture
-def scene(control_plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
+def scene(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Scene]:
     plane = control_plane
     plane.install_crd()
     namespace: str = plane.request("POST", "/api/v1/namespaces", {"metadata": {"generateName": "election-"}})["metadata"]["name"]
@@ -127,7 +126,7 @@ def scene(control_plane: ControlPlane, tmp_path: Path, request: pytest.FixtureRe
     content = json.loads(kubeconfigs["first"].read_text())
     content["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{proxy.port}"
     kubeconfigs["first"].write_text(json.dumps(content))
-    options = ("--watch-namespace", namespace, "--leader-elect-namespace", namespace, *getattr(request, "param", TERMS))
+    options = ("--watch-namespace", namespace, "--leader-elect-namespace", namespace, *TERMS)
     held_while = tmp_path / "held"
     since = plane.audit_position()
     try:
@@ -167,33 +166,14 @@ def test_a_leader_that_was_stopped_writes_nothing_when_it_goes_on(scene: Scene) 
     scene.first.send(signal.SIGCONT)
     assert scene.first.wait() == 3, [line for line in scene.first.lines() if line.get("level") == "error"]
     assert scene.first.said("lost the lease and exits")
-    scene.check_order()
+    scene.check_order(late=1)  # it may have been stopped in the millisecond in which it sent one
 
 
-@pytest.mark.parametrize("scene", [SLOW_EXPIRY], indirect=True)
-def test_a_leader_whose_loop_stands_still_for_less_than_the_lease_goes_on_leading(scene: Scene) -> None:
-    with scene.first_stands_still():
-        wait_for(lambda: scene.first.said("stood still .* and still does"), "the watch to notice", scene.first)
-        since = len(scene.lease_writes("first"))
-        # The pause between two is 1 s, so this takes longer than the renew deadline of 8 s. The lease lasts 120 s.
-        wait_for(lambda: len(scene.lease_writes("first")) >= since + 10, "ten renewals", scene.first)
-    count = len(scene.made)
-    wait_for(lambda: len(scene.made) > count, "another job to be made")
-    wait_for(lambda: scene.has_status(scene.made[count]), "the first replica to go on", scene.first)
-    assert scene.first.metric("leader_election_master_status", name="diloco-operator") == 1
-    assert scene.first.said(r"the event loop stood still for \d+\.\d+ s, in __main__\.compute:\d+")
-    longest = scene.first.metric("diloco_operator_event_loop_longest_hold_seconds")
-    assert longest is not None
-    assert longest > 8
-    assert not scene.second.leads
-    assert scene.work("second") == []
-
-
-def test_a_leader_whose_loop_stands_still_for_longer_than_the_lease_writes_nothing_when_it_goes_on(scene: Scene) -> None:
+def test_a_leader_whose_loop_stands_still_past_the_renew_deadline_writes_nothing_when_it_goes_on(scene: Scene) -> None:
     with scene.first_stands_still():
         scene.wait_second_works()
     assert scene.first.wait() == 3, [line for line in scene.first.lines() if line.get("level") == "error"]
-    assert scene.first.said(r"lost the lease and exits: the event loop stood still for \d+\.\d+ s")
+    assert scene.first.said(r"lost the lease and exits: .* was not renewed within 8 s")
     scene.check_order()
 
 

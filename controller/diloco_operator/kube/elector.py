@@ -23,11 +23,11 @@ class LeaseLost(Exception):
 
 
 class Elector:
-    """One replica's part in the election for the Lease `namespace/name`. Lives in one event loop, which need not be that of the writes
-    (`kube.lease_thread`).
+    """One replica's part in the election for the Lease `namespace/name`. Lives in the event loop of the writes: where that stands still,
+    nothing renews the lease, and another replica takes over.
 
-    `client` is for the election alone, without a fence, so that nothing delays it. `fence` also tells whether the loop of the writes runs.
-    `clock` is that of the fence. `now` is the wall clock, timezone-aware. `rng` draws jitter from [0, 1).
+    `client` is for the election alone, without a fence, so that no write delays it. `clock` is that of the fence. `now` is the wall clock,
+    timezone-aware. `rng` draws jitter from [0, 1).
     """
 
     def __init__(
@@ -69,9 +69,7 @@ class Elector:
         while True:
             self._version = ""  # a replica that does not lead reads the Lease before it writes it
             try:
-                if not self._can_work():
-                    log.warning("lease %s: the event loop of the work stands still; this replica does not try to lead", self._what)
-                elif await self._try(self._timeouts.attempt):
+                if await self._try(self._timeouts.attempt):
                     log.info("leading: %s holds the lease %s", self._identity, self._what)
                     return
             except (ApiError, OSError, TimeoutError) as error:
@@ -93,14 +91,8 @@ class Elector:
             raise
 
     async def _renew(self) -> None:
-        """Try once to renew the lease. Its failure is an error only after the deadline. A process that was stopped meanwhile notices the
-        deadline here."""
-        self._fence.look()
-        if self._fence.stall:
-            raise LeaseLost(
-                f"the event loop stood still for {self._fence.stall:.1f} s, longer than the lease {self._what} lasts: what this "
-                "replica knows may be outdated"
-            )
+        """Try once to renew the lease. Its failure is an error only after the deadline. A process that was stopped, or whose event loop
+        stood still, notices the deadline here."""
         left = self._left()
         if left <= 0:
             raise LeaseLost(f"the lease {self._what} was not renewed within {self._timeouts.renew_deadline:g} s")
@@ -169,10 +161,6 @@ class Elector:
             return
         self._version = obj["metadata"]["resourceVersion"]
         self._election.saw(read_lease(obj), self._clock())
-
-    def _can_work(self) -> bool:
-        """Say whether work goes on: a replica whose work stands still would keep others from leading."""
-        return self._fence.turn() <= self._timeouts.retry_period
 
     def _log_holder(self) -> None:
         seen = self._election.seen

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from contextvars import Context, ContextVar
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
 
@@ -27,11 +27,6 @@ def about_job(namespace: str, name: str) -> Iterator[None]:
         yield
     finally:
         _job.reset(token)
-
-
-def job_of(context: Context) -> str:
-    """Return `namespace/name` of the job that a task works for, by its context; "": of none. May be read in any thread."""
-    return context.get(_job, "")
 
 
 def set_up(format: LogFormat, level: str, *, stream: TextIO | None = None) -> None:

@@ -1,23 +1,19 @@
-"""What /metrics reports of the event loop: how long it stands still, and what it spends that time in.
+"""What /metrics reports of the event loop: how long it stands still.
 
 See docs/decisions/0091-fairness-on-one-loop.md.
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-
-from diloco_operator.operator.loop_watch import Hold
+from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 _SHORTEST = 0.01
 """Seconds. Shorter turns of the loop are not counted: there are thousands in a second."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_MOST_FUNCTIONS = 100
-"""Functions that get a series of their own."""
 
 
 class LoopMetrics:
-    """Fed by `LoopWatch`, in the loop's thread."""
+    """Fed by a `watched_loop`, in the loop's thread."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._holds = Histogram(
@@ -31,14 +27,7 @@ class LoopMetrics:
             "The longest time for which the event loop stood still, since the process started",
             registry=registry,
         )
-        self._held = Counter(
-            "diloco_operator_event_loop_held_seconds_total",
-            "Seconds for which the event loop stood still, if 0.1 or more at a time, by the function that held it",
-            ("function",),
-            registry=registry,
-        )
         self._most = 0.0
-        self._functions: set[str] = set()
 
     def turn_ended(self, seconds: float) -> None:
         """Count a turn of the event loop that took so long."""
@@ -48,10 +37,3 @@ class LoopMetrics:
         if seconds > self._most:
             self._most = seconds
             self._longest.set(seconds)
-
-    def held(self, hold: Hold) -> None:
-        """Count one function that had the event loop for most of a long turn."""
-        function = hold.place.function
-        if len(self._functions) < _MOST_FUNCTIONS:
-            self._functions.add(function)
-        self._held.labels(function if function in self._functions else "others").inc(hold.seconds)

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from diloco_operator.kube.elector import Elector, LeaseLost
-from diloco_operator.kube.fence import Fence, FencedClient
-from diloco_operator.kube.lease_thread import LeaseThread
+from diloco_operator.kube.fence import Fence
 from diloco_operator.kube.rest import ClientConfig, RestClient, ServerClock
 from diloco_operator.operator.crd_check import CrdCheck
 from diloco_operator.operator.endpoint_tls import self_signed
 from diloco_operator.operator.endpoints import HEALTH, METRICS, Address, health_app, metrics_app, serving
 from diloco_operator.operator.garbage import Garbage
-from diloco_operator.operator.loop_watch import Hold, LoopWatch
+from diloco_operator.operator.loop_watch import watched_loop
 from diloco_operator.operator.metrics import Metrics
 from diloco_operator.operator.metrics_access import MetricsAccess
 from diloco_operator.operator.metrics_page import MetricsPage
@@ -85,35 +84,33 @@ class OperatorProcess:
         check_together(REQUESTS, expectation=options.run.expectation_expiry, stop=options.run.stop_grace)
         self._options = options
         self._metrics = Metrics()
-        self._watch = LoopWatch(on_turn=self._metrics.loop.turn_ended, on_hold=self._on_hold)
-        lease = options.election.timeouts if options.election is not None else None
-        self._fence = Fence(turn=self._watch.turn, longest_turn=lease.lease_duration if lease is not None else math.inf)
+        self._fence = Fence()
         self._clock = ServerClock()
         self._crd: CrdCheck
         self._operator: Operator | None = None
         self._garbage = Garbage()
-        self._lease: LeaseThread | None = None
+        self._elector: Elector | None = None
         """None: there is no election."""
-        self._leads = False
+        self._ready_to_lead = asyncio.Event()
+        self._leads = asyncio.Event()
         self._told_to_stop = asyncio.Event()
 
     def run(self) -> ExitStatus:
         """Run until the process is told to stop, or fails."""
         sys.setswitchinterval(_SWITCH_SECONDS)
-        return asyncio.run(self._run(), loop_factory=self._watch.new_loop)
+        return asyncio.run(self._run(), loop_factory=lambda: watched_loop(self._metrics.loop.turn_ended))
 
     async def _run(self) -> ExitStatus:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self._signals())
-            stack.enter_context(self._watch.looking())
             stack.enter_context(self._garbage.short_collections())
             lease = options.election.timeouts if options.election is not None else None
             client = await stack.enter_async_context(
                 RestClient.connect(
                     options.cluster,
                     on_request=self._metrics.request_done,
-                    before_send=self._before_send,
+                    around_write=self._fence.write,
                     # A write that was sent in time arrives before another replica can lead, or not at all.
                     delivery_timeout=lease.delivery if lease is not None else None,
                     on_date=self._clock.note,
@@ -125,9 +122,8 @@ class OperatorProcess:
             await stack.enter_async_context(serving(health_app(self._problems), options.health, HEALTH))
             log.info("the cluster is that of %s", options.cluster.source)
             if options.election is not None:
-                election = options.election
-                self._lease = found = await stack.enter_async_context(LeaseThread.started(lambda: self._elector(election)))
-                self._metrics.watch_leading(election.name, lambda: found.leads)
+                self._elector = found = await stack.enter_async_context(self._election(options.election))
+                self._metrics.watch_leading(options.election.name, lambda: found.leads)
             return await self._work(client)
 
     async def _serve_metrics(self, stack: contextlib.AsyncExitStack) -> None:
@@ -146,27 +142,34 @@ class OperatorProcess:
         stopping = asyncio.create_task(self._told_to_stop.wait())
         working = asyncio.create_task(self._operate(client), name="operator")
         collecting = asyncio.create_task(self._garbage.collect_when_grown(self._rests), name="garbage")
+        leading = asyncio.create_task(self._hold_lease(), name="lease")
+        tasks: tuple[asyncio.Task[Any], ...] = (looking, stopping, working, collecting, leading)
         try:
-            anything: list[asyncio.Future[Any]] = [looking, stopping, working, collecting, *self._losses]
-            await asyncio.wait(anything, return_when=asyncio.FIRST_COMPLETED)
-            return await self._exit_status(working, looking, collecting)
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return await self._exit_status(leading, working, looking, collecting)
         finally:
             self._fence.shut()
-            tasks = (looking, stopping, working, collecting)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    @property
-    def _losses(self) -> list[asyncio.Future[None]]:
-        """What fails when the lease is lost."""
-        return [self._lease.lost] if self._lease is not None else []
+    async def _hold_lease(self) -> None:
+        """Lead once the operator is ready to, until cancelled. Raises `LeaseLost`."""
+        await self._ready_to_lead.wait()
+        if self._elector is None:
+            self._fence.open_until(math.inf)
+            self._leads.set()
+            await asyncio.Event().wait()
+        else:
+            await self._elector.acquire()
+            self._leads.set()
+            await self._elector.hold()
 
     async def _operate(self, client: RestClient) -> None:
         await self._crd.wait_good()
         rng = random.random
         self._operator = Operator(
-            FencedClient(client, self._fence),
+            client,
             config=self._options.operator,
             telemetry=SyncerWatcher(now=self._clock.now, rng=rng),
             now=self._clock.now,
@@ -181,19 +184,16 @@ class OperatorProcess:
 
     async def _lead(self) -> None:
         self._garbage.leave_out()  # what was listed stays
-        if self._lease is None:
-            self._fence.open_until(math.inf)
-        else:
-            await self._lease.acquire()
-        self._leads = True
+        self._ready_to_lead.set()
+        await self._leads.wait()
 
     def _rests(self) -> bool:
         """Nothing waits for this replica: it has decided on all that it knows, or it is a standby."""
-        return self._operator is not None and (self._operator.idle or not self._leads)
+        return self._operator is not None and (self._operator.idle or not self._leads.is_set())
 
-    async def _exit_status(self, working: asyncio.Task[None], *others: asyncio.Task[None]) -> ExitStatus:
-        if any(lost.done() for lost in self._losses):
-            [error] = [lost.exception() for lost in self._losses]
+    async def _exit_status(self, leading: asyncio.Task[None], working: asyncio.Task[None], *others: asyncio.Task[None]) -> ExitStatus:
+        if leading.done():
+            error = leading.exception()
             if isinstance(error, LeaseLost):
                 log.error("this replica lost the lease and exits: %s", error)
                 return ExitStatus.LEASE_LOST  # the fence is shut: every write has ended already
@@ -202,27 +202,21 @@ class OperatorProcess:
         for task in (*others, working):
             if task.done():
                 log.error("the operator failed: this is a defect, please report it", exc_info=task.exception())
-                await self._release()
+                await self._release(leading)
                 return ExitStatus.FAILED
         log.info("stopping: running reconciles may end their writes, for %.0f s at most", self._options.run.stop_grace)
         working.cancel()
-        await asyncio.wait([working, *self._losses], return_when=asyncio.FIRST_COMPLETED)
-        await self._release()
+        await asyncio.wait([working, leading], return_when=asyncio.FIRST_COMPLETED)
+        await self._release(leading)
         log.info("stopped")
         return ExitStatus.STOPPED
 
-    async def _release(self) -> None:
+    async def _release(self, leading: asyncio.Task[None]) -> None:
         self._fence.shut()
-        if self._lease is not None:
-            await self._lease.release()
-
-    def _on_hold(self, hold: Hold) -> None:
-        self._fence.look()
-        self._metrics.loop.held(hold)
-
-    def _before_send(self, method: str) -> None:
-        if method != "GET":
-            self._fence.check()
+        leading.cancel()  # it must not renew a released lease
+        await asyncio.gather(leading, return_exceptions=True)
+        if self._elector is not None:
+            await self._elector.release()
 
     def _problems(self) -> list[str]:
         """Return why this replica is not ready. A standby is ready: it may lead at any moment."""
@@ -236,7 +230,7 @@ class OperatorProcess:
         return [*problems, *caches.failures, *caches.missing_rights]
 
     @contextlib.asynccontextmanager
-    async def _elector(self, options: ElectionOptions) -> AsyncIterator[Elector]:
+    async def _election(self, options: ElectionOptions) -> AsyncIterator[Elector]:
         """Elect with connections of its own, so that no renewal waits behind a thousand writes."""
         async with RestClient.connect(
             self._options.cluster,

@@ -9,7 +9,8 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from diloco_operator.kube.client import (
@@ -29,11 +30,13 @@ from diloco_operator.kube.rest.line_splitter import LineSplitter
 from diloco_operator.kube.rest.nesting import loads
 from diloco_operator.kube.rest.paths import PODS, collection_path, object_path
 from diloco_operator.kube.rest.pod_exec import PROTOCOL, PodExec
-from diloco_operator.kube.rest.send_guard import BeforeSend
 from diloco_operator.kube.rest.transport import OnDate, OnRequest, Transport
 from diloco_operator.timeouts import REQUESTS
 
 log = logging.getLogger(__name__)
+
+type AroundWrite = Callable[[], AbstractAsyncContextManager[None]]
+"""Makes the context of one write. What it raises, the write raises: such as `Fence.write`, which refuses it."""
 
 USER_AGENT = "diloco-operator"
 _WHOLE = "application/json"
@@ -44,8 +47,9 @@ _METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_WHO
 class RestClient:
     """Implements `kube.client.Client`. Lives in one event loop, inside `connect`."""
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, around_write: AroundWrite = contextlib.nullcontext) -> None:
         self._transport = transport
+        self._around_write = around_write
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -54,22 +58,23 @@ class RestClient:
         config: ClientConfig,
         *,
         on_request: OnRequest | None = None,
-        before_send: BeforeSend | None = None,
+        around_write: AroundWrite = contextlib.nullcontext,
         delivery_timeout: float | None = None,
         on_date: OnDate | None = None,
         user_agent: str = USER_AGENT,
     ) -> AsyncIterator[RestClient]:
-        """Yield a client for the cluster of `config`. Its connections end with the context. Raises `ConfigError` without credentials. Sends
-        nothing to the server: `server_version` checks the connection."""
+        """Yield a client for the cluster of `config`. Its connections end with the context. Each write runs inside `around_write()`.
+        `delivery_timeout`: seconds after which the kernel drops a connection whose data is not acknowledged; without it, it tries for
+        minutes, even after the process has ended. Raises `ConfigError` without credentials. Sends nothing to the server: `server_version`
+        checks the connection."""
         async with Transport.opened(
             config,
             on_request=on_request,
-            before_send=before_send,
             delivery_timeout=delivery_timeout,
             on_date=on_date,
             user_agent=user_agent,
         ) as transport:
-            yield cls(transport)
+            yield cls(transport, around_write)
 
     # --- reads --------------------------------------------------------------------------------------------------------
     async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
@@ -246,16 +251,19 @@ class RestClient:
         honor_retry_after: bool = True,
         metadata_only: bool = False,
     ) -> Obj:
-        async with self._transport.answer(
-            method,
-            path,
-            query=query,
-            body=_encoded(obj),
-            content_type=content_type,
-            accept=_METADATA if metadata_only else _WHOLE,
-            timeout=REQUESTS.answer,
-            honor_retry_after=honor_retry_after,
-        ) as response:
+        async with (
+            self._around_write(),
+            self._transport.answer(
+                method,
+                path,
+                query=query,
+                body=_encoded(obj),
+                content_type=content_type,
+                accept=_METADATA if metadata_only else _WHOLE,
+                timeout=REQUESTS.answer,
+                honor_retry_after=honor_retry_after,
+            ) as response,
+        ):
             return _decoded(await response.read(), f"{method} {path}")
 
 

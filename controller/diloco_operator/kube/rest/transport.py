@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import aiohttp
+from aiohttp.connector import AddrInfoType
 from yarl import URL
 
 from diloco_operator.kube.client import Unavailable
@@ -22,7 +24,6 @@ from diloco_operator.kube.rest.config import ClientConfig
 from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.credentials import Credentials
 from diloco_operator.kube.rest.errors import error_of_answer, retry_after
-from diloco_operator.kube.rest.send_guard import BeforeSend, SendGuard
 from diloco_operator.timeouts import CREDENTIALS, REQUESTS
 
 log = logging.getLogger(__name__)
@@ -70,17 +71,15 @@ class Transport:
         *,
         on_request: OnRequest | None,
         user_agent: str,
-        before_send: BeforeSend | None = None,
         delivery_timeout: float | None = None,
         on_date: OnDate | None = None,
     ) -> AsyncIterator[Transport]:
         """Raise `ConfigError` without credentials. Sends nothing to the server yet."""
         # Ignore the environment: aiohttp's rules for proxies are not kubectl's, and ~/.netrc must not replace a token.
-        send_guard = SendGuard(before_send=before_send, delivery_timeout=delivery_timeout)
-        connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=REQUESTS.idle, socket_factory=send_guard.socket)
-        async with aiohttp.ClientSession(
-            connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(), request_class=send_guard.request_class
-        ) as session:
+        connector = aiohttp.TCPConnector(
+            limit=CONNECTIONS, keepalive_timeout=REQUESTS.idle, socket_factory=lambda address: _socket(address, delivery_timeout)
+        )
+        async with aiohttp.ClientSession(connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
             transport = cls(config, session, on_request, on_date, user_agent)
             await transport._current()
             yield transport
@@ -263,3 +262,12 @@ class Transport:
             return _ActiveCredentials(credentials, credentials.tls.context())
         except OSError as error:
             raise ConfigError(f"{self._config.source}: the certificates cannot be used: {error}") from error
+
+
+def _socket(address: AddrInfoType, delivery_timeout: float | None) -> socket.socket:
+    """Return a socket for a new connection to `address`, whose data is acknowledged within `delivery_timeout` seconds or given up."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    if delivery_timeout is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(delivery_timeout * 1000))
+    return made

@@ -13,7 +13,7 @@ from diloco_local.memory import MemoryApi
 from diloco_operator.api.names import CONFIG_MAPS
 from diloco_operator.kube.client import Client, Resource, Unavailable
 from diloco_operator.kube.elector import Elector, LeaseLost
-from diloco_operator.kube.fence import Fence, FencedClient, NotLeading
+from diloco_operator.kube.fence import Fence, NotLeading
 from diloco_operator.kube.lease import LEASES, read_lease
 from diloco_operator.timeouts import LeaseTimeouts
 
@@ -27,11 +27,10 @@ class Replica:
         loop = asyncio.get_running_loop()
         self.offset = 0.0
         self.cut_off = False
-        self.stands_still_since: float | None = None
-        """The event loop of its work stands still; the thread of its election goes on."""
-        self.fence = Fence(self.clock, turn=self.turn, longest_turn=LeaseTimeouts().lease_duration)
+        self.fence = Fence(self.clock)
+        self.client = cast("Client", _Cable(world.api, self))
         self.elector = Elector(
-            cast("Client", _Cable(world.api, self)),
+            self.client,
             self.fence,
             namespace=NS,
             name="diloco-operator",
@@ -40,21 +39,12 @@ class Replica:
             rng=world.random.random,
             clock=self.clock,
         )
-        self.client = FencedClient(cast("Client", _Cable(world.api, self)), self.fence)
         self.led_at: float | None = None
         self.lost: LeaseLost | None = None
         self.task = loop.create_task(self._run())
 
     def clock(self) -> float:
         return asyncio.get_running_loop().time() + self.offset
-
-    def turn(self) -> float:
-        return self.clock() - self.stands_still_since if self.stands_still_since is not None else 0.0
-
-    def go_on(self) -> None:
-        """The turn of the loop ends, as `LoopWatch` reports it."""
-        self.fence.look()
-        self.stands_still_since = None
 
     async def _run(self) -> None:
         await self.elector.acquire()
@@ -65,7 +55,8 @@ class Replica:
             self.lost = error
 
     async def write(self, name: str) -> None:
-        await self.client.create(CONFIG_MAPS, {"metadata": {"namespace": NS, "name": name}})
+        async with self.fence.write():
+            await self.client.create(CONFIG_MAPS, {"metadata": {"namespace": NS, "name": name}})
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -226,78 +217,14 @@ def test_a_process_that_was_suspended_writes_nothing_when_it_continues() -> None
     play(scenario)
 
 
-def test_a_leader_whose_work_stands_still_for_less_than_the_lease_goes_on_leading() -> None:
+def test_a_fence_that_was_shut_stays_shut_whatever_a_late_renewal_says() -> None:
     async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        for _ in range(10):
-            first.stands_still_since = now()
-            await asyncio.sleep(14)  # more than the renew deadline, 10 s, and less than the lease, 15 s
-            first.go_on()
-            await first.write(f"after-{now():.0f}")
-        assert first.lost is None
-        assert second.led_at is None
-
-    play(scenario)
-
-
-def test_a_leader_whose_work_stands_still_for_longer_than_the_lease_is_followed_and_writes_nothing_more() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        first.stands_still_since = began = now()
-        await until(lambda: first.lost is not None)
-        assert "stood still for" in str(first.lost)
-        assert 15 < now() - began < 15 + 2.1  # the lease, and one pause between two renewals
-        assert second.led_at is None
-        await until(lambda: second.led_at is not None)
-        first.go_on()
+        fence = Fence(now)
+        fence.open_until(now() + 60)
+        fence.shut()
+        fence.open_until(now() + 60)
         with pytest.raises(NotLeading):
-            await first.write("late")
-        assert await world.holder() == "second"
-
-    play(scenario)
-
-
-def test_a_loop_that_goes_on_before_the_election_notices_writes_nothing_either() -> None:
-    async def scenario(world: World) -> None:
-        first, _ = await a_leader_and_a_standby(world)
-        # One pause of the election, 2 s, began while the loop had stood still for less than the lease, and ends afterwards.
-        await first.write("before")
-        first.stands_still_since = now() - 14.5
-        await asyncio.sleep(1)
-        first.go_on()
-        assert first.lost is None
-        with pytest.raises(NotLeading):
-            await first.write("late")
-        await until(lambda: first.lost is not None)
-        assert "stood still for 15.5 s" in str(first.lost)
-
-    play(scenario)
-
-
-def test_a_write_at_the_end_of_a_turn_that_lasted_longer_than_the_lease_is_refused() -> None:
-    async def scenario(world: World) -> None:
-        first, _ = await a_leader_and_a_standby(world)
-        first.stands_still_since = now() - 15.5
-        with pytest.raises(NotLeading):
-            await first.write("late")  # in the same turn
-
-    play(scenario)
-
-
-def test_a_standby_may_stand_still_and_does_not_take_the_lease_meanwhile() -> None:
-    async def scenario(world: World) -> None:
-        first, second = await a_leader_and_a_standby(world)
-        second.stands_still_since = now()
-        await asyncio.sleep(2.5)  # more than the retry period: a short turn is no reason
-        await first.stop()
-        await first.elector.release()
-        await asyncio.sleep(60)
-        assert await world.holder() == ""
-        second.go_on()
-        await until(lambda: second.led_at is not None)
-        await asyncio.sleep(60)
-        assert second.lost is None
-        await second.write("allowed")
+            fence.check()
 
     play(scenario)
 

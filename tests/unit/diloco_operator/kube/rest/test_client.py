@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -14,8 +15,10 @@ import pytest
 from aiohttp import web
 from builders.http_server import Scripted, serving, status, stream
 from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, LogRequest, Resource, Unavailable, WatchEvent
+from diloco_operator.kube.fence import Fence, NotLeading
 from diloco_operator.kube.rest import ConfigError, RestClient, load_config
 from diloco_operator.kube.rest import client as client_module
+from diloco_operator.kube.rest import transport as transport_module
 from diloco_operator.timeouts import REQUESTS
 
 PODS = Resource("", "v1", "Pod", "pods")
@@ -108,6 +111,43 @@ async def test_watch_asks_for_whole_seconds_and_says_what_it_wants(tmp_path: Pat
         watching = client.watch(PODS, resource_version="7", timeout_seconds=1.2, label_selector="a=b,c!=d", allow_bookmarks=False)
         assert [event async for event in watching] == []
     assert server.requests[0][1] == "/api/v1/pods?watch=true&resourceVersion=7&labelSelector=a%3Db%2Cc%21%3Dd&timeoutSeconds=2"
+
+
+async def test_the_context_around_writes_refuses_a_write_before_it_is_sent_and_no_read(tmp_path: Path) -> None:
+    fence = Fence(lambda: 1.0)
+    fence.open_until(10)
+    made = {"metadata": {"name": "a", "namespace": "ns"}}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.json_response(_pod(1))
+
+    async with serving(answer) as server, RestClient.connect(load_config(server.kubeconfig(tmp_path)), around_write=fence.write) as client:
+        await client.create(PODS, made)
+        fence.shut()
+        with pytest.raises(NotLeading):
+            await client.create(PODS, made)
+        await client.get(PODS, "ns", "a")
+    assert [method for method, *_ in server.requests] == ["POST", "GET"]
+
+
+async def test_the_context_around_writes_ends_a_write_that_is_under_way(tmp_path: Path) -> None:
+    fence = Fence(lambda: 1.0)
+    fence.open_until(10)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        fence.shut()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with serving(answer) as server, RestClient.connect(load_config(server.kubeconfig(tmp_path)), around_write=fence.write) as client:
+        with pytest.raises(NotLeading, match="during the write"):
+            await client.create(PODS, {"metadata": {"name": "a", "namespace": "ns"}})
+
+
+def test_the_kernel_gives_up_what_does_not_arrive_in_time() -> None:
+    address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
+    with transport_module._socket(address, 5.0) as made:
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000  # milliseconds
 
 
 async def test_write_is_repeated_when_a_busy_server_asks_for_a_later_retry(tmp_path: Path) -> None:
