@@ -11,7 +11,6 @@ from typing import Protocol
 from diloco_operator.kube.rest.config_error import ConfigError
 from diloco_operator.kube.rest.credentials import Credentials, Tls
 from diloco_operator.kube.rest.kubeconfig import Kubeconfig
-from diloco_operator.kube.rest.official_client import ConfigException, Configuration, InClusterConfigLoader
 from diloco_operator.kube.rest.proxy import proxy_of
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -95,20 +94,14 @@ class InCluster:
         return self._read()
 
     def _read(self) -> Credentials:
-        configuration = Configuration()
+        host = self.environ[_IN_CLUSTER]
+        server = f"https://{f'[{host}]' if ':' in host else host}:{self.environ.get('KUBERNETES_SERVICE_PORT', '443')}"
         try:
-            loader = InClusterConfigLoader(
-                token_filename=str(self.folder / "token"),
-                cert_filename=str(self.folder / "ca.crt"),
-                try_refresh_token=False,
-                environ=self.environ,
-            )
-            loader.load_and_set(configuration)
             return Credentials(
-                server=configuration.host,
-                authorization=configuration.api_key["BearerToken"].strip(),
-                tls=Tls.of_files(ca_file=configuration.ssl_ca_cert or ""),
-                proxy=proxy_of(configuration.host, self.environ),
+                server=server,
+                authorization=f"Bearer {(self.folder / 'token').read_text().strip()}",
+                tls=Tls.of_files(ca_file=str(self.folder / "ca.crt")),
+                proxy=proxy_of(server, self.environ),
             )
-        except (ConfigException, OSError) as error:
+        except OSError as error:
             raise ConfigError(f"{self.source}: {error}") from error

@@ -1,27 +1,27 @@
-"""Which proxy to use for a server, from the environment: the rules of Go's net/http, which kubectl follows. Pure.
+"""Which proxy to use for a server, from the environment. Pure.
 
-urllib and aiohttp do not know all of these rules: they ignore a CIDR in NO_PROXY, which is usual for an operator behind a proxy.
+The rules are Python's, with two of kubectl's beside them: a CIDR in NO_PROXY, which is usual for an operator behind a proxy, and no proxy
+for this machine itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
-from collections.abc import Mapping
-from urllib.parse import urlsplit
+from collections.abc import Iterator, Mapping
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]  # typeshed lacks it
 
 
 def proxy_of(server: str, environ: Mapping[str, str]) -> str:
-    """Return the proxy's URL for the URL `server`; "": no proxy. This machine itself never needs one.
+    """Return the proxy's URL for the URL `server`; "": no proxy.
 
-    HTTPS_PROXY or HTTP_PROXY by the server's scheme, in upper or lower case. NO_PROXY: names with their subdomains (`.x`: without x itself)
-    and addresses, each with or without a port; CIDRs; `*` for everything.
+    HTTPS_PROXY or HTTP_PROXY by the server's scheme, in upper or lower case. NO_PROXY: names with their subdomains and addresses, each with
+    or without a port; CIDRs; `*` for everything.
     """
     url = urlsplit(server)
     proxy = _variable(environ, f"{url.scheme}_proxy")
-    if not proxy or url.hostname is None:
-        return ""
-    port = url.port or (443 if url.scheme == "https" else 80)
-    if _bypassed(url.hostname.rstrip("."), port, _variable(environ, "no_proxy")):
+    if not proxy or url.hostname is None or _bypassed(url, _variable(environ, "no_proxy")):
         return ""
     return proxy if "://" in proxy else f"http://{proxy}"
 
@@ -30,45 +30,17 @@ def _variable(environ: Mapping[str, str], name: str) -> str:
     return environ.get(name.upper()) or environ.get(name) or ""
 
 
-def _bypassed(host: str, port: int, no_proxy: str) -> bool:
-    address = _address(host)
-    if host == "localhost" or (address is not None and address.is_loopback):
+def _bypassed(url: SplitResult, no_proxy: str) -> bool:
+    if url.hostname == "localhost" or proxy_bypass_environment(url.netloc, {"no": no_proxy}):
         return True
-    return any(_matches(entry.strip().lower(), host, address, port) for entry in no_proxy.split(",") if entry.strip())
-
-
-def _matches(entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int) -> bool:
-    if entry == "*":
-        return True
-    if "/" in entry:
-        try:
-            network = ipaddress.ip_network(entry, strict=False)
-        except ValueError:
-            return False
-        return address is not None and address in network
-    name, wanted_port = _split_port(entry)
-    if wanted_port and wanted_port != str(port):
-        return False
-    entry_address = _address(name)
-    if entry_address is not None:
-        return entry_address == address
-    if name.startswith("*."):
-        name = name[1:]
-    return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
-
-
-def _split_port(entry: str) -> tuple[str, str]:
-    if entry.startswith("["):
-        name, _, port = entry[1:].partition("]")
-        return name, port.removeprefix(":")
-    if entry.count(":") == 1:
-        name, _, port = entry.partition(":")
-        return name, port
-    return entry, ""
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host)
+        address = ipaddress.ip_address(url.hostname or "")
     except ValueError:
-        return None
+        return False
+    return address.is_loopback or any(address in network for network in _networks(no_proxy))
+
+
+def _networks(no_proxy: str) -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    for entry in no_proxy.split(","):
+        with contextlib.suppress(ValueError):  # a name
+            yield ipaddress.ip_network(entry.strip(), strict=False)

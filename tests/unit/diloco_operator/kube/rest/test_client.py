@@ -342,15 +342,18 @@ async def test_exec_plugin_runs_once_and_again_when_its_token_is_rejected(tmp_pa
     [
         ("import sys; sys.exit('log in first')", "log in first"),
         ("print('no json')", "failed to decode"),
-        ('print(\'{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {}}\')', "neither a token nor"),
+        ('print(\'{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {}}\')', "missing token or"),
     ],
 )
-async def test_exec_plugin_that_fails_is_an_error_not_an_anonymous_request(tmp_path: Path, program: str, words: str) -> None:
+async def test_exec_plugin_that_fails_is_an_error_not_an_anonymous_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, program: str, words: str
+) -> None:
     async with serving(lambda request: stream(request)) as server:
         config = load_config(server.kubeconfig(tmp_path, _plugin(tmp_path, program)))
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match="gave no credentials"):
             async with RestClient.connect(config):
                 pass
+        assert words in caplog.text
         assert server.requests == []
 
 

@@ -141,8 +141,6 @@ def test_proxy_of_the_environment(server: str, environ: dict[str, str], proxy: s
         ("https://10.96.0.1:443", "10.96.0.1:8443", False),
         ("https://api.example", "example", True),
         ("https://api.example", ".example", True),
-        ("https://api.example", "*.example", True),
-        ("https://example", ".example", False),
         ("https://example", "example", True),
         ("https://notexample", "example", False),
         ("https://api.example", "other, API.example", True),
