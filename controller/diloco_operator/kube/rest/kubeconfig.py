@@ -112,7 +112,7 @@ class _Loader(KubeConfigLoader):
     @property
     def plugin(self) -> Any | None:
         """The exec plugin that makes the credentials; None: there is none."""
-        return self._user.safe_get("exec")
+        return self._user.safe_get("exec") if self._user is not None else None
 
     @property
     def expires(self) -> float | None:
