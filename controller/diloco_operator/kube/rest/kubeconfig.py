@@ -1,7 +1,7 @@
 """A kubeconfig: clusters, users, contexts, as the official client reads them.
 
-It fails where the official loader would go on as somebody else: with several files it takes the last one's current-context (kubectl: the
-first's); it continues without credentials when an exec plugin fails; it ignores `as`.
+Corrected is only where the official loader would silently use another cluster or identity than kubectl: with several files it takes the
+last one's current-context (kubectl: the first's); it continues without credentials when an exec plugin fails; it ignores `as`.
 
 See docs/decisions/0086-reading-the-api.md.
 """

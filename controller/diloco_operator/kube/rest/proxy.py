@@ -2,6 +2,8 @@
 
 The rules are Python's, with two of kubectl's beside them: a CIDR in NO_PROXY, which is usual for an operator behind a proxy, and no proxy
 for this machine itself.
+
+See docs/decisions/0086-reading-the-api.md.
 """
 
 from __future__ import annotations
