@@ -1,1 +1,1 @@
-"""`make evidence`: the figures that the simulator has beside published ones, and their plots."""
+"""`make evidence`: what was published, simulated, a module for each table or figure; its line has the rows, and it draws the plot."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
-from diloco.simulation.table4 import ideal
 from diloco_cli.plots import COLOURS, Axis, Bars, Line, Marks, Plot, picture
 
+from benchmarks.evidence.table4 import ideal
 from benchmarks.truth.scavenged import UNITS, Row
 from benchmarks.truth.simulated import Seen
 

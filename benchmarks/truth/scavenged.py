@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from diloco.contract import Checkpoint, Training
-from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.job import SimulatedJob
-from diloco.simulation.table4 import ideal
 from diloco.simulation.unit import TOKENS, Hardware
 from numpy.random import default_rng
 
+from benchmarks.evidence.table4 import ideal
 from benchmarks.exchange_rig import Workload
 from benchmarks.truth.learner import TOKENS as TOKENS_OF_A_STEP
 from benchmarks.truth.settings import ONE_PLACE
@@ -155,13 +154,7 @@ def simulated_times(size: Size, calibration: Calibration) -> dict[float, float]:
 def _simulated(size: Size, extra: float, calibration: Calibration) -> float:
     training = Training.model_validate({"steps": 10**9, "checkpoint": Checkpoint(every_steps=10**9), **_TRAINING})
     hardware = Hardware(
-        slices=1,
-        chips_per_slice=1,
-        chip_seconds_between_failures=math.inf,
         step_seconds=size.step_seconds + calibration.overhead_seconds,
-        down_seconds=0.0,
-        up_seconds=0.0,
-        returns=ReturnDelay(1.0, 1.0, 1.0),
         step_variation=0.1,
         start_seconds=calibration.start_seconds,
     )

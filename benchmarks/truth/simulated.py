@@ -10,7 +10,6 @@ from typing import Final
 
 from diloco.contract import Checkpoint, Training
 from diloco.goodput import Use
-from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.fleet import Links as SimulatedLinks
 from diloco.simulation.job import Outcome, SimulatedJob
 from diloco.simulation.network import Sizes
@@ -140,13 +139,7 @@ def _hardware(setting: Setting, calibration: Calibration, index: int) -> Hardwar
     region = setting.region(index)
     path = Path(setting.links.rates[region] * HEADERS, setting.links.delay(0, region)) if region else FREE
     return Hardware(
-        slices=1,
-        chips_per_slice=1,
-        chip_seconds_between_failures=math.inf,
         step_seconds=setting.step_seconds[index] + calibration.overhead_seconds,
-        down_seconds=0.0,
-        up_seconds=0.0,
-        returns=ReturnDelay(1.0, 1.0, 1.0),
         step_variation=setting.variation,
         start_seconds=calibration.start_seconds,
         path=path,

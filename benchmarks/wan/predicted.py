@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from diloco.contract import Checkpoint, Training
-from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.fleet import Links as SimulatedLinks
 from diloco.simulation.job import SimulatedJob
 from diloco.simulation.path import Path
-from diloco.simulation.table13 import ring
 from diloco.simulation.unit import Hardware
 from numpy.random import default_rng
 
+from benchmarks.evidence.table13 import ring
 from benchmarks.wan.arms import Size
 from benchmarks.wan.regions import Links, scaled
 from benchmarks.wan.wide_area import FULL
@@ -76,13 +75,7 @@ def _way(rate: float, delay: float, loss: float, *, cubic: bool) -> Path:
 
 def _hardware(step_seconds: float, path: Path) -> Hardware:
     return Hardware(
-        slices=1,
-        chips_per_slice=1,
-        chip_seconds_between_failures=math.inf,
         step_seconds=step_seconds,
-        down_seconds=0.0,
-        up_seconds=0.0,
-        returns=ReturnDelay(1.0, 1.0, 1.0),
         path=path,
     )
 

@@ -1,4 +1,4 @@
-"""`diloco plan`, and `kubectl diloco plan`: what would run where, and why, before anything is applied; or what would yield most.
+"""`diloco plan`, and `kubectl diloco plan`: what would run where, and why, before anything is applied.
 
 See docs/decisions/0214-plan.md.
 """
@@ -11,11 +11,10 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 from diloco_local.preview.changes import Asked, BadChange, changes_of
 from diloco_local.preview.cluster import PreviewFailed
 from diloco_local.preview.contents import Contents, NodesNotReadable, of_cluster, of_fleet
@@ -29,12 +28,6 @@ from diloco_cli.cluster import CommandError, Target, no_such_resource, on_cluste
 from diloco_cli.fleet_file import BadFleet, load_fleet
 from diloco_cli.manifests import Manifest
 from diloco_cli.plan_text import Page, plan_text
-from diloco_cli.simulations.assumptions import Assumptions, assumption_options
-from diloco_cli.simulations.goodput import search
-from diloco_cli.simulations.goodput_output import goodput_json, plot_goodput, print_goodput
-from diloco_cli.simulations.inputs import BadInput, job_on_fleet
-from diloco_cli.simulations.options import Parameters
-from diloco_cli.simulations.output import print_svg
 from diloco_cli.validate import check, refuse
 
 EXIT_UNFIT = 1
@@ -51,34 +44,17 @@ EXIT_UNFIT = 1
     "--add", multiple=True, metavar="POOL=COUNTxTOPOLOGY", help="And with so many more slices, or hosts (POOL=COUNT). Repeatable."
 )
 @click.option("--drain", multiple=True, metavar="NODE", help="And if this node is drained. Repeatable.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "svg"]),
-    default="text",
-    show_default=True,
-    help="Format of the output; svg: a plot of --goodput.",
-)
-@click.option(
-    "--goodput",
-    is_flag=True,
-    help="Simulate the job on --fleet, which is all its own: which units, pools, H, compression and quorum give most tokens per hour. The "
-    "options below are for that.",
-)
-@click.option("--step-tokens", type=Parameters(), default="1M", show_default=True, help="Of a unit in a step, such as 4M.")
-@assumption_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Format of the output.")
 @target_options
 def plan(
     target: Target, files: tuple[str, ...], catalogue: Path | None, fleet: str | None, without: tuple[str, ...], add: tuple[str, ...],
-    drain: tuple[str, ...], output: str, goodput: bool, step_tokens: int, assumptions: Assumptions,
+    drain: tuple[str, ...], output: str,
 ) -> None:  # fmt: skip
     """Show what would run where, and why, if the jobs in FILE were applied: on the nodes of --fleet, or in a cluster beside the jobs that
     run there. Without FILE: what happens next in the cluster, and what stops it. Then the same after --without, --add and --drain.
 
     It runs the operator itself on virtual time, on a copy: nothing is written. Programs are assumed to start. A plan brings no nodes and no
     quota that are not there yet.
-
-    With --goodput it simulates one job with failures, and searches the settings that bring most tokens into merges.
 
     \b
     Exit status:
@@ -92,10 +68,6 @@ def plan(
         refuse(str(error))
     _check_usage(target, files, fleet)
     asked = Asked(without, add, drain)
-    if goodput:
-        _plan_goodput(files, fleet, asked, assumptions, step_tokens, output)
-        return
-    _check_no_goodput(output, assumptions)
     manifests, problems = check(files)
     if problems:
         refuse(*map(str, problems))
@@ -127,34 +99,6 @@ def _check_usage(target: Target, files: Sequence[str], fleet: str | None) -> Non
         raise click.UsageError("give --fleet, or --context and --kubeconfig, not both: a plan has the nodes of one place")
     if fleet and not files:
         raise click.UsageError("give a FILE with jobs: --fleet has nodes alone")
-
-
-def _check_no_goodput(output: str, assumptions: Assumptions) -> None:
-    for_goodput = [*assumptions.given, *(["-o svg"] if output == "svg" else [])]
-    if click.get_current_context().get_parameter_source("step_tokens") is ParameterSource.COMMANDLINE:
-        for_goodput.insert(0, "--step-tokens")
-    if for_goodput:
-        raise click.UsageError(f"{', '.join(for_goodput)}: only with --goodput, which simulates the job")
-
-
-def _plan_goodput(files: Sequence[str], fleet: str | None, asked: Asked, assumptions: Assumptions, step_tokens: int, output: str) -> None:
-    if not fleet:
-        raise click.UsageError("--goodput needs --fleet FILE: nodes that are all the job's own")
-    begin = time.monotonic()
-    try:
-        given = job_on_fleet(files, fleet)
-        changes = changes_of(asked, given.nodes, [given.manifest])
-        found = search(replace(given, nodes=changes.of(given.nodes)), assumptions, step_tokens)
-    except BadInput as error:
-        refuse(*error.sentences)
-    except BadChange as error:
-        refuse(str(error))
-    if output == "svg":
-        print_svg(plot_goodput(given.name, found))
-    elif output == "json":
-        click.echo(json.dumps(goodput_json(found, time.monotonic() - begin), indent=2))
-    else:
-        print_goodput(found, given.spec, assumptions, time.monotonic() - begin)
 
 
 def _contents(target: Target, fleet: str | None, now: float) -> tuple[Contents, str]:

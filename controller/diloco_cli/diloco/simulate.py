@@ -1,38 +1,106 @@
-"""`diloco simulate`: jobs on virtual time, with the coordinator of real ones. Each command has its module in `simulations`."""
+"""`diloco simulate JOB.yaml --fleet FILE`: what a job would yield on a fleet, by its number of units."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
+from diloco.simulation.fleet import Conditions
+from diloco.simulation.fleet import simulate as simulate_fleet
+from diloco.simulation.unit import TOKENS
+from diloco.wording import plural
 
-from diloco_cli.simulations.fig12 import fig_12
-from diloco_cli.simulations.job import job
-from diloco_cli.simulations.table1 import table_1
-from diloco_cli.simulations.table4 import table_4
-from diloco_cli.simulations.table5 import table_5
-from diloco_cli.simulations.table13 import table_13
-
-
-class _Simulations(click.Group):
-    """A word that is no command is the file of `job`."""
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            return super().resolve_command(ctx, [job.name or "", *args])
-        return super().resolve_command(ctx, args)
+from diloco_cli.simulations.assumptions import Assumptions, assumption_options
+from diloco_cli.simulations.inputs import EXIT_BAD_INPUT, BadInput, JobOnFleet, job_on_fleet, numbers_of_units
+from diloco_cli.simulations.job_output import Row, lines, measures, plot_job
+from diloco_cli.simulations.options import Units
+from diloco_cli.simulations.output import output_option, print_json, print_svg, print_table, print_text
+from diloco_cli.simulations.placement import SimulatedOperator
 
 
-@click.group(
-    cls=_Simulations, short_help="Simulate jobs: what they would yield where chips fail.", subcommand_metavar="JOB.yaml|COMMAND ..."
+@click.command("simulate", short_help="What goodput a job would have on a fleet that fails.")
+@click.argument("file", metavar="JOB.yaml")
+@click.option("--fleet", required=True, help="Node manifests: the fleet, which is all the job's own; see `diloco up`.")
+@click.option(
+    "--units",
+    type=Units(),
+    default=None,
+    metavar="M,M…",
+    help="Numbers of units to compare, such as 2,4,8.  [default: up to 8 numbers from learners.min to what fits]",
 )
-def simulate() -> None:
-    """Simulate jobs on virtual time, on the coordinator that runs in syncers. No process is started, and no model is trained.
+@assumption_options
+@output_option
+def simulate(file: str, fleet: str, units: tuple[int, ...] | None, assumptions: Assumptions, output: str) -> None:
+    """Show what goodput the job in JOB.yaml would have on the fleet, and with how many units it gets most work done. It runs on virtual
+    time, on the coordinator that runs in syncers: no process is started, and no model is trained.
 
-    With the file of a job it says what goodput the job would have on a fleet, and with how many units it gets most work done:
-    `diloco simulate JOB.yaml --fleet FILE`; see `diloco simulate job --help`.
+    The operator's own code places the units as in a cluster; what is left over are spares. A failure of an accelerator takes its host, or
+    its TPU slice, out and ends the unit. It starts again on a free slice of its pool, or the job has another unit on another kind if the
+    pools allow it, or it waits. When a better slice is free again, a unit moves there as `spec.placement` says. Nodes that their labels
+    call spot are reclaimed and come back: their units end the step that they are in, if the notice is long enough, and start again
+    elsewhere. Units are as fast as the slowest of their nodes (local.diloco.dev/relative-speed).
 
-    Each table shows what was published, what was fitted, and what was predicted before the first run, also where that failed.
+    Each unit has a link to the syncer, and a connection for each of its processes. A narrow link, latency and losses stop no accelerator;
+    they cost merged work.
+
+    \b
+    Exit status:
+      0  done
+      2  bad input, or no unit fits
     """
+    try:
+        given = job_on_fleet([file], fleet)
+        widest = SimulatedOperator(given.manifest, given.nodes, given.spec.learners.max)
+        if not widest.placed:
+            raise BadInput(f"{file}: no unit has hardware: {widest.message}")
+        conditions = assumptions.on(widest)
+        found = _rows(given, widest, units, conditions, assumptions)
+    except BadInput as error:
+        for sentence in error.sentences:
+            click.echo(sentence, err=True)
+        raise SystemExit(EXIT_BAD_INPUT) from None
+    best = max(found, key=lambda row: row.work)
+    if output == "json":
+        print_json(lines(found, best))
+        return
+    if output == "svg":
+        print_svg(plot_job(given.name, found))
+        return
+    print_table(
+        ("UNITS", *(f"{row.units}" for row in found)),
+        measures(found),
+        left=("UNITS",),
+    )
+    print_text(
+        f"WORK: merged tokens, in percent of what {plural(found[-1].units, 'unit')} would train without failures. GOODPUT: percent of "
+        "the time of the units' slices; below it, where the rest went. MERGED: units in each merge. STALENESS: outer "
+        "steps since a unit's last contribution.",
+        f"{plural(best.units, 'unit')} with {plural(best.spares, 'spare slice')} get most work done.",
+        *([f"Not more: {found[-1].message}"] if found[-1].message else []),
+        *([_BYTES] if conditions.links.parameters else []),
+    )
 
 
-for _command in (job, table_1, table_4, table_5, table_13, fig_12):
-    simulate.add_command(_command)
+_BYTES = "UP, DOWN: what all units and the syncer send, in the mean over all of the time, with what is sent again."
+
+
+def _rows(
+    given: JobOnFleet, widest: SimulatedOperator, asked: Sequence[int] | None, conditions: Conditions, assumptions: Assumptions
+) -> list[Row]:
+    """Simulate the numbers of units that were asked for, or a range up to all of `widest`. Raises `BadInput`."""
+    spec, fits = given.spec, len(widest.placed)
+    numbers = asked if asked is not None else numbers_of_units(min(spec.learners.min, fits), fits)
+    found = []
+    for most in numbers:
+        if most < spec.training.quorum:
+            raise BadInput(f"--units {most}: the quorum of the job is {spec.training.quorum}")
+        operator = SimulatedOperator(given.manifest, given.nodes, spec.learners.max if asked is None and most == fits else most)
+        placed = operator.placed
+        if len(placed) < most:
+            raise BadInput(f"--units {most}: the pools of the job and the fleet have room for {len(placed)}: {operator.message}")
+        units, spares, message, whole = len(placed), sum(operator.spares.values()), operator.message, sum(unit.speed for unit in placed)
+        outcome = simulate_fleet(spec.training, operator, operator.groups, conditions, assumptions.seconds, assumptions.seed)
+        done = outcome.merged / TOKENS * conditions.step_seconds / assumptions.seconds
+        found.append((units, spares, message, outcome, done, whole))
+    most_work = max(whole for *_, whole in found)
+    return [Row(units, spares, message, outcome, done / most_work) for units, spares, message, outcome, done, _ in found]

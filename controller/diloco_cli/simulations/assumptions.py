@@ -1,4 +1,4 @@
-"""What no job file says, as options of `diloco simulate job` and `diloco plan --goodput`: failures, starts, spot capacity, links, time."""
+"""What no job file says, as options of `diloco simulate`: failures, starts, spot capacity, links, time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import click
-from click.core import ParameterSource
 from diloco.simulation.fleet import ByPlace, Conditions, Links
 from diloco.simulation.slices import Reclaims, Slowdowns
 from diloco_operator.api.names import NODE_REGION, NODE_ZONE
@@ -32,8 +31,6 @@ class Assumptions:
     seconds: float
     """Virtual time."""
     seed: int
-    given: tuple[str, ...] = ()
-    """The options that stand on the command line."""
 
     def on(self, operator: SimulatedOperator) -> Conditions:
         """Return the conditions on the groups of these nodes. Of several times of a group the last counts: a slice comes when the last of
@@ -63,16 +60,14 @@ def assumption_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(*args: Any, **rest: Any) -> Any:
         given = {name: rest.pop(name) for name in _NAMES}
-        context = click.get_current_context()
-        typed = tuple(flag for name, flag in _NAMES.items() if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
-        return command(*args, assumptions=_assumptions(given, typed), **rest)
+        return command(*args, assumptions=_assumptions(given), **rest)
 
     for option in reversed(_OPTIONS):
         wrapped = option(wrapped)
     return wrapped
 
 
-def _assumptions(given: Mapping[str, Any], typed: tuple[str, ...]) -> Assumptions:
+def _assumptions(given: Mapping[str, Any]) -> Assumptions:
     bandwidth, latency, loss = (
         _by_place(given[name], default) for name, default in (("bandwidth", math.inf), ("latency", 0.0), ("loss", 0.0))
     )
@@ -92,7 +87,7 @@ def _assumptions(given: Mapping[str, Any], typed: tuple[str, ...]) -> Assumption
         Slowdowns(given["slowdowns"], given["slow_factor"], given["slow_time"]),
         links,
     )
-    return Assumptions(conditions, given["later"], given["seconds"], given["seed"], typed)
+    return Assumptions(conditions, given["later"], given["seconds"], given["seed"])
 
 
 def _by_place(given: Sequence[tuple[str, float]], default: float) -> ByPlace:
@@ -165,27 +160,8 @@ _OPTIONS: Final = (
     click.option("--time", "seconds", type=Duration(), default="12h", show_default=True, help="Virtual time of each simulation."),
     seed_option,
 )
-_NAMES: Final = {
-    "failure_rate": "--failure-rate",
-    "step": "--step",
-    "start": "--start",
-    "compilation": "--compile",
-    "detect": "--detect",
-    "repair": "--repair",
-    "reclaims": "--reclaims",
-    "notice": "--notice",
-    "away": "--away",
-    "reclaim_all": "--reclaim-all",
-    "slowdowns": "--slowdowns",
-    "slow_factor": "--slow-factor",
-    "slow_time": "--slow-time",
-    "later": "--join",
-    "parameters": "--parameters",
-    "bandwidth": "--bandwidth",
-    "syncer_bandwidth": "--syncer-bandwidth",
-    "latency": "--latency",
-    "loss": "--loss",
-    "seconds": "--time",
-    "seed": "--seed",
-}
-"""Each option's parameter, and how it is written."""
+_NAMES: Final = (
+    "failure_rate", "step", "start", "compilation", "detect", "repair", "reclaims", "notice", "away", "reclaim_all", "slowdowns",
+    "slow_factor", "slow_time", "later", "parameters", "bandwidth", "syncer_bandwidth", "latency", "loss", "seconds", "seed",
+)  # fmt: skip
+"""The parameter of each option."""

@@ -1,4 +1,4 @@
-"""What `diloco simulate job` shows: a column or a JSON object for each number of units, or a plot."""
+"""What `diloco simulate` shows: a column or a JSON object for each number of units, or a plot."""
 
 from __future__ import annotations
 

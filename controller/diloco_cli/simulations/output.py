@@ -1,12 +1,9 @@
-"""How the commands of `diloco simulate` print: a table that nothing is cut of, or JSON lines, the last of which is the figure."""
+"""How `diloco simulate` prints: a table that nothing is cut of, JSON lines, or a plot."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from itertools import starmap
-from multiprocessing import get_context
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree.ElementTree import Element
 
@@ -29,7 +26,6 @@ output_option = click.option(
     help="Format of the output; svg: a plot, for a file.",
 )
 seed_option = click.option("--seed", type=int, default=1, show_default=True, help="The same seed gives the same figures on each machine.")
-MERGED_AND_STALE = "MERGED: units in each merge. STALE: outer steps since a unit's last contribution."
 
 
 def print_json(lines: Iterable[Mapping[str, Any]]) -> None:
@@ -60,11 +56,3 @@ def print_text(*paragraphs: str) -> None:
     """Print below a table, in lines of 80 columns."""
     for paragraph in paragraphs:
         click.echo(click.wrap_text(paragraph, _LINE))
-
-
-def in_processes[Result](simulate: Callable[..., Result], cells: Sequence[tuple[Any, ...]], jobs: int) -> list[Result]:
-    """Return the results of the cells in their order, computed in so many processes, which do not fork from one that has threads."""
-    if jobs == 1:
-        return list(starmap(simulate, cells))
-    with ProcessPoolExecutor(max_workers=jobs, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(simulate, *zip(*cells, strict=True)))

@@ -132,13 +132,6 @@ class SimulatedOperator:
         return tuple(place for place in self.units().values() if place is not None)
 
     @property
-    def by_pool(self) -> dict[str, int]:
-        """Units that have slices, by pool, in the order of the job's pools; pools without any are not there."""
-        units = self.units()
-        placed = [record.pool for name, record in read_units(self._job.status).items() if units.get(name) is not None]
-        return {pool: placed.count(pool) for pool in self._pools if pool in placed}
-
-    @property
     def spares(self) -> dict[str, int]:
         """Slices for further units, by shape: two pools of a job may have the same slices."""
         used = Counter(str(self._shapes[each.pool]) for each in read_units(self._job.status).values() if each.slice)

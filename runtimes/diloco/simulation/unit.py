@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -20,22 +21,23 @@ TOKENS: Final = 1000
 """Tokens of a slice in a step."""
 SHORTEST_STEP: Final = 0.1
 """The shortest duration of a step whose duration varies, in mean steps."""
+_AFTER_A_SECOND: Final = ReturnDelay(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a unit runs on, and how that fails."""
+    """What a unit runs on, and how that fails. As a default one chip that never fails."""
 
-    slices: int
-    chips_per_slice: int
-    chip_seconds_between_failures: float
+    slices: int = 1
+    chips_per_slice: int = 1
+    chip_seconds_between_failures: float = math.inf
     """Mean time between failures of one chip, seconds; infinity: none fails."""
-    step_seconds: float
-    down_seconds: float
+    step_seconds: float = 1.0
+    down_seconds: float = 0.0
     """Time until a unit trains again after a failure."""
-    up_seconds: float
+    up_seconds: float = 0.0
     """Time until it trains with a slice that has come back."""
-    returns: ReturnDelay
+    returns: ReturnDelay = _AFTER_A_SECOND
     elastic: bool = True
     """It trains on without the slices that are out. False: it waits `down_seconds` for replacements, and has all slices again then."""
     step_variation: float = 0.0

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from diloco.goodput import Accounts
 from diloco.simulation.job import Outcome
-from diloco.simulation.table4 import EXTRA, Row, ideal
-from diloco_cli.simulations.table4 import plot_table_4
-from diloco_cli.simulations.table13 import plot_table_13
 
 from benchmarks import plots
+from benchmarks.evidence.table4 import EXTRA, Row, ideal, plot_table_4
+from benchmarks.evidence.table13 import plot_table_13
 
 NOTHING = Outcome(1.0, 1, 1.0, 1.0, 1.0, 1, 0, 1.0, 1.0, 0, Accounts())
 

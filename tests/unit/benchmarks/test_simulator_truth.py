@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import mean
 
 import pytest
-from diloco.simulation.table4 import ideal
 
 from benchmarks import plots
+from benchmarks.evidence.table4 import ideal
 from benchmarks.truth.chart import plot_scavenged, plot_truth
 from benchmarks.truth.predictions import FILE, from_json
 from benchmarks.truth.scavenged import Row, Size, rows_of, simulated_times, worst

@@ -1,12 +1,14 @@
-"""The clocks that a coordinator can have, driven by reports."""
+"""The clocks that a coordinator can have, driven by reports: that of jobs, and the paper's."""
 
-from diloco.algorithm.clock import Clock, PullClock, ReportClock
+from diloco.algorithm.clock import Clock, PullClock
 from diloco.algorithm.coordinator import Coordinator
 from diloco.algorithm.driver import Driver, NoArrays
 from diloco.algorithm.effects import Effect, Pull, Rest
 from diloco.algorithm.events import Joined, Metadata, Reported, Seeded, Tick
 from diloco.algorithm.guards import Guard
 from diloco.contract import Grace, Training
+
+from benchmarks.evidence.report_clock import ReportClock
 
 H = 4
 

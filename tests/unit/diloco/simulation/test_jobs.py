@@ -5,7 +5,6 @@ from diloco.contract import Checkpoint, Training
 from diloco.goodput import Use
 from diloco.simulation.failures import YEAR, ReturnDelay
 from diloco.simulation.job import Outcome, SimulatedJob
-from diloco.simulation.table1 import CELLS, FITTED, PUBLISHED, Cell, rms, simulate, simulate_cell
 from diloco.simulation.unit import Hardware
 from numpy.random import default_rng
 
@@ -52,27 +51,3 @@ def test_the_same_seed_gives_the_same_outcome_and_another_one_another() -> None:
     frail = [hardware(slices=100, years=0.3)] * 3
     assert simulated(*frail, seed=5) == simulated(*frail, seed=5)
     assert simulated(*frail, seed=5) != simulated(*frail, seed=6)
-
-
-@pytest.mark.slow
-def test_a_cell_is_simulated_until_its_standard_error_is_as_asked_for() -> None:
-    row = simulate_cell(1.0, 1, Cell(1, 1_200_000), least=0.0)
-    # Of 16 parts; the standard deviation of such a standard error is 18 % of it.
-    assert 0.5 < row.noise < 1.6
-
-
-def test_the_table_says_of_each_published_cell_whether_it_was_fitted() -> None:
-    assert set(PUBLISHED) <= set(CELLS)
-    assert {(cell.units, cell.elastic) for cell in FITTED} == {(1, False), (1, True), (2, True), (8, True)}
-    assert {cell.units for cell in PUBLISHED.keys() - FITTED} == {4, 16}
-
-
-@pytest.mark.slow
-def test_a_published_cell_that_was_not_fitted_is_met_within_two_points() -> None:
-    """Four units on 600,000 chips: 89 and 99 %. The standard error of 10,000 s of four units is half a point."""
-    cell = Cell(4, 600_000)
-    row = simulate(cell, 10_000.0, seed=1)
-    assert not row.fitted
-    assert row.errors is not None
-    assert max(abs(error) for error in row.errors) < 2.0
-    assert rms([row]) < 2.0

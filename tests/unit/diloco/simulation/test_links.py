@@ -5,7 +5,6 @@ import math
 import pytest
 from diloco.contract import Checkpoint, Training
 from diloco.goodput import Use
-from diloco.simulation.failures import ReturnDelay
 from diloco.simulation.job import Outcome, SimulatedJob
 from diloco.simulation.link import Link, shares
 from diloco.simulation.network import Sizes
@@ -134,7 +133,7 @@ def test_a_link_without_a_limit_costs_no_time() -> None:
 
 def unit(path: Path, step_seconds: float = 1.0) -> Hardware:
     """It never fails."""
-    return Hardware(1, 1, math.inf, step_seconds, 0.0, 0.0, ReturnDelay(1.0, 1.0, 1.0), path=path)
+    return Hardware(step_seconds=step_seconds, path=path)
 
 
 TRAINING = Training(steps=10**9, sync_interval=8, fragments=8, checkpoint=Checkpoint(every_steps=10**9))
