@@ -25,6 +25,7 @@ def parse_duration(text: str) -> float:
     return sum(float(number) * _MILLISECONDS[unit] for number, unit in _PART.findall(text)) / 1000
 
 
+@functools.lru_cache(maxsize=4096)
 def format_duration(seconds: float) -> str:
     """Return the shortest form of a duration, to the millisecond: 5400 -> `1h30m`, 0.25 -> `250ms`, 0 -> `0s`.
 

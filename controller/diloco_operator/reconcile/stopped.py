@@ -59,7 +59,7 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
     scaling = Scaling({name: close_unit(record, complete=end.complete, result=end.result, now=context.now) for name, record in records})
     retention = claim_retention(context)
     statements = conditions.ended(end, with_model(context, end, retention))
-    status = assemble(context, statements, scaling, frozenset(), result=end.result) | {"endedWith": end.why.words()}
+    status = assemble(context, statements, scaling, frozenset(), result=end.result) | {"endedWith": end.why}
     write = write_units(context, status, scaling.records)
     return Plan(
         patches=retention.patches,

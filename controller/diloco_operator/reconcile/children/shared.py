@@ -19,7 +19,6 @@ from diloco_operator.reconcile.children.syncer import SyncerChanges, start_block
 from diloco_operator.reconcile.children.volume import Volume, syncer_volume
 from diloco_operator.reconcile.context import ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class SharedObjects:
     volume: Volume
 
     @property
-    def blocks_units(self) -> Sentence | None:
+    def blocks_units(self) -> str | None:
         """Why no learner pod may be created yet; None when they may."""
         return self._blocked_by(self.volume)
 
@@ -42,7 +41,7 @@ class SharedObjects:
         """Whether nothing is known that keeps them from being there in a moment. Whether a claim gets a volume shows when it is made."""
         return self._blocked_by(Volume(self.volume.problem)) is None
 
-    def _blocked_by(self, volume: Volume) -> Sentence | None:
+    def _blocked_by(self, volume: Volume) -> str | None:
         return start_blocked_by(self.syncer, self.rejected, volume, ready=self.configuration.ready and self.certificates.ready)
 
     @property

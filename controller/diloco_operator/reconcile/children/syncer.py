@@ -7,24 +7,11 @@ from dataclasses import dataclass
 
 from diloco_operator.api import names
 from diloco_operator.plan import WAVE_SYNCER, Create, Delete
+from diloco_operator.reconcile.children import syncer_words
 from diloco_operator.reconcile.children.pods import syncer_pod
-from diloco_operator.reconcile.children.syncer_words import (
-    NodeDoesNotAnswer,
-    NodeGoes,
-    ObjectsRejected,
-    PodDoesNotRun,
-    PodFailed,
-    PodIsCreated,
-    PodIsRejected,
-    Restarts,
-    SpecChanged,
-    WaitsForConfiguration,
-    WaitsForSyncer,
-)
 from diloco_operator.reconcile.children.volume import Volume
 from diloco_operator.reconcile.context import NodeHealth, ReconcileContext, Rejection
 from diloco_operator.reconcile.observe.pods import PodView
-from diloco_operator.reconcile.sentences import Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +22,7 @@ class SyncerChanges:
     deletes: Sequence[Delete] = ()
     ready_for_learners: bool = False
     """Its pod exists and stays, or this plan creates it before theirs: learners that start now will find it."""
-    down: Sentence | None = None
+    down: str | None = None
     """Why it does not serve; None when its container runs."""
     taken: Sequence[str] = ()
     """`Pod <name>`, when a pod of this name does not belong to the job."""
@@ -53,10 +40,10 @@ def syncer_changes(context: ReconcileContext, *, may_create: bool) -> SyncerChan
         return _create_syncer(context, may_create)
     down = _why_down(pod)
     if pod.deletion is not None:
-        return SyncerChanges(down=NodeDoesNotAnswer(pod.node) if context.unreachable(pod.node) else down)
+        return SyncerChanges(down=syncer_words.node_does_not_answer(pod.node) if context.unreachable(pod.node) else down)
     health = context.node_health(pod.node)
     if (why := _why_replace(context, pod, health, may_create)) is not None:
-        return SyncerChanges(deletes=[Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why.words())], down=why)
+        return SyncerChanges(deletes=[Delete(names.PODS, job.namespace, pod.name, pod.uid, why=why)], down=why)
     deadlines = [health.recheck_at] if health.recheck_at is not None else []
     return SyncerChanges(ready_for_learners=True, down=down, deadlines=deadlines)
 
@@ -65,34 +52,34 @@ def _create_syncer(context: ReconcileContext, may_create: bool) -> SyncerChanges
     job = context.observed.job
     name = names.syncer_pod_name(job.name)
     if any(other.name == name for other in context.observed.pods):
-        return SyncerChanges(down=PodIsCreated(), taken=[f"Pod {name}"])
+        return SyncerChanges(down=syncer_words.POD_IS_CREATED, taken=[f"Pod {name}"])
     if not may_create:
-        return SyncerChanges(down=PodIsCreated())
+        return SyncerChanges(down=syncer_words.POD_IS_CREATED)
     assert job.derived is not None, "the derived values of a valid spec are there"
     pod = syncer_pod(job, context.spec, context.observed.config, job.derived.syncer_hash)
     creates, rejected = context.without_rejected([Create(names.PODS, pod, wave=WAVE_SYNCER)])
     if rejected:
-        return SyncerChanges(down=PodIsRejected(rejected[0]), rejected=rejected)
-    return SyncerChanges(creates=creates, ready_for_learners=True, down=PodIsCreated())
+        return SyncerChanges(down=rejected[0].text, rejected=rejected)
+    return SyncerChanges(creates=creates, ready_for_learners=True, down=syncer_words.POD_IS_CREATED)
 
 
-def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volume: Volume, *, ready: bool) -> Sentence | None:
+def start_blocked_by(syncer: SyncerChanges, rejected: Sequence[Rejection], volume: Volume, *, ready: bool) -> str | None:
     """Return why no learner pod may be created yet; None when they may. `ready`: configuration and certificates are there, or planned."""
     if rejected:
-        return ObjectsRejected(rejected)
+        return "; ".join(rejection.text for rejection in rejected)
     if not ready:
-        return WaitsForConfiguration()
+        return syncer_words.WAITS_FOR_CONFIGURATION
     if not syncer.ready_for_learners:
-        return WaitsForSyncer(syncer.down or PodIsCreated())
+        return syncer_words.waits_for_syncer(syncer.down or syncer_words.POD_IS_CREATED)
     return volume.wait
 
 
-def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> Sentence | None:
+def _why_replace(context: ReconcileContext, pod: PodView, health: NodeHealth, may_create: bool) -> str | None:
     if pod.ended:
-        return PodFailed(pod)
+        return syncer_words.pod_failed(pod)
     if health.eviction_reason:
-        return NodeGoes(health.eviction_reason)
-    return SpecChanged() if may_create and not _up_to_date(context, pod) else None
+        return syncer_words.node_goes(health.eviction_reason)
+    return syncer_words.SPEC_CHANGED if may_create and not _up_to_date(context, pod) else None
 
 
 def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
@@ -102,9 +89,9 @@ def _up_to_date(context: ReconcileContext, pod: PodView) -> bool:
     return pod.template_hash in derived.known_syncer_hashes
 
 
-def _why_down(pod: PodView) -> Sentence | None:
+def _why_down(pod: PodView) -> str | None:
     if pod.running_since is not None and not pod.ended:
         return None
     if pod.restarts and pod.termination is not None:
-        return Restarts(pod.restarts, pod.termination)
-    return PodDoesNotRun(pod)
+        return syncer_words.restarts(pod.restarts, pod.termination)
+    return syncer_words.pod_does_not_run(pod)

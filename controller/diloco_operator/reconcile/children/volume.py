@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 from diloco_operator.api import names
 from diloco_operator.api.spec import Spec
-from diloco_operator.reconcile.children.syncer_words import ClaimIsCreated, ClaimNotBound, NoStorageClass, WaitsForVolume
+from diloco_operator.reconcile.children import syncer_words
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.children import Child
-from diloco_operator.reconcile.sentences import Sentence
 
 _OF_VOLUMES = ("persistentvolume", "persistent volume", "storageclass", "free storage", "binding volumes")
 """Parts of what kube-scheduler says of a pod whose volumes keep it from every node:
@@ -23,9 +22,9 @@ https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/framework/plu
 class Volume(NamedTuple):
     """What the syncer's claim means for the job's start."""
 
-    wait: Sentence | None = None
+    wait: str | None = None
     """Why no learner may start; None: they may."""
-    problem: Sentence | None = None
+    problem: str | None = None
     """What is wrong with the claim, and what to do; None while nothing is known to be wrong."""
 
 
@@ -47,14 +46,18 @@ def syncer_volume(context: ReconcileContext) -> Volume:
     if claim is None:
         # The API server fills in the default class as it creates the claim. So it is known at once whether there is one.
         known = names_class(context.spec, context.observed.config) or context.observed.default_class
-        return Volume() if known else Volume(ClaimIsCreated(name))
+        return Volume() if known else Volume(syncer_words.claim_is_created(name))
     if claim.phase != "Pending":
         return Volume()
     if lacks_class(claim):
-        return _lacks(NoStorageClass(name))
+        return _lacks(syncer_words.no_storage_class(name))
     said = context.syncer.unschedulable if context.syncer is not None else ""
-    return _lacks(ClaimNotBound(name, claim.storage_class, said)) if any(part in said.lower() for part in _OF_VOLUMES) else Volume()
+    return (
+        _lacks(syncer_words.claim_not_bound(name, claim.storage_class, said))
+        if any(part in said.lower() for part in _OF_VOLUMES)
+        else Volume()
+    )
 
 
-def _lacks(problem: Sentence) -> Volume:
-    return Volume(WaitsForVolume(problem), problem)
+def _lacks(problem: str) -> Volume:
+    return Volume(syncer_words.waits_for_volume(problem), problem)

@@ -25,7 +25,6 @@ from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import WriteKey
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +86,9 @@ class PodPlace(NamedTuple):
 class Answer(NamedTuple):
     """To what was asked for a unit that waits."""
 
-    problem: Sentence | None = None
+    problem: str | None = None
     """Why no nodes come of it; None: they may still come, or are there."""
-    what: Sentence = NO_WORDS
+    what: str = ""
     """Without a problem: what the unit waits for."""
     recheck_at: float | None = None
     granted: bool = False
@@ -102,23 +101,11 @@ class PodWait(NamedTuple):
     """What a pod that has no node yet waits for."""
 
     waits: UnitReason
-    what: Sentence
+    what: str
     began: float | None
     """From when on provisioning.timeout counts; None: it waits for as long as it takes."""
     speaker: str = "it"
     """Who brings nodes, for the words of an autoscaler about the pod."""
-
-
-@dataclass(frozen=True, slots=True)
-class AskedGrantor:
-    """What there is to say as long as a grantor that was asked has not answered."""
-
-    who: str
-    what: str
-    at: float
-
-    def words(self) -> str:
-        return f"asked {self.who} for {self.what} at {format_timestamp(self.at)}"
 
 
 class Grantor(ABC):
@@ -203,10 +190,14 @@ class Grantor(ABC):
         """Return whether the pods of a unit, where `pods_follow`, come in a moment."""
         return False
 
+    def was_asked(self, at: float) -> str:
+        """Say when it was asked for what, which is all there is to say as long as it has not answered."""
+        return f"asked {self.asked} for {self.gives.words} at {format_timestamp(at)}"
+
     def pod_wait(self, context: ReconcileContext, pod: PodView, startup: PodStartup, since: float) -> PodWait:
         """Return what a pod waits for that has no node, of an attempt that began at `since`."""
         began = between(since, pod.created, context.now, context.now)
-        return PodWait(self.gives.unit, AskedGrantor(self.asked, self.gives.words, began), began)
+        return PodWait(self.gives.unit, self.was_asked(began), began)
 
     # --- its marks on pods --------------------------------------------------------------------------------------------
     def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:

@@ -22,11 +22,11 @@ from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.fields import Fields, string
+from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Patch
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import NODES, QUOTA, Grantor, PodPlace, PodWait, Watched
-from diloco_operator.reconcile.grantors.kueue_words import HasQuota, WaitsForQuota
-from diloco_operator.reconcile.grantors.workload_view import project_workload
+from diloco_operator.reconcile.grantors.workload_view import Workload, project_workload
 from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pod_marks import PodGroup
 from diloco_operator.reconcile.observe.pods import PodView
@@ -88,9 +88,9 @@ class Kueue(Grantor):
         admitted_at = workload.admitted_at if workload is not None else None
         if startup.gated or admitted_at is None:
             queue = pod.group.queue if pod.group is not None else context.spec.queue_name
-            return PodWait(QUOTA.unit, WaitsForQuota(queue, workload), None)
+            return PodWait(QUOTA.unit, f"waits for quota in queue {queue}; {_state(workload)}", None)
         began = between(since, admitted_at, context.now, context.now)
-        return PodWait(NODES.unit, HasQuota(began), began, speaker="the autoscaler")
+        return PodWait(NODES.unit, f"has its quota since {format_timestamp(began)} and waits for a node", began, speaker="the autoscaler")
 
     def group(self, meta: Fields, labels: Fields, annotations: Fields) -> PodGroup | None:
         name = string(labels, names.KUEUE_GROUP, "metadata.labels", limit=_LABEL_LIMIT)
@@ -123,6 +123,18 @@ class Kueue(Grantor):
     ) -> Sequence[Patch]:
         """Release their groups, and end those of them on nodes that do not answer."""
         return _tell(pods, unreachable, _groups(pods), rejected)
+
+
+def _state(workload: Workload | None) -> str:
+    """Say how far Kueue is with a pod group; None: it has made no Workload for it."""
+    if workload is None:
+        return (
+            "Kueue has not taken it up yet; if this lasts, check that Kueue's integration for pods is on and manages this namespace "
+            "(managedJobsNamespaceSelector)"
+        )
+    if workload.admitted_at is not None:
+        return "Kueue has admitted it, and lets its pods go to nodes in a moment"
+    return f"Kueue says: {workload.words}" if workload.words else "Kueue has not come to it yet"
 
 
 # --- the group of an attempt ------------------------------------------------------------------------------------------

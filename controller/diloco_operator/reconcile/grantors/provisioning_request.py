@@ -13,25 +13,14 @@ from diloco_operator.api.spec import Pool, ProvisioningMode, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.plan import WAVE_LEARNERS, WAVE_SYNCER, Create, Delete
 from diloco_operator.reconcile.context import ReconcileContext
+from diloco_operator.reconcile.grantors import provisioning_words
 from diloco_operator.reconcile.grantors.attempt_objects import attempt_object, object_name, outdated
 from diloco_operator.reconcile.grantors.interface import NODES, Answer, Grantor, PodPlace, Watched
 from diloco_operator.reconcile.grantors.provisioning_view import RequestState, RequestView, project_request
-from diloco_operator.reconcile.grantors.provisioning_words import (
-    ModeChanged,
-    NodesWithoutPods,
-    NoNodesInTime,
-    ParametersChanged,
-    RequestDeleted,
-    RequestEnded,
-    RequestIsNonsense,
-    RequestOfOther,
-    RequestWaits,
-)
 from diloco_operator.reconcile.observe.children import project_child
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Quoted, Sentence
 
 _VERBS, _PURPOSE = "get create delete", "pools with `provisioning.mode: ProvisioningRequest`"
 _WITHOUT = "pools whose provisioning.mode is ProvisioningRequest get no nodes, and their units say so."
@@ -99,12 +88,12 @@ class ProvisioningRequests(Grantor):
             return None
         pool, request = context.pools.get(record.pool), _request(context, record)
         if pool is None or not chosen:
-            return None if pods or request is None else Answer(ModeChanged(record.pool))
+            return None if pods or request is None else Answer(provisioning_words.mode_changed(record.pool))
         if request is None and pods:  # they may still find the nodes
             return None
         if request is None:  # no autoscaler works on it any more
             missing = self.missing(context.observed.without)
-            return Answer(Quoted(missing) if missing else RequestDeleted(object_name(context, record)))
+            return Answer(missing or provisioning_words.request_deleted(object_name(context, record)))
         if (problem := _problem(context, pool, request)) is not None:
             return Answer(problem)
         answer = _waiting(context, record, pool, request)
@@ -127,17 +116,17 @@ def _request(context: ReconcileContext, record: UnitStatusRecord) -> RequestView
     return REQUESTS.among(context.observed.children).get(object_name(context, record))
 
 
-def _problem(context: ReconcileContext, pool: Pool, request: RequestView) -> Sentence | None:
+def _problem(context: ReconcileContext, pool: Pool, request: RequestView) -> str | None:
     """Return why no nodes come of the request; None: they may still come, or are there."""
     if request.owner != context.observed.job.uid:
-        return RequestOfOther(request.name)
+        return provisioning_words.request_of_other(request.name)
     if request.deleting:
-        return RequestDeleted(request.name)
+        return provisioning_words.request_deleted(request.name)
     if (request.class_name, request.parameters) != (pool.provisioning.class_name, pool.provisioning.parameters):
-        return ParametersChanged(pool.name)
+        return provisioning_words.parameters_changed(pool.name)
     if request.state is RequestState.NONSENSE:
-        return RequestIsNonsense(request.name, request.problem)
-    return RequestEnded(request) if request.state in _ENDS else None
+        return provisioning_words.request_is_nonsense(request.name, request.problem)
+    return provisioning_words.request_ended(request) if request.state in _ENDS else None
 
 
 def _waiting(context: ReconcileContext, record: UnitStatusRecord, pool: Pool, request: RequestView) -> Answer:
@@ -145,9 +134,9 @@ def _waiting(context: ReconcileContext, record: UnitStatusRecord, pool: Pool, re
     asked = min(request.created, context.now)
     since = min(request.since, context.now) if granted else asked
     due = max(since, asked) + pool.provisioning.timeout
-    wait = RequestWaits(request, asked)
+    wait = provisioning_words.request_waits(request, asked)
     if context.now >= due:
-        return Answer(NoNodesInTime(pool.name, pool.provisioning.timeout, wait))
+        return Answer(provisioning_words.no_nodes_in_time(pool.name, pool.provisioning.timeout, wait))
     if granted and (rejection := context.rejection((UNIT, record.name))) is not None:
-        return Answer(what=NodesWithoutPods(rejection.message), recheck_at=min(due, rejection.retry_at))
+        return Answer(what=provisioning_words.nodes_without_pods(rejection.message), recheck_at=min(due, rejection.retry_at))
     return Answer(None, wait, due, granted)

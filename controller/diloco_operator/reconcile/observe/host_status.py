@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
-from diloco_operator.reconcile.sentences import Sentence
 
 
 class HostFailure(NamedTuple):
@@ -87,8 +86,8 @@ class JobHosts(NamedTuple):
     """By node."""
     avoided: Mapping[str, float] = MappingProxyType({})
     """Node -> until when no attempt may start there, seconds since the epoch."""
-    program: Sentence | None = None
-    """Why the program is to blame and no host is avoided, although attempts failed on several; None where that is not so."""
+    program: str = ""
+    """Why the program is to blame and no host is avoided, although attempts failed on several; "" where that is not so."""
     deadlines: tuple[float, ...] = ()
     """When the passing of time alone changes any of this."""
 

@@ -9,7 +9,6 @@ from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, KEYS
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
-from diloco_operator.reconcile.sentences import Quoted, Sentence
 
 LIVE = frozenset({UnitState.STARTING, UnitState.JOINING, UnitState.TRAINING, UnitState.DRAINING})
 """States in which the current attempt has processes, or had them a moment ago."""
@@ -54,11 +53,6 @@ class UnitStatusRecord(NamedTuple):
         """Local steps that were committed, all attempts."""
         steps: int = self.figures.get("steps", 0)
         return steps
-
-    @property
-    def sentence(self) -> Sentence:
-        """Its message, for a record that follows from this one."""
-        return Quoted(self.message)
 
     @property
     def number(self) -> int:

@@ -1,7 +1,7 @@
 """The job's conditions, for each way in which it may stand: what is true of it, why, and what a person can do about it. Pure.
 
-Of a job that runs three of them are found by their own modules (`placed`, `training`, `degraded`): each returns a finding, a value with
-what it found, whose words come last.
+Of a job that runs three of them are found by their own modules (`placed`, `training`, `degraded`): each returns a reason and its
+words.
 
 See docs/decisions/0138-job-state.md.
 See docs/decisions/0231-states-reasons-words.md.
@@ -10,7 +10,6 @@ See docs/decisions/0231-states-reasons-words.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from diloco.contract import Result
 
@@ -29,28 +28,28 @@ from diloco_operator.api.reasons import (
 from diloco_operator.kube.client import Cause
 from diloco_operator.reconcile.children.shared import SharedObjects
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.sentences import Sentence
-from diloco_operator.reconcile.status.condition_words import CompleteButRefused, NothingTrained, RightsMissing, SpecInvalid, Suspending
 from diloco_operator.reconcile.status.contributing import ContributingUnits
 from diloco_operator.reconcile.status.degraded import MANY_REFUSED, degraded, missing_units
 from diloco_operator.reconcile.status.ending import JobEnd
 from diloco_operator.reconcile.status.job_state import under_way
-from diloco_operator.reconcile.status.model_words import Ended
 from diloco_operator.reconcile.status.placed import placed
 from diloco_operator.reconcile.status.statements import Statement, Statements
 from diloco_operator.reconcile.status.training import training
 from diloco_operator.reconcile.status.training_words import QuorumMissing
+from diloco_operator.reconcile.status.unit_words import NAMED, refused_work, several
 from diloco_operator.reconcile.units.scaling import Scaling
 
 
 def invalid_spec(problems: Sequence[Cause]) -> Statements:
     """State that the spec cannot be followed; everything else stays as it was."""
-    return {ConditionType.ACCEPTED: Statement.of(SpecInvalid(problems))}
+    text = "; ".join(f"{cause.field}: {cause.message}" for cause in problems)
+    return {ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_INVALID, f"{text}. What runs is left alone until the spec is fixed")}
 
 
 def rights_missing(missing: Sequence[str]) -> Statements:
-    """State that the operator does not see what there is; everything else stays as it was."""
-    return {ConditionType.ACCEPTED: Statement.of(RightsMissing(missing))}
+    """State that the operator does not see what there is; everything else stays as it was. `missing`: what cannot be read, and why."""
+    advice = "Give its service account the rights that docs/install.md lists; what runs is left alone until then"
+    return {ConditionType.ACCEPTED: Statement(AcceptedReason.RIGHTS_MISSING, f"{'; '.join(missing[:NAMED])}. {advice}")}
 
 
 def running(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, shared: SharedObjects) -> Statements:
@@ -60,12 +59,12 @@ def running(context: ReconcileContext, scaling: Scaling, active: ContributingUni
     wrong = degraded(context, scaling, active, shared.configuration.deleting, begun=begun)
     if isinstance(trains, QuorumMissing):
         named = wrong.reason.concern is Concern.MISSING_UNITS and len(active.contributing) < context.spec.learners.min
-        trains = replace(trains, missing="see Degraded" if named else missing_units(scaling, active.contributing).words())
+        trains = trains.statement("see Degraded" if named else missing_units(scaling, active.contributing))
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
-        ConditionType.PLACED: Statement.of(placed(context, scaling)),
-        ConditionType.TRAINING: Statement.of(trains),
-        ConditionType.DEGRADED: Statement.of(wrong),
+        ConditionType.PLACED: placed(context, scaling),
+        ConditionType.TRAINING: trains,
+        ConditionType.DEGRADED: wrong,
         ConditionType.SUSPENDED: Statement(SuspendedReason.NOT_SUSPENDED),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
@@ -83,13 +82,13 @@ def suspended(still: Sequence[str]) -> Statements:
         ConditionType.DEGRADED: Statement(DegradedReason.SUSPENDED, "the job is suspended"),
         ConditionType.SUSPENDED: Statement(SuspendedReason.SUSPENDED, "nothing runs, the state is kept")
         if done
-        else Statement.of(Suspending(still)),
+        else Statement(SuspendedReason.SUSPENDING, f"waits for {several(still)} to hand back state and end"),
         ConditionType.COMPLETE: Statement(CompleteReason.IN_PROGRESS),
         ConditionType.FAILED: Statement(FailedReason.NOT_FAILED),
     }
 
 
-def ended(end: JobEnd, how: Ended) -> Statements:
+def ended(end: JobEnd, how: str) -> Statements:
     """State the conditions of a job that is complete or failed. `how`: its end, with where the model is."""
     if end.complete:
         text = "the job is complete"
@@ -97,7 +96,7 @@ def ended(end: JobEnd, how: Ended) -> Statements:
     else:
         text = "the job failed"
         hardware, trains, wrong = PlacedReason.JOB_FAILED, TrainingReason.JOB_FAILED, Statement(DegradedReason.JOB_FAILED, text)
-    told = Statement.of(how)
+    told = Statement(end.reason, how)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
         ConditionType.PLACED: Statement(hardware, text),
@@ -114,27 +113,28 @@ def _work_of(result: Result | None, text: str) -> Statement:
     if result is None:
         return Statement(DegradedReason.JOB_COMPLETE, text)
     if not result.tokens:
-        return Statement.of(NothingTrained(result.refused, result.contributions))
+        too_short = "a sample counts once every fragment has merged it: give the job more steps than its syncInterval"
+        why = refused_work(result.refused, result.contributions) if result.refused else too_short
+        return Statement(DegradedReason.NOTHING_TRAINED, f"{text}, and no token that a learner trained counts: {why}")
     if result.refused > MANY_REFUSED * (result.refused + result.contributions):
-        return Statement.of(CompleteButRefused(result.refused, result.contributions))
+        return Statement(DegradedReason.WORK_REFUSED, f"{text}, but {refused_work(result.refused, result.contributions)}")
     return Statement(DegradedReason.JOB_COMPLETE, text)
 
 
-def starting_again(reason: FailedReason | CompleteReason, why: Sentence) -> Statements:
+def starting_again(reason: FailedReason | CompleteReason, why: str) -> Statements:
     """State the conditions of a job that has ended and starts again now: nothing of it runs yet."""
-    text = why.words()
     failed = isinstance(reason, FailedReason)
     return {
         ConditionType.ACCEPTED: Statement(AcceptedReason.SPEC_VALID),
-        ConditionType.PLACED: Statement(PlacedReason.JOB_FAILED if failed else PlacedReason.JOB_COMPLETE, text),
-        ConditionType.TRAINING: Statement(TrainingReason.SYNCER_STARTING, text),
-        ConditionType.DEGRADED: Statement(DegradedReason.LEARNERS_STARTING, text),
-        ConditionType.COMPLETE: Statement(reason if isinstance(reason, CompleteReason) else CompleteReason.IN_PROGRESS, text),
-        ConditionType.FAILED: Statement(reason if isinstance(reason, FailedReason) else FailedReason.NOT_FAILED, text),
+        ConditionType.PLACED: Statement(PlacedReason.JOB_FAILED if failed else PlacedReason.JOB_COMPLETE, why),
+        ConditionType.TRAINING: Statement(TrainingReason.SYNCER_STARTING, why),
+        ConditionType.DEGRADED: Statement(DegradedReason.LEARNERS_STARTING, why),
+        ConditionType.COMPLETE: Statement(reason if isinstance(reason, CompleteReason) else CompleteReason.IN_PROGRESS, why),
+        ConditionType.FAILED: Statement(reason if isinstance(reason, FailedReason) else FailedReason.NOT_FAILED, why),
     }
 
 
-def waiting_to_start(reason: FailedReason | CompleteReason, why: Sentence) -> Statements:
+def waiting_to_start(reason: FailedReason | CompleteReason, why: str) -> Statements:
     """State the conditions of a job that has ended and that cannot start again yet; the rest stays as it was."""
     failed = isinstance(reason, FailedReason)
-    return {ConditionType.TRAINING: Statement(TrainingReason.JOB_FAILED if failed else TrainingReason.JOB_COMPLETE, why.words())}
+    return {ConditionType.TRAINING: Statement(TrainingReason.JOB_FAILED if failed else TrainingReason.JOB_COMPLETE, why)}

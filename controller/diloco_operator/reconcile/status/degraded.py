@@ -16,19 +16,9 @@ from diloco_operator.api.reasons import ConditionReason, DegradedReason, follows
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.status import degraded_words, unit_words
 from diloco_operator.reconcile.status.contributing import ContributingUnits
-from diloco_operator.reconcile.status.degraded_words import (
-    EnoughLearners,
-    LearnersLost,
-    Reconnecting,
-    RollOutsStopped,
-    SnapshotFailed,
-    TooFewLearners,
-    VolumeDeleted,
-    WorkRefused,
-)
-from diloco_operator.reconcile.status.statements import Finding
-from diloco_operator.reconcile.status.unit_words import Contribution, MissingUnits
+from diloco_operator.reconcile.status.statements import Statement
 from diloco_operator.reconcile.units.roll_out import stopped_roll_outs
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, state_of
@@ -42,32 +32,36 @@ _REFUSALS_THAT_COUNT = 10
 """Fewer are no warning while a job trains: among its first contributions they would be a large part."""
 
 
-def degraded(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Collection[str], *, begun: bool) -> Finding:
+def degraded(
+    context: ReconcileContext, scaling: Scaling, active: ContributingUnits, deleting: Collection[str], *, begun: bool
+) -> Statement:
     """Return the first that holds. `deleting`: `<kind> <name>` of the job's objects that go. `begun`: the job has trained, or failed to,
     since it was created, resumed or retried."""
     claim = names.volume_claim_name(context.observed.job.name)
     if f"{names.VOLUME_CLAIMS.kind} {claim}" in deleting:
-        return VolumeDeleted(claim)
+        return Statement(DegradedReason.VOLUME_DELETED, degraded_words.volume_deleted(claim))
     if len(active.contributing) >= context.spec.learners.min or context.finishing:
         return _with_enough(context, scaling, active.contributing)
     return _with_too_few(context, scaling, active, begun=begun)
 
 
-def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Collection[str]) -> Finding:
+def _with_enough(context: ReconcileContext, scaling: Scaling, contributing: Collection[str]) -> Statement:
     report = context.report
     if report is not None and report.snapshot_error:
-        return SnapshotFailed(report.snapshot_error)
+        return Statement(DegradedReason.SNAPSHOT_FAILED, degraded_words.snapshot_failed(report.snapshot_error))
     if not context.finishing:
         if stopped := stopped_roll_outs(context, scaling.records):
-            return RollOutsStopped(stopped)
+            return Statement(DegradedReason.ROLL_OUT_STOPPED, degraded_words.roll_outs_stopped(stopped))
         lost = {record.name: record.message for record in scaling.records.values() if record.state is UnitState.FAILED}
         if lost and scaling.possible < scaling.desired:  # nothing may take their place
             missing = scaling.desired - scaling.possible
-            return LearnersLost(lost, missing, scaling.desired, len(contributing), context.hosts.program)
+            text = degraded_words.learners_lost(lost, missing, scaling.desired, len(contributing), context.hosts.program)
+            return Statement(DegradedReason.LEARNERS_LOST, text)
     if report is not None and _much_is_refused(context, report):
-        return WorkRefused(report.work_refused, report.contributions)
+        return Statement(DegradedReason.WORK_REFUSED, degraded_words.work_refused(report.work_refused, report.contributions))
     old = context.observed.report_fault is not None
-    return EnoughLearners(len(contributing), context.spec.learners.min, finishing=context.finishing, by_an_old_report=old)
+    text = degraded_words.enough_learners(len(contributing), context.spec.learners.min, finishing=context.finishing, by_an_old_report=old)
+    return Statement(DegradedReason.ENOUGH_LEARNERS, text)
 
 
 def _much_is_refused(context: ReconcileContext, report: Report) -> bool:
@@ -82,26 +76,28 @@ def _is_on_record(context: ReconcileContext, reason: ConditionReason) -> bool:
     return any(each["type"] == ConditionType.DEGRADED and each["reason"] == reason.value for each in on_record)
 
 
-def _with_too_few(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, *, begun: bool) -> Finding:
-    least, contribution = context.spec.learners.min, Contribution(len(active.contributing), scaling.placed)
+def _with_too_few(context: ReconcileContext, scaling: Scaling, active: ContributingUnits, *, begun: bool) -> Statement:
+    least, contribution = context.spec.learners.min, unit_words.contribution(len(active.contributing), scaling.placed)
     if begun and len(active.contributing | active.returning) >= least:
-        return Reconnecting(contribution, least, len(active.returning))
+        return Statement(DegradedReason.LEARNERS_RECONNECTING, degraded_words.reconnecting(contribution, least, len(active.returning)))
     missing = _missing(scaling, active.contributing)
-    return TooFewLearners(
-        reason=_shared_reason(context, scaling, missing, begun=begun),
+    text = degraded_words.too_few_learners(
         contribution=contribution,
         least=least,
         missing=missing_units(scaling, active.contributing),
-        stopped=RollOutsStopped(stopped_roll_outs(context, scaling.records)),
+        stopped=degraded_words.roll_outs_stopped(stopped_roll_outs(context, scaling.records)),
         program=context.hosts.program,
     )
+    return Statement(_shared_reason(context, scaling, missing, begun=begun), text)
 
 
 # --- the units that are missing ---------------------------------------------------------------------------------------
-def missing_units(scaling: Scaling, contributing: Collection[str]) -> MissingUnits:
-    """Units that could contribute and do not, for a message."""
+def missing_units(scaling: Scaling, contributing: Collection[str]) -> str:
+    """Name the units that could contribute and do not."""
     missing = _missing(scaling, contributing)
-    return MissingUnits([record for record in missing if not _only_waits(record)], [record for record in missing if _only_waits(record)])
+    return unit_words.missing_units(
+        [record for record in missing if not _only_waits(record)], [record for record in missing if _only_waits(record)]
+    )
 
 
 def _only_waits(record: UnitStatusRecord) -> bool:

@@ -24,8 +24,7 @@ from diloco_operator.reconcile.children.retention import Retention
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Quoted, Sentence
-from diloco_operator.reconcile.status.ending_words import ContractUnreadable, NoResult, QuorumLost, StartUnusable, StateUnusable, Summary
+from diloco_operator.reconcile.status import ending_words
 from diloco_operator.reconcile.units.job_request import possible_units
 from diloco_operator.reconcile.units.restarts import why_given_up
 
@@ -56,7 +55,7 @@ class JobEnd:
     """How the job ended."""
 
     reason: CompleteReason | FailedReason
-    why: Sentence
+    why: str
     result: Result | None = None
 
     @property
@@ -77,18 +76,18 @@ def _syncer_end(syncer: PodView | None) -> JobEnd | None:
     if syncer.phase == "Succeeded" or (syncer.main_ended and end is not None and end.exit_code == Exit.COMPLETE):
         result = _result(end.message if end else "")
         if result is None:
-            return JobEnd(CompleteReason.STEPS_REACHED, NoResult())
-        return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), Summary(result), result)
+            return JobEnd(CompleteReason.STEPS_REACHED, ending_words.NO_RESULT)
+        return JobEnd(_ENDED_BY.get(result.ended_by, CompleteReason.STEPS_REACHED), ending_words.summary(result), result)
     if end is None or (syncer.running_since is not None and syncer.restarts == 0):
         return None
     # Its last words may be the end of its log, in which the cause comes last.
     cause = error_line(end.message)
     if end.exit_code == Exit.BAD_STATE:
-        return JobEnd(FailedReason.STATE_UNUSABLE, StateUnusable(syncer.job, cause))
+        return JobEnd(FailedReason.STATE_UNUSABLE, ending_words.state_unusable(syncer.job, cause))
     if end.exit_code == Exit.BAD_START:
-        return JobEnd(FailedReason.START_UNUSABLE, StartUnusable(syncer.job, cause))
+        return JobEnd(FailedReason.START_UNUSABLE, ending_words.start_unusable(syncer.job, cause))
     if end.exit_code == Exit.BAD_CONTRACT:
-        return JobEnd(FailedReason.SYNCER_FAILED, ContractUnreadable(syncer.job, cause))
+        return JobEnd(FailedReason.SYNCER_FAILED, ending_words.contract_unreadable(syncer.job, cause))
     return None
 
 
@@ -118,8 +117,8 @@ def _quorum_lost(context: ReconcileContext, records: Mapping[str, UnitStatusReco
     layout = all(follows(r.reason, Follows.OTHER_MODEL) for r in failed)
     reason = FailedReason.LAYOUT_REFUSED if layout else FailedReason.RESTARTS_EXHAUSTED
     last = max(failed, key=lambda r: (r.since or 0.0, r.name))
-    why = why_given_up(last, context.spec.learners.restart, Quoted(read_last_failure(last.last_failure).message))
-    return JobEnd(reason, QuorumLost(context.observed.job.name, len(failed), quorum, last.name, why))
+    why = why_given_up(last, context.spec.learners.restart, read_last_failure(last.last_failure).message)
+    return JobEnd(reason, ending_words.quorum_lost(context.observed.job.name, len(failed), quorum, last.name, why))
 
 
 def time_to_live(context: ReconcileContext, end: RecordedEnd, retention: Retention) -> tuple[Delete | None, float | None]:

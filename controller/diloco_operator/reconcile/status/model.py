@@ -20,9 +20,8 @@ from diloco_operator.kube.fields import clip
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
 from diloco_operator.reconcile.children.retention import Retention, is_claim_of, retained
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.sentences import Quoted
+from diloco_operator.reconcile.status import model_words
 from diloco_operator.reconcile.status.ending import JobEnd
-from diloco_operator.reconcile.status.model_words import ClaimFate, Ended, ModelPlace, NoSnapshot, ended_message
 from diloco_operator.report import Report, snapshot_path
 
 FORMAT = "safetensors"
@@ -74,17 +73,15 @@ def _place(context: ReconcileContext, step: int, path: str, *, copied: bool) -> 
     return found
 
 
-def model_place(
-    context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float
-) -> ModelPlace | NoSnapshot:
-    """Return where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in
+def model_place(context: ReconcileContext, model: Mapping[str, Any] | None, retention: Retention, *, complete: bool, ended: float) -> str:
+    """Say where the model of a complete job is, or the last snapshot of a failed one, and how long. `ended`: when the job did, in
     seconds."""
     claim, folder = names.volume_claim_name(context.observed.job.name), _folder(context)
     if model is None and not complete:
-        return NoSnapshot(claim, folder, _fate(context, _retain(context), retention, ended))
+        return model_words.no_snapshot(claim, folder, _fate(context, _retain(context), retention, ended))
     model = model or {}  # a syncer that left no readable result: its exit says that there is a model
     path, copy = model.get("path") or "", model.get("uri", "")
-    return ModelPlace(
+    return model_words.model_place(
         complete=complete,
         step=model.get("step", 0),
         claim=model.get("claim") or claim,
@@ -103,16 +100,16 @@ def _folder(context: ReconcileContext) -> str:
     return clip(claim.folder, _FOLDER) if claim is not None and is_claim_of(claim, context.observed.job) else ""
 
 
-def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended: float) -> ClaimFate:
+def _fate(context: ReconcileContext, retain: Retain, retention: Retention, ended: float) -> str:
     ttl = context.spec.ttl_seconds_after_finished
-    return ClaimFate(retain, context.spec.syncer.storage.retain, retention.refused, ended + ttl if ttl is not None else None)
+    return model_words.claim_fate(retain, context.spec.syncer.storage.retain, retention.refused, ended + ttl if ttl is not None else None)
 
 
-def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> Ended:
-    """Return the end of a job that is over now, with where its model is."""
+def with_model(context: ReconcileContext, end: JobEnd, retention: Retention) -> str:
+    """Say how a job that is over now has ended, and where its model is."""
     ended = parse_timestamp(format_timestamp(context.now))  # as lastTransitionTime will say it
     place = model_place(context, model_status(context, end.result), retention, complete=end.complete, ended=ended)
-    return Ended(end.reason, end.why, place)
+    return model_words.ended(end.why, place)
 
 
 def ended_status(context: ReconcileContext, retention: Retention) -> dict[str, Any]:
@@ -135,4 +132,4 @@ def _restated(
         return dict(condition)
     complete = condition["type"] == ConditionType.COMPLETE
     place = model_place(context, model, retention, complete=complete, ended=parse_timestamp(condition["lastTransitionTime"]))
-    return {**condition, "message": ended_message(Quoted(ended_with), place)}
+    return {**condition, "message": model_words.ended(ended_with, place)}

@@ -5,17 +5,19 @@ See docs/decisions/0231-states-reasons-words.md.
 
 from __future__ import annotations
 
+from diloco_operator.api.reasons import PlacedReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.interface import NODES, Grant
 from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
-from diloco_operator.reconcile.status.placed_words import AllPlaced, Asked, Hardware, MinimumPlaced, NoGrantor, PodsRefused, TooFew
-from diloco_operator.reconcile.status.statements import Finding
+from diloco_operator.reconcile.status import placed_words
+from diloco_operator.reconcile.status.placed_words import Hardware
+from diloco_operator.reconcile.status.statements import Statement
 from diloco_operator.reconcile.units.scaling import Scaling
 from diloco_operator.reconcile.units.states import State, state_of
 
 
-def placed(context: ReconcileContext, scaling: Scaling) -> Finding:
+def placed(context: ReconcileContext, scaling: Scaling) -> Statement:
     """Return what holds of the units after placement."""
     least = context.spec.learners.min
     hardware = Hardware(
@@ -26,18 +28,19 @@ def placed(context: ReconcileContext, scaling: Scaling) -> Finding:
         pools=scaling.placement.pools if scaling.placement is not None else (),
     )
     if scaling.placed >= max(scaling.desired, least):
-        return AllPlaced(hardware)
+        return Statement(PlacedReason.ALL_PLACED, hardware.count())
     if scaling.placed >= least:
-        return MinimumPlaced(hardware)
+        return Statement(PlacedReason.MINIMUM_PLACED, placed_words.not_all_placed(hardware))
     if scaling.placed + scaling.rejected + scaling.barred >= least:
         rejected = (record for record in scaling.records.values() if state_of(record) is State.PODS_REFUSED)
-        return PodsRefused(hardware, {record.name: record.message for record in rejected})
+        said = {record.name: record.message for record in rejected}
+        return Statement(PlacedReason.PODS_REFUSED, placed_words.pods_refused(hardware, said))
     chooser = chooser_of(context.spec)
     if chooser is not None and (missing := chooser.missing(context.observed.without)):
-        return NoGrantor(hardware, chooser.missing_reason, missing)
+        return Statement(chooser.missing_reason, placed_words.no_grantor(hardware, missing))
     if (grant := _awaited(context, scaling)) is not None:
-        return Asked(hardware, grant.job)
-    return TooFew(hardware)
+        return Statement(grant.job, placed_words.not_all_placed(hardware))
+    return Statement(PlacedReason.INSUFFICIENT_CAPACITY, placed_words.too_few(hardware))
 
 
 def _awaited(context: ReconcileContext, scaling: Scaling) -> Grant | None:

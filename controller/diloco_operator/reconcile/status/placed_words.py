@@ -1,4 +1,4 @@
-"""What the condition Placed can say: a value for each finding, and its words. Pure."""
+"""What the condition Placed can say. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from diloco.wording import plural
 
 from diloco_operator.api.consequences import Lack
-from diloco_operator.api.reasons import PlacedReason
 from diloco_operator.placement import PoolOutcome
 from diloco_operator.reconcile.status.unit_words import NAMED
 
@@ -35,7 +34,7 @@ class Hardware:
         return f"; {self.given_up} given up" if self.given_up else ""
 
     def lacks(self) -> str:
-        """Why pools do not have more units. What several of them lack for the same cause is explained once."""
+        """Say why pools do not have more units. What several of them lack for the same cause is explained once."""
         lacks: dict[str, list[str]] = {}
         for pool in self.pools:
             if pool.lack.of_slices:
@@ -44,66 +43,25 @@ class Hardware:
         return "".join(f"; {text}" for text in (*(f"{', '.join(pools)}; {why}" for why, pools in lacks.items()), *off))
 
 
-@dataclass(frozen=True, slots=True)
-class AllPlaced:
-    hardware: Hardware
-    reason = PlacedReason.ALL_PLACED
-
-    def words(self) -> str:
-        return self.hardware.count()
+def not_all_placed(hardware: Hardware) -> str:
+    """Say what the job has, and what it lacks: enough to start or not."""
+    return f"{hardware.of_least()}{hardware.lost()}{hardware.lacks()}"
 
 
-@dataclass(frozen=True, slots=True)
-class MinimumPlaced:
-    hardware: Hardware
-    reason = PlacedReason.MINIMUM_PLACED
-
-    def words(self) -> str:
-        return f"{self.hardware.of_least()}{self.hardware.lost()}{self.hardware.lacks()}"
+def pods_refused(hardware: Hardware, units: Mapping[str, str]) -> str:
+    """Name them. `units`: unit -> what the API server says of its pods."""
+    details = "; ".join(f"{unit}: {said}" for unit, said in list(units.items())[:NAMED])
+    return f"{hardware.of_least()}; {details}{hardware.lacks()}"
 
 
-@dataclass(frozen=True, slots=True)
-class PodsRefused:
-    hardware: Hardware
-    units: Mapping[str, str]
-    """Unit -> what the API server says of its pods."""
-    reason = PlacedReason.PODS_REFUSED
-
-    def words(self) -> str:
-        details = "; ".join(f"{unit}: {said}" for unit, said in list(self.units.items())[:NAMED])
-        return f"{self.hardware.of_least()}; {details}{self.hardware.lacks()}"
+def no_grantor(hardware: Hardware, why: str) -> str:
+    """Say what is missing. `why`: and what to do."""
+    return f"{hardware.of_least()}; {why}"
 
 
-@dataclass(frozen=True, slots=True)
-class NoGrantor:
-    hardware: Hardware
-    reason: PlacedReason
-    why: str
-    """And what to do."""
-
-    def words(self) -> str:
-        return f"{self.hardware.of_least()}; {self.why}"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    hardware: Hardware
-    reason: PlacedReason
-    """Reason for what was asked for."""
-
-    def words(self) -> str:
-        return f"{self.hardware.of_least()}{self.hardware.lost()}{self.hardware.lacks()}"
-
-
-@dataclass(frozen=True, slots=True)
-class TooFew:
-    hardware: Hardware
-    reason = PlacedReason.INSUFFICIENT_CAPACITY
-
-    def words(self) -> str:
-        hardware = self.hardware
-        lacks = hardware.lacks()
-        text = f"{hardware.of_least()}{hardware.lost()}{lacks}"
-        if not lacks and hardware.placed + hardware.given_up >= hardware.least:  # more hardware would not help
-            return f"{text}, which kubectl diloco retry starts again; Degraded says why"
-        return f"{text}. Add nodes, or lower learners.min or pools[].learners.min"
+def too_few(hardware: Hardware) -> str:
+    lacks = hardware.lacks()
+    text = f"{hardware.of_least()}{hardware.lost()}{lacks}"
+    if not lacks and hardware.placed + hardware.given_up >= hardware.least:  # more hardware would not help
+        return f"{text}, which kubectl diloco retry starts again; Degraded says why"
+    return f"{text}. Add nodes, or lower learners.min or pools[].learners.min"

@@ -20,11 +20,9 @@ from diloco_operator.api import names
 from diloco_operator.api.reasons import CompleteReason, FailedReason
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
-from diloco_operator.reconcile.sentences import Sentence
 from diloco_operator.reconcile.status.assembly import with_conditions
 from diloco_operator.reconcile.status.conditions import starting_again, waiting_to_start
 from diloco_operator.reconcile.status.ending import RecordedEnd
-from diloco_operator.reconcile.status.starting_again_words import Continues, Retries, WaitsForSyncerPod
 from diloco_operator.reconcile.units.restarts import is_retry_due, start_fresh
 
 
@@ -33,7 +31,7 @@ class SecondStart:
     """Why a job that has ended starts again."""
 
     reason: FailedReason | CompleteReason
-    why: Sentence
+    why: str
 
 
 def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | None:
@@ -43,11 +41,16 @@ def second_start(context: ReconcileContext, end: RecordedEnd) -> SecondStart | N
         if not is_retry_due(context):
             return None
         model = status.get("model")
-        return SecondStart(FailedReason.RETRYING, Retries(context.spec.retry, model.get("step", 0) if model is not None else None))
+        start = "from the beginning, because it has no snapshot"
+        if model is not None:
+            start = f"from its last snapshot, of outer step {model.get('step', 0)}"
+        return SecondStart(FailedReason.RETRYING, f"retry {context.spec.retry}: the job starts again {start}")
     progress, training = status.get("progress") or {}, context.spec.training
     if not _has_more_to_do(progress, training):
         return None
-    return SecondStart(CompleteReason.CONTINUING, Continues(progress.get("step", 0), training.steps, training.tokens))
+    step, budget = progress.get("step", 0), f" or {training.tokens} tokens" if training.tokens is not None else ""
+    why = f"the job goes on from its final snapshot, of outer step {step}, to {training.steps} steps{budget}"
+    return SecondStart(CompleteReason.CONTINUING, why)
 
 
 def _has_more_to_do(progress: Mapping[str, Any], training: Training) -> bool:
@@ -75,7 +78,7 @@ def status_of_start(context: ReconcileContext, start: SecondStart, records: Mapp
 
 def status_while_waiting(context: ReconcileContext, start: SecondStart) -> dict[str, Any]:
     """Return the status as it is, with what the start waits for."""
-    waits = WaitsForSyncerPod(start.why, names.syncer_pod_name(context.observed.job.name))
+    waits = f"{start.why}, as soon as the pod {names.syncer_pod_name(context.observed.job.name)} of its last run has gone"
     return with_conditions(context.observed.job, waiting_to_start(start.reason, waits), context.now)
 
 

@@ -7,19 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import ConditionReason
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.sentences import Sentence
-
-
-class Finding(Sentence, Protocol):
-    """What a decision has found of a condition."""
-
-    @property
-    def reason(self) -> ConditionReason: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +20,6 @@ class Statement:
 
     reason: ConditionReason
     message: str = ""
-
-    @classmethod
-    def of(cls, finding: Finding) -> Statement:
-        """Put it into words."""
-        return cls(finding.reason, finding.words())
 
     @property
     def status(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from diloco.wording import plural
 
@@ -23,40 +22,26 @@ _STATES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """How many units contribute, of how many that have hardware."""
-
-    contributing: int
-    placed: int
-    outside: int = 0
-    """Learners outside the cluster that contribute besides."""
-
-    def words(self) -> str:
-        wanted = max(self.placed, self.contributing)
-        outside = f", and {self.outside} outside the cluster" if self.outside else ""
-        if not wanted:
-            return f"no learner has hardware{outside}"
-        return f"{self.contributing} of {plural(wanted, 'learner contributes', 'learners contribute')}{outside}"
+def contribution(contributing: int, placed: int, outside: int = 0) -> str:
+    """Say how many units contribute, of how many that have hardware. `outside`: learners outside the cluster that contribute besides."""
+    wanted = max(placed, contributing)
+    besides = f", and {outside} outside the cluster" if outside else ""
+    if not wanted:
+        return f"no learner has hardware{besides}"
+    return f"{contributing} of {plural(wanted, 'learner contributes', 'learners contribute')}{besides}"
 
 
-@dataclass(frozen=True, slots=True)
-class MissingUnits:
-    """Units that do not contribute and could."""
-
-    units: Sequence[UnitStatusRecord] = ()
-    waiting: Sequence[UnitStatusRecord] = ()
-    """Those of which all that there is to say is that they wait for a slice: why stands in the message of their pool."""
-
-    def words(self) -> str:
-        """`v5p-0 is backing off (attempt 3 ended: exit 137 (OOMKilled); …); v5p-1 waits for a slice, see Placed`."""
-        named = [_described(record) for record in self.units[:NAMED]]
-        if len(self.units) > NAMED:
-            named.append(f"{len(self.units) - NAMED} more")
-        if self.waiting:
-            wait = "waits for a slice" if len(self.waiting) == 1 else "wait for slices"
-            named.append(f"{several([record.name for record in self.waiting])} {wait}, see Placed")
-        return "; ".join(named)
+def missing_units(units: Sequence[UnitStatusRecord], waiting: Sequence[UnitStatusRecord]) -> str:
+    """Name units that do not contribute and could: `v5p-0 is backing off (attempt 3 ended: exit 137 (OOMKilled); …); v5p-1 waits for a
+    slice, see Placed`. `waiting`: those of which all that there is to say is that they wait for a slice: why stands in the message of their
+    pool."""
+    named = [_described(record) for record in units[:NAMED]]
+    if len(units) > NAMED:
+        named.append(f"{len(units) - NAMED} more")
+    if waiting:
+        wait = "waits for a slice" if len(waiting) == 1 else "wait for slices"
+        named.append(f"{several([record.name for record in waiting])} {wait}, see Placed")
+    return "; ".join(named)
 
 
 def _described(record: UnitStatusRecord) -> str:

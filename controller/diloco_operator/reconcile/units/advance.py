@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from diloco.wording import plural
 
@@ -13,8 +12,7 @@ from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
-from diloco_operator.reconcile.units.beginning_words import TakesState, began_with
+from diloco_operator.reconcile.units.beginning_words import began_with, takes_state
 from diloco_operator.reconcile.units.start_waits import all_bound, all_run, starting
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.report import Recovery, RecoveryPhase, UnitPhase, UnitReport
@@ -32,7 +30,8 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
     until = record.paused_until if (state, reason) == (record.state, record.reason) else None  # without a report all stays as it was
     if seen is not None and seen.pause and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
         until = _paused_until(context, record, seen)
-        reason, why = UnitReason.PAUSED, Paused(until, seen.pause)
+        reason = UnitReason.PAUSED
+        why = f"its program takes no steps for a while, until {format_timestamp(until)} at most: {seen.pause}"
     if record.unschedulable and all_bound(pods):
         record = record._replace(unschedulable=0)
     if seen is not None and seen.phase in (UnitPhase.JOINING, UnitPhase.CONTRIBUTING):
@@ -40,7 +39,7 @@ def advance(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[
         record = record._replace(began_with=text) if text != record.began_with else record
     if state is UnitState.TRAINING and record.ended_at is not None:
         record = record._replace(recover_seconds=round(max(0.0, context.now - record.ended_at), 3), ended_at=None)
-    if (state, reason, why.words(), until) == (record.state, record.reason, record.message, record.paused_until):
+    if (state, reason, why, until) == (record.state, record.reason, record.message, record.paused_until):
         return record
     return transition(record, UnitEvent.SEEN, context.now, reason, why, shown=state, paused_until=until)
 
@@ -55,76 +54,30 @@ def _paused_until(context: ReconcileContext, record: UnitStatusRecord, seen: Uni
 
 def _state(
     context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], seen: UnitReport | None
-) -> tuple[UnitState, str, Sentence]:
+) -> tuple[UnitState, str, str]:
     if seen is not None and seen.phase is UnitPhase.CONTRIBUTING and seen.resting_seconds >= _REST_SHOWN_AFTER:
-        return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, Rests(context.spec.training.quorum)
+        quorum = plural(context.spec.training.quorum, "learner")
+        return UnitState.TRAINING, UnitReason.WAITING_FOR_QUORUM, f"is ahead of the job, and rests until a quorum of {quorum} trains"
     if seen is not None and seen.phase in (UnitPhase.CONTRIBUTING, UnitPhase.DONE):
-        return UnitState.TRAINING, "", NO_WORDS
+        return UnitState.TRAINING, "", ""
     if not all_run(pods):
         if record.state is not UnitState.STARTING and pods:
-            return record.state, record.reason, record.sentence
+            return record.state, record.reason, record.message
         return UnitState.STARTING, *starting(context, record, pods)
     if context.report is None and record.state in (UnitState.TRAINING, UnitState.JOINING):
-        return record.state, record.reason, record.sentence
+        return record.state, record.reason, record.message
     if seen is not None and seen.phase is UnitPhase.JOINING and seen.holds_parameters and not seen.local_step:
-        return UnitState.JOINING, UnitReason.FIRST_STEP, BeforeFirstStep()
+        return UnitState.JOINING, UnitReason.FIRST_STEP, "has the parameters; its program compiles, or runs its first step"
     if seen is not None and seen.phase is UnitPhase.JOINING:
         return UnitState.JOINING, UnitReason.TAKING_PARAMETERS, _taking(seen.recovery)
     if seen is not None and seen.phase is UnitPhase.DISCONNECTED:
-        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, Disconnected()
+        why = "is not connected to the syncer: its program starts, or reconnects after a loss"
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, why
     if context.report is None:
-        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, NoReport()
-    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, ProgramStarts()
+        return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its pods run, and no report of the syncer says more"
+    return UnitState.JOINING, UnitReason.WAITING_FOR_SYNCER, "its program starts (imports, builds its model) and has not joined yet"
 
 
-def _taking(recovery: Recovery | None) -> Sentence:
+def _taking(recovery: Recovery | None) -> str:
     """Return what a process waits for that is connected: the parameters, or then the state of a peer."""
-    return TakesParameters() if recovery is None or recovery.phase is RecoveryPhase.OVER else TakesState(recovery)
-
-
-# --- in words ----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Paused:
-    until: float
-    why: str
-
-    def words(self) -> str:
-        return f"its program takes no steps for a while, until {format_timestamp(self.until)} at most: {self.why}"
-
-
-@dataclass(frozen=True, slots=True)
-class Rests:
-    quorum: int
-
-    def words(self) -> str:
-        return f"is ahead of the job, and rests until a quorum of {plural(self.quorum, 'learner')} trains"
-
-
-@dataclass(frozen=True, slots=True)
-class BeforeFirstStep:
-    def words(self) -> str:
-        return "has the parameters; its program compiles, or runs its first step"
-
-
-@dataclass(frozen=True, slots=True)
-class TakesParameters:
-    def words(self) -> str:
-        return "connected, takes the current parameters"
-
-
-@dataclass(frozen=True, slots=True)
-class Disconnected:
-    def words(self) -> str:
-        return "is not connected to the syncer: its program starts, or reconnects after a loss"
-
-
-@dataclass(frozen=True, slots=True)
-class NoReport:
-    def words(self) -> str:
-        return "its pods run, and no report of the syncer says more"
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramStarts:
-    def words(self) -> str:
-        return "its program starts (imports, builds its model) and has not joined yet"
+    return "connected, takes the current parameters" if recovery is None or recovery.phase is RecoveryPhase.OVER else takes_state(recovery)

@@ -17,17 +17,7 @@ from diloco.contract import Exit
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.reconcile.observe.pods import PodView
-from diloco_operator.reconcile.sentences import NO_WORDS, Quoted, Sentence
-from diloco_operator.reconcile.units.end_words import (
-    AllPodsGone,
-    Exited,
-    OutOfMemory,
-    PodDeleted,
-    PodDisrupted,
-    PodEvicted,
-    PodFailed,
-    PodGone,
-)
+from diloco_operator.reconcile.units import end_words
 
 EVICTION_REASONS = frozenset(
     {"Evicted", "Preempting", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "UnexpectedAdmissionError", "NodeAffinity"}
@@ -60,7 +50,7 @@ class End:
     kind: EndKind
     reason: str
     """A `UnitReason`; "" of an end that needs none."""
-    why: Sentence
+    why: str
     at: float
     leave_slice: bool = False
     """The next attempt should start elsewhere."""
@@ -90,11 +80,11 @@ def classify(pod: PodView, eviction_reason: str, now: float) -> End | None:
     if pod.ended or pod.main_ended:  # a sidecar does not keep a unit alive: nothing restarts the program
         return _classify_ended(pod, eviction_reason, now)
     if pod.disruption:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDisrupted(pod.name, pod.disruption), now)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_disrupted(pod.name, pod.disruption), now)
     if eviction_reason:
-        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, Quoted(eviction_reason), now, leave_slice=True)
+        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, now, leave_slice=True)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDeleted(pod.name), now)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_deleted(pod.name), now)
     return None
 
 
@@ -104,31 +94,31 @@ def _classify_ended(pod: PodView, eviction_reason: str, now: float) -> End:
     disruption = _disruption_of_ended(pod, eviction_reason, at)
     if end is not None:
         if end.exit_code == Exit.COMPLETE:
-            return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", NO_WORDS, at)
+            return replace(disruption, kind=EndKind.COMPLETE) if disruption is not None else End(EndKind.COMPLETE, "", "", at)
         if end.exit_code in _REFUSALS:
             kind, reason = _REFUSALS[Exit(end.exit_code)]
-            return End(kind, reason, Exited(end), at)
+            return End(kind, reason, end_words.exited(end), at)
         if end.reason == "OOMKilled":
-            return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, OutOfMemory(end.exit_code), at)
+            return End(EndKind.FAILURE, UnitReason.OUT_OF_MEMORY, end_words.out_of_memory(end.exit_code), at)
     if disruption is not None:
         return disruption
     if end is None:
         if pod.phase == "Succeeded":
-            return End(EndKind.COMPLETE, "", NO_WORDS, at)
-        return End(EndKind.FAILURE, UnitReason.CRASHED, PodFailed(pod.name, pod.reason, pod.message), at)
-    return End(EndKind.FAILURE, UnitReason.CRASHED, Exited(end), at)
+            return End(EndKind.COMPLETE, "", "", at)
+        return End(EndKind.FAILURE, UnitReason.CRASHED, end_words.pod_failed(pod.name, pod.reason, pod.message), at)
+    return End(EndKind.FAILURE, UnitReason.CRASHED, end_words.exited(end), at)
 
 
 def _disruption_of_ended(pod: PodView, eviction_reason: str, at: float) -> End | None:
     """Return what asked a pod to leave that has ended at `at`; None: nothing did."""
     if pod.disruption:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDisrupted(pod.name, pod.disruption), at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_disrupted(pod.name, pod.disruption), at)
     if eviction_reason:
-        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, Quoted(eviction_reason), at, leave_slice=True)
+        return End(EndKind.DISRUPTION, UnitReason.NODE_LOST, eviction_reason, at, leave_slice=True)
     if pod.reason in EVICTION_REASONS:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodEvicted(pod.name, pod.reason, pod.message), at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_evicted(pod.name, pod.reason, pod.message), at)
     if pod.deletion is not None:
-        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, PodDeleted(pod.name), at)
+        return End(EndKind.DISRUPTION, UnitReason.DISRUPTED, end_words.pod_deleted(pod.name), at)
     return None
 
 
@@ -144,9 +134,9 @@ def gang_end(
     over = [replace(end, node=pod.node) for pod, end in ends if end is not None]
     if len(pods) < hosts and not adopted:
         if ever_ran:
-            over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, PodGone(), now))
+            over.append(End(EndKind.DISRUPTION, UnitReason.POD_LOST, end_words.POD_GONE, now))
         elif not over:
-            return End(EndKind.NEVER_RAN, UnitReason.POD_LOST, AllPodsGone(), now)
+            return End(EndKind.NEVER_RAN, UnitReason.POD_LOST, end_words.ALL_PODS_GONE, now)
     if not over:
         return None
     heaviest = max(end.kind for end in over)

@@ -5,8 +5,6 @@ See docs/decisions/0250-state-of-a-peer.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from diloco_operator.report import Recovery, RecoveryPhase
 
 
@@ -32,16 +30,11 @@ def began_with(recovery: Recovery | None) -> str:
     return f"{state}; {took}" if took else state
 
 
-@dataclass(frozen=True, slots=True)
-class TakesState:
-    """A process that has the parameters waits for the state of a peer, or copies it."""
-
-    recovery: Recovery
-
-    def words(self) -> str:
-        if self.recovery.phase is RecoveryPhase.COPYING and self.recovery.stored_at is not None:
-            return "connected, takes the optimizer's state that it had stored with the syncer"
-        if self.recovery.phase is RecoveryPhase.COPYING:
-            return f"connected, takes the optimizer's state of unit {self.recovery.unit}"
-        failed = f"; before, {self.recovery.why}" if self.recovery.why else ""
-        return f"connected, waits until a unit can give it the optimizer's state{failed}"
+def takes_state(recovery: Recovery) -> str:
+    """Say what a process does that has the parameters: it waits for the state of a peer, or copies it."""
+    if recovery.phase is RecoveryPhase.COPYING and recovery.stored_at is not None:
+        return "connected, takes the optimizer's state that it had stored with the syncer"
+    if recovery.phase is RecoveryPhase.COPYING:
+        return f"connected, takes the optimizer's state of unit {recovery.unit}"
+    failed = f"; before, {recovery.why}" if recovery.why else ""
+    return f"connected, waits until a unit can give it the optimizer's state{failed}"

@@ -27,12 +27,10 @@ from diloco_operator.reconcile.grantors.interface import Grantor
 from diloco_operator.reconcile.grantors.registry import cannot_ask, grantor_of
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Sentence
-from diloco_operator.reconcile.units.departure_words import NotNeeded
+from diloco_operator.reconcile.units import departure_words, wait_words
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.start_waits import NoPlace, all_bound, bound_at
 from diloco_operator.reconcile.units.states import State, state_of
-from diloco_operator.reconcile.units.wait_words import BoundToTwoSlices, NoSlice
 from diloco_operator.reconcile.units.worth import pool_worth
 from diloco_operator.timeouts import RECONCILE
 
@@ -69,13 +67,13 @@ def read_binding(context: ReconcileContext, record: UnitStatusRecord, pods: Sequ
             return Binding(name)
         # Only whole slices tell: one whose nodes still come looks like another.
         if len({slice_.name for slice_ in known}) > 1 and shape.topology and all(len(each.hosts) >= shape.hosts for each in known):
-            two = BoundToTwoSlices(tuple(sorted({slice_.name for slice_ in known})))
+            two = wait_words.bound_to_two_slices(sorted({slice_.name for slice_ in known}))
             return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", two))
     timeout = context.pools[record.pool].provisioning.timeout
     due = max(bound_at(pod, context.now) or 0.0 for pod in pods) + timeout
     if context.now < due:
         return Binding(recheck_at=due)
-    none = NoSlice(tuple(sorted({pod.node for pod in pods})), shape, record.pool, timeout)
+    none = wait_words.no_slice(sorted({pod.node for pod in pods}), shape, record.pool, timeout)
     return Binding(problem=NoPlace(UnitReason.NOT_PROVISIONED, "", none))
 
 
@@ -223,10 +221,10 @@ ASK = "an autoscaler, which provisioning.mode of the pool asks"
 
 
 # --- in words ----------------------------------------------------------------------------------------------------------
-def not_needed(record: UnitStatusRecord, why: Sentence) -> tuple[Sentence, str]:
+def not_needed(record: UnitStatusRecord, why: str) -> tuple[str, str]:
     """Return what to say of a unit that the job has no room for any more, because of `why`, and what its grantor had said until then."""
     said = record.message if state_of(record) is State.WAITING_FOR_GRANTOR else record.grantor_said
-    return NotNeeded(why, said), said
+    return departure_words.not_needed(why, said), said
 
 
 def with_waiting(context: ReconcileContext, outcomes: Iterable[PoolOutcome], records: Mapping[str, UnitStatusRecord]) -> list[PoolOutcome]:

@@ -1,133 +1,65 @@
-"""Why units leave, are withdrawn, or start again, in words: a class for each sentence, with what it names. Pure."""
+"""Why units leave, are withdrawn, or start again, in words. Pure."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from diloco.wording import plural
 
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.sentences import Sentence
 
 
 # --- by the job ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class PoolRemoved:
-    pool: str
-
-    def words(self) -> str:
-        return f"spec.pools has no pool {self.pool} any more"
+def pool_removed(pool: str) -> str:
+    return f"spec.pools has no pool {pool} any more"
 
 
-@dataclass(frozen=True, slots=True)
-class Suspended:
-    def words(self) -> str:
-        return "the job is suspended"
+SUSPENDED = "the job is suspended"
+RESUMED = "the job was suspended and is resumed; the unit starts again when its pods have ended"
+"""Before its pods have ended."""
+JOB_OVER = "the job is over"
+TEMPLATE_CHANGED = "the pool's template changed; the unit is created again from the new one"
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """Before its pods have ended."""
-
-    def words(self) -> str:
-        return "the job was suspended and is resumed; the unit starts again when its pods have ended"
-
-
-@dataclass(frozen=True, slots=True)
-class JobOver:
-    def words(self) -> str:
-        return "the job is over"
-
-
-@dataclass(frozen=True, slots=True)
-class TemplateChanged:
-    def words(self) -> str:
-        return "the pool's template changed; the unit is created again from the new one"
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """A unit that was given up starts again."""
-
-    retry: int | None
-
-    def words(self) -> str:
-        return f"retry {self.retry}: the unit starts again"
+def retried(retry: int | None) -> str:
+    """Say that a unit that was given up starts again."""
+    return f"retry {retry}: the unit starts again"
 
 
 # --- for others ---------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class LeavesSlice:
-    slice: str
-    job: str
-    """That gets it; "": its own, to which others are worth more."""
-
-    def words(self) -> str:
-        goal = f"to job {self.job}" if self.job else "because others are worth more to its job"
-        return f"it leaves slice {self.slice} {goal}"
+def leaves_slice(slice: str, job: str) -> str:
+    """Say for whom. `job`: the one that gets the slice; "": its own, to which others are worth more."""
+    goal = f"to job {job}" if job else "because others are worth more to its job"
+    return f"it leaves slice {slice} {goal}"
 
 
-@dataclass(frozen=True, slots=True)
-class NodesNotNeeded:
-    def words(self) -> str:
-        return "its nodes are not needed any more: the job has, or asks for, as many units as it wants"
+NODES_NOT_NEEDED = "its nodes are not needed any more: the job has, or asks for, as many units as it wants"
 
 
-@dataclass(frozen=True, slots=True)
-class NotNeeded:
-    """A unit that the job has no room for any more. Without what its grantor had said a pool that is not used could not say what was wrong
-    with it."""
-
-    why: Sentence
-    until_then: str
-
-    def words(self) -> str:
-        return f"{self.why.words()}; until then: {self.until_then}" if self.until_then else self.why.words()
+def not_needed(why: str, until_then: str) -> str:
+    """Say why the job has no room for a unit any more. Without what its grantor had said a pool that is not used could not say what was
+    wrong with it."""
+    return f"{why}; until then: {until_then}" if until_then else why
 
 
 # --- its host -----------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class FailuresExcused:
-    excused: int
-    failures: int
-    node: str
-    avoided_until: float
-
-    def words(self) -> str:
-        return (
-            f"{self.excused} of its {plural(self.failures, 'failure')} happened on node {self.node}, which is avoided until "
-            f"{format_timestamp(self.avoided_until)}; it starts again on another host"
-        )
+def failures_excused(excused: int, failures: int, node: str, avoided_until: float) -> str:
+    return (
+        f"{excused} of its {plural(failures, 'failure')} happened on node {node}, which is avoided until "
+        f"{format_timestamp(avoided_until)}; it starts again on another host"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramBlamed:
-    """Attempts failed on too many hosts for the hosts to be bad."""
-
-    suspects: int
-    used: int
-
-    def words(self) -> str:
-        return (
-            f"attempts failed on {self.suspects} of the {plural(self.used, 'host')} that the job uses or used, so the program is blamed, "
-            "and no host is avoided"
-        )
+def program_blamed(suspects: int, used: int) -> str:
+    """Say that attempts failed on too many hosts for the hosts to be bad."""
+    return (
+        f"attempts failed on {suspects} of the {plural(used, 'host')} that the job uses or used, so the program is blamed, "
+        "and no host is avoided"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class PodDoesNotEnd:
-    """A unit that drains, and one pod of which should have ended."""
-
-    why: Sentence
-    """It drains."""
-    pod: str
-    node: str
-    deletion: float
-    """When the pod was to end."""
-
-    def words(self) -> str:
-        return (
-            f"{self.why.words()}; its pod {self.pod} was to end by {format_timestamp(self.deletion)}, and node {self.node} answers but has "
-            "not ended it: a process that waits for a device or a file system cannot be killed. Look at the node; if it must be "
-            "restarted, drain it first"
-        )
+def pod_does_not_end(why: str, pod: str, node: str, deletion: float) -> str:
+    """Say what keeps a unit that drains, one pod of which should have ended. `why`: it drains. `deletion`: when the pod was to end."""
+    return (
+        f"{why}; its pod {pod} was to end by {format_timestamp(deletion)}, and node {node} answers but has "
+        "not ended it: a process that waits for a device or a file system cannot be killed. Look at the node; if it must be "
+        "restarted, drain it first"
+    )

@@ -21,9 +21,8 @@ from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, JobHosts, read_hosts
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Sentence
+from diloco_operator.reconcile.units import departure_words
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
-from diloco_operator.reconcile.units.departure_words import FailuresExcused, ProgramBlamed
 from diloco_operator.reconcile.units.requirements import pool_requirements
 from diloco_operator.reconcile.units.restarts import backoff_seconds
 from diloco_operator.reconcile.units.states import State, state_of
@@ -47,7 +46,7 @@ class BlamedFailure(NamedTuple):
 
     node: str
     failure: HostFailure
-    why: Sentence
+    why: str
 
 
 def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodView]) -> list[BlamedFailure]:
@@ -68,9 +67,9 @@ def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
         _add(context, hosts, blamed)
     suspects = _suspects(hosts, context.now)
     bad = [node for node in suspects if _until(hosts[node]) > context.now]
-    program = _blame_program(context, records, hosts, suspects) if bad else None
+    program = _blame_program(context, records, hosts, suspects) if bad else ""
     for node in bad:
-        avoid = program is None and _is_replaceable(context, records, hosts[node], suspects)
+        avoid = not program and _is_replaceable(context, records, hosts[node], suspects)
         hosts[node] = _avoided(hosts[node]) if avoid else _acquitted(hosts[node])
     hosts = {record.node: record for record in _most_important(hosts.values(), context.now)}
     avoided = {node: record.avoided_until for node, record in hosts.items() if record.avoided_until and record.avoided(context.now)}
@@ -115,7 +114,7 @@ def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: Blamed
     new = blamed.failure
     if any((each.unit, each.attempt) == (new.unit, new.attempt) for each in record.failures):
         return
-    message = f"{new.unit}, attempt {new.attempt}: {blamed.why.words()}"[:_MESSAGE_LIMIT]
+    message = f"{new.unit}, attempt {new.attempt}: {blamed.why}"[:_MESSAGE_LIMIT]
     hosts[blamed.node] = record._replace(failures=(*record.failures, new)[-MAX_HOST_FAILURES:], message=message)
 
 
@@ -151,8 +150,8 @@ def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
 
 def _blame_program(
     context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostRecord], suspects: Sequence[str]
-) -> Sentence | None:
-    """Return why it must be the program if attempts failed on all these hosts; None where the hosts may be bad."""
+) -> str:
+    """Return why it must be the program if attempts failed on all these hosts; "" where the hosts may be bad."""
     # Those on record too: hosts that units have left for others still are hosts that the job used.
     used = set(hosts)
     for record in records.values():
@@ -161,8 +160,8 @@ def _blame_program(
             slices = context.observed.fleet.resolve(shape, record.slice) or ()
             used.update(host.node for slice_ in slices for host in slice_.hosts)
     if len(suspects) <= min(MOST_AVOIDED, max(1, int(len(used) * SHARE))):
-        return None
-    return ProgramBlamed(len(suspects), len(used))
+        return ""
+    return departure_words.program_blamed(len(suspects), len(used))
 
 
 def _is_replaceable(
@@ -214,7 +213,7 @@ def start_elsewhere(records: Mapping[str, UnitStatusRecord], hosts: JobHosts, bu
             UnitEvent.EXCUSED,
             now,
             UnitReason.HOST_AVOIDED,
-            FailuresExcused(excused, len(record.failures), node, hosts.avoided[node]),
+            departure_words.failures_excused(excused, len(record.failures), node, hosts.avoided[node]),
             restarts=record.restarts + 1,
             not_before=not_before,
         )

@@ -21,21 +21,11 @@ from diloco_operator.reconcile.observe.clocks import CLOCK_TOLERANCE
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Quoted, Sentence
+from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.advance import advance
 from diloco_operator.reconcile.units.answers import read_answer
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
 from diloco_operator.reconcile.units.delegation import read_binding
-from diloco_operator.reconcile.units.departure_words import PodDoesNotEnd, Resumed
-from diloco_operator.reconcile.units.end_words import (
-    AttemptReplaced,
-    CreatedInPart,
-    CreatedOnTwoSlices,
-    LeftEarly,
-    NodesForSomePods,
-    PodsDeletedBeforeNodes,
-    TookFreeSlice,
-)
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
 from diloco_operator.reconcile.units.restarts import after_end
 from diloco_operator.reconcile.units.start_waits import NoPlace, Timeout, all_bound, bound_at
@@ -43,7 +33,6 @@ from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.timeouts import timed_out
 from diloco_operator.reconcile.units.transitions import UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.unschedulable import give_slice_up, node_taken, nodes_to_avoid
-from diloco_operator.reconcile.units.wait_words import PodsFound
 from diloco_operator.timeouts import RECONCILE
 
 _DRAINED_GRACE = 5.0
@@ -104,7 +93,7 @@ def _rejected_gang(context: ReconcileContext, record: UnitStatusRecord) -> Rejec
 
 def _end_rejected(context: ReconcileContext, record: UnitStatusRecord, rejection: Rejection) -> UnitObservation:
     """End the attempt: it would occupy what it cannot use."""
-    ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, Quoted(rejection.message))
+    ended = transition(record, UnitEvent.REFUSED, context.now, UnitReason.PODS_REFUSED, rejection.message)
     return UnitObservation(ended, deadlines=(rejection.retry_at,))
 
 
@@ -152,7 +141,7 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
     if binding.problem is not None:
         return UnitObservation(give_slice_up(context, record, binding.problem), adopted)
     if binding.slice:
-        record = transition(record, UnitEvent.GRANTED, context.now, record.reason, record.sentence, slice=binding.slice)
+        record = transition(record, UnitEvent.GRANTED, context.now, record.reason, record.message, slice=binding.slice)
     observation = _observe_attempt(context, record, current, adopted=adopted)
     return observation._replace(deadlines=[*observation.deadlines, *([binding.recheck_at] if binding.recheck_at is not None else [])])
 
@@ -172,7 +161,9 @@ def _adopt(
 def _found(record: UnitStatusRecord, attempt: int, slice_: str, since: float) -> UnitStatusRecord:
     """Return a unit of which there are pods of an attempt that is not on record."""
     starting, event = UnitState.STARTING, UnitEvent.FOUND
-    return transition(record, event, since, UnitReason.SCHEDULING, PodsFound(), shown=starting, since=since, attempt=attempt, slice=slice_)
+    return transition(
+        record, event, since, UnitReason.SCHEDULING, wait_words.PODS_FOUND, shown=starting, since=since, attempt=attempt, slice=slice_
+    )
 
 
 def _slices(pods: Sequence[PodView]) -> set[str]:
@@ -188,13 +179,13 @@ def _slices(pods: Sequence[PodView]) -> set[str]:
 
 def _without_slice(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     """End the attempt: an operator died before it had created any of the pods that name the group, so the rest cannot be created."""
-    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, CreatedInPart(record.attempt), context.now)
+    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, end_words.created_in_part(record.attempt), context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
 
 def _on_two_slices(context: ReconcileContext, record: UnitStatusRecord, slices: set[str]) -> UnitStatusRecord:
     """End the attempt: two plans created it, because the operator did not know how much of the first was carried out."""
-    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, CreatedOnTwoSlices(record.attempt, slices), context.now)
+    never = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, end_words.created_on_two_slices(record.attempt, slices), context.now)
     return after_end(record, never, context.spec.learners.restart, context.now)
 
 
@@ -235,12 +226,12 @@ def _observe_attempt(context: ReconcileContext, record: UnitStatusRecord, curren
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted, deadlines, failures=failures)
 
 
-def _never_whole(end: End, current: Sequence[PodView]) -> Sentence | None:
+def _never_whole(end: End, current: Sequence[PodView]) -> str | None:
     """Return why a delegated unit ended that never had all its nodes; None if this end is that of any other unit."""
     if end.kind is EndKind.NEVER_RAN:
-        return PodsDeletedBeforeNodes()
+        return end_words.PODS_DELETED_BEFORE_NODES
     if end.kind is EndKind.FAILURE and not all_bound(current):
-        return NodesForSomePods(end.why)
+        return end_words.nodes_for_some_pods(end.why)
     return None
 
 
@@ -268,7 +259,7 @@ def _account_older(
         mine = [pod for pod in pods if pod.attempt == attempt]
         end = gang_end(mine, len(mine), lambda node: context.node_health(node).eviction_reason, context.now, ever_ran=False, adopted=True)
         if end is None and waited:
-            end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, TookFreeSlice(), context.now)
+            end = End(EndKind.NEVER_RAN, UnitReason.SCHEDULING, end_words.TOOK_FREE_SLICE, context.now)
         elif record.state is UnitState.DRAINING or end is None:
             # It drained, or its pods are gone or going, and with them the cause: a failure cannot be proven.
             end = _end_of_drain(record, context.now)
@@ -318,7 +309,7 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     if _lingers(context, current):
         late = [pod for pod in current if due is not None and pod.deletion is not None and not pod.ended and due <= context.now]
         why = _why_it_drains(context, record)
-        what, cause = (_stuck(why, late), why.words()) if late else (why, "")
+        what, cause = (_stuck(why, late), why) if late else (why, "")
         told = transition(record, UnitEvent.STILL_DRAINS, context.now, record.reason, what, cause=cause)
         return UnitObservation(told, adopted, [due] if due is not None and not late else [])
     end = _asked_to_leave(record, _why_it_drains(context, record), context.now)
@@ -328,27 +319,27 @@ def _drained(context: ReconcileContext, record: UnitStatusRecord, current: Seque
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now), adopted)
 
 
-def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> Sentence:
+def _why_it_drains(context: ReconcileContext, record: UnitStatusRecord) -> str:
     """Return why it drains, without what was added while its pods did not end."""
     if follows(record.reason, Follows.UNTIL_RESUMED) and not context.spec.suspend:
-        return Resumed()
-    return Quoted(record.cause or record.message)
+        return departure_words.RESUMED
+    return record.cause or record.message
 
 
-def _stuck(why: Sentence, pods: Sequence[PodView]) -> Sentence:
+def _stuck(why: str, pods: Sequence[PodView]) -> str:
     """Name the first of the pods that do not end. None is forced: on a node that answers, a process of theirs may still run."""
     first = min(pods, key=lambda pod: pod.name)
     assert first.deletion is not None, "chosen for it"
-    return PodDoesNotEnd(why, first.name, first.node, first.deletion)
+    return departure_words.pod_does_not_end(why, first.name, first.node, first.deletion)
 
 
 def _end_of_drain(record: UnitStatusRecord, now: float) -> End:
     if record.state is not UnitState.DRAINING:
-        return End(EndKind.DISRUPTION, UnitReason.POD_LOST, AttemptReplaced(record.attempt), now)
-    return _asked_to_leave(record, record.sentence, now)
+        return End(EndKind.DISRUPTION, UnitReason.POD_LOST, end_words.attempt_replaced(record.attempt), now)
+    return _asked_to_leave(record, record.message, now)
 
 
-def _asked_to_leave(record: UnitStatusRecord, why: Sentence, now: float) -> End:
+def _asked_to_leave(record: UnitStatusRecord, why: str, now: float) -> End:
     """Return the end of a unit whose record has the reason why it had to leave. A drain by the operator ends `now`; a disruption began with
     the state."""
     elsewhere = follows(record.reason, Follows.NEXT_ELSEWHERE)
@@ -369,7 +360,7 @@ def _check_completed(context: ReconcileContext, record: UnitStatusRecord) -> Uni
         # Never in the past: until the next report, reconciles would follow each other without a pause.
         return UnitObservation(record, deadlines=(max(deadline, context.now + 1.0),))
     if record.reason:
-        left = _asked_to_leave(record, record.sentence, context.now)
+        left = _asked_to_leave(record, record.message, context.now)
         return UnitObservation(after_end(record, left, context.spec.learners.restart, context.now))
-    end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, LeftEarly(), record.since)
+    end = End(EndKind.FAILURE, UnitReason.LEFT_EARLY, end_words.LEFT_EARLY, record.since)
     return UnitObservation(after_end(record, end, context.spec.learners.restart, context.now))

@@ -14,10 +14,8 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Sentence
+from diloco_operator.reconcile.units import departure_words, end_words
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
-from diloco_operator.reconcile.units.departure_words import Retried
-from diloco_operator.reconcile.units.end_words import Crashed, GivenUp, WhyGivenUp
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, transition
 
@@ -42,11 +40,11 @@ def retry_given_up(context: ReconcileContext, records: Mapping[str, UnitStatusRe
     """Return the units; if a retry is due, those that were given up start again."""
     if not is_retry_due(context):
         return dict(records)
-    why = Retried(context.spec.retry)
+    why = departure_words.retried(context.spec.retry)
     return {name: start_fresh(r, why, context.now) if r.state is UnitState.FAILED else r for name, r in records.items()}
 
 
-def start_fresh(record: UnitStatusRecord, why: Sentence, now: float) -> UnitStatusRecord:
+def start_fresh(record: UnitStatusRecord, why: str, now: float) -> UnitStatusRecord:
     """Return a unit without processes that starts again with a new restart budget. Its attempts go on counting: the syncer refuses older
     ones."""
     return transition(record, UnitEvent.RETRIED, now, UnitReason.RETRIED, why, since=now)
@@ -76,17 +74,17 @@ def after_end(record: UnitStatusRecord, end: End, budget: Restart, now: float) -
 
 def _given_up(record: UnitStatusRecord, end: End, budget: Restart, now: float, reason: str, **changes: Unpack[Changes]) -> UnitStatusRecord:
     found = transition(record, UnitEvent.GIVEN_UP, now, reason, **changes)
-    return found._replace(message=GivenUp(why_given_up(found, budget, end.why)).words())
+    return found._replace(message=end_words.given_up(why_given_up(found, budget, end.why)))
 
 
-def why_given_up(record: UnitStatusRecord, budget: Restart, end: Sentence) -> WhyGivenUp:
+def why_given_up(record: UnitStatusRecord, budget: Restart, end: str) -> str:
     """Return why a unit was given up, from its record. `end`: how its last attempt failed."""
     failures = len(record.failures) if state_of(record) is State.OUT_OF_RESTARTS else None
-    return WhyGivenUp(record.failed_attempt, failures, budget, end)
+    return end_words.why_given_up(record.failed_attempt, failures, budget, end)
 
 
 def _cause(end: End) -> str:
-    return LastFailure(str(end.reason), end.why.words()).written()
+    return LastFailure(str(end.reason), end.why).written()
 
 
 def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: float, lost_at: float) -> UnitStatusRecord:
@@ -109,7 +107,7 @@ def _after_failure(record: UnitStatusRecord, end: End, budget: Restart, now: flo
         UnitEvent.CRASHED,
         now,
         end.reason,
-        Crashed(record.attempt, end.why, not_before),
+        end_words.crashed(record.attempt, end.why, not_before),
         slice="" if end.leave_slice else record.slice,
         failed_attempt=record.attempt,
         last_failure=_cause(end),

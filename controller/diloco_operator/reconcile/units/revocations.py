@@ -19,7 +19,7 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.departure_words import LeavesSlice
+from diloco_operator.reconcile.units import departure_words
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 from diloco_operator.reconcile.units.worth import on_the_way
 
@@ -37,7 +37,9 @@ def leave_revoked(context: ReconcileContext, records: Mapping[str, UnitStatusRec
         trained.leave(record)
         to = "" if winner == context.observed.job.key else "/".join(winner.split("/")[:2])
         event = UnitEvent.ASKED_TO_LEAVE if record.running else UnitEvent.MADE_WAY
-        found[name] = transition(record, event, context.now, UnitReason.GAVE_WAY, LeavesSlice(record.slice, to), since=context.now)
+        found[name] = transition(
+            record, event, context.now, UnitReason.GAVE_WAY, departure_words.leaves_slice(record.slice, to), since=context.now
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.units.departure_words import TemplateChanged
+from diloco_operator.reconcile.units import departure_words
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 _WITHOUT_PROCESSES = (UnitState.PENDING, UnitState.BACKING_OFF, UnitState.FAILED)
@@ -72,8 +72,8 @@ def _afresh(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     """Return a unit without processes as if the new template were its first."""
     if record.state is UnitState.PENDING:
         return record._replace(failures=(), template_hash="") if record.failures else record
-    return transition(record, UnitEvent.RENEWED, now, UnitReason.TEMPLATE_CHANGED, TemplateChanged())
+    return transition(record, UnitEvent.RENEWED, now, UnitReason.TEMPLATE_CHANGED, departure_words.TEMPLATE_CHANGED)
 
 
 def _drain(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
-    return transition(record, UnitEvent.ROLLED_OUT, now, UnitReason.TEMPLATE_CHANGED, TemplateChanged())
+    return transition(record, UnitEvent.ROLLED_OUT, now, UnitReason.TEMPLATE_CHANGED, departure_words.TEMPLATE_CHANGED)

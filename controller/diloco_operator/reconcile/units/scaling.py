@@ -24,22 +24,18 @@ from diloco_operator.placement import JobRequest, PlacedUnit, Placement, Unplace
 from diloco_operator.plan import Create, PodCheck
 from diloco_operator.reconcile.children.learners import LearnerPods
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors.interface import AskedGrantor
 from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.observe.pod_answers import admits, ask_at
 from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Quoted, Sentence
+from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.delegation import delegate, not_needed, with_waiting
 from diloco_operator.reconcile.units.demand import allotment_request, settled_at
-from diloco_operator.reconcile.units.departure_words import NodesNotNeeded
-from diloco_operator.reconcile.units.end_words import TookFreeSlice
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
 from diloco_operator.reconcile.units.slice_takeover import awaits_grant
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
-from diloco_operator.reconcile.units.wait_words import JobEndsSoon, NoUnitLeavesForIt, PodsCreated, WaitsAfter, WaitsForPod
 from diloco_operator.reconcile.units.worth import worth_moving_to
 from diloco_operator.timeouts import RECONCILE
 
@@ -79,7 +75,7 @@ def scale(
     records: Mapping[str, UnitStatusRecord],
     pods: LearnerPods,
     *,
-    blocked: Sentence | None,
+    blocked: str | None,
     may_start: bool,
     avoid: Mapping[str, float],
 ) -> Scaling:
@@ -189,11 +185,11 @@ def _assign(
     pods: LearnerPods,
     assignment: PlacedUnit,
     busy: Mapping[str, Mapping[str, str]],
-    blocked: Sentence | None,
+    blocked: str | None,
 ) -> UnitStatusRecord:
     record = scaling.records.get(assignment.unit) or new_unit(assignment.unit, assignment.pool, context.now)
     if state_of(record) is State.WAITING_FOR_GRANTOR:  # its attempt never ran: the slice was there before the nodes that it asked for
-        record = transition(record, UnitEvent.NEVER_RAN, context.now, UnitReason.SCHEDULING, TookFreeSlice())
+        record = transition(record, UnitEvent.NEVER_RAN, context.now, UnitReason.SCHEDULING, end_words.TOOK_FREE_SLICE)
     if record.running:
         return record
     # One that cools down pauses before it asks again, and does not ask for this slice.
@@ -209,29 +205,29 @@ def _assign(
     )
     if blocked is not None or blocker or context.finishing:
         if blocker and blocked is None:
-            return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, WaitsForPod(blocker, ended=False), context.now)
-        why = blocked if blocked is not None else JobEndsSoon()
+            return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=False), context.now)
+        why = blocked if blocked is not None else wait_words.JOB_ENDS_SOON
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, why)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.placed -= 1
         scaling.deadlines.append(rejection.retry_at)
         # The slice is free for others until the next try.
-        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, Quoted(rejection.message), slice="")
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message, slice="")
     started = _started(context, record)
     scaling.creates += pods.of_attempt(started, assignment.hosts)
     return started
 
 
 def _delegate(
-    context: ReconcileContext, scaling: Scaling, request: JobRequest, placement: Placement, pods: LearnerPods, blocked: Sentence | None
+    context: ReconcileContext, scaling: Scaling, request: JobRequest, placement: Placement, pods: LearnerPods, blocked: str | None
 ) -> None:
     """Ask for nodes for units for which no slice is free, and withdraw what waits and is not needed any more."""
     decided = delegate(context, request, placement, scaling.records)
     scaling.deadlines += decided.deadlines
     for unit in decided.withdrawn:
         record = scaling.records[unit]
-        why, said = not_needed(record, NodesNotNeeded())
+        why, said = not_needed(record, departure_words.NODES_NOT_NEEDED)
         scaling.records[unit] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, why, grantor_said=said)
     for pool, unit in decided.asked:
         known = scaling.records.get(unit)
@@ -241,39 +237,37 @@ def _delegate(
         scaling.records[unit] = _ask(context, scaling, pods, _still(record, UnitEvent.UNPLACED, context.now), blocked)
 
 
-def _ask(
-    context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: Sentence | None
-) -> UnitStatusRecord:
+def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record: UnitStatusRecord, blocked: str | None) -> UnitStatusRecord:
     grantor = grantor_of(context.spec, context.pools[record.pool])
     assert grantor is not None, "only units of pools with a grantor are asked for"
     if missing := grantor.missing(context.observed.without):
-        return transition(record, UnitEvent.HELD, context.now, grantor.gives.unit, Quoted(missing))
+        return transition(record, UnitEvent.HELD, context.now, grantor.gives.unit, missing)
     if blocked is not None:
         scaling.asks_later = True
         return transition(record, UnitEvent.HELD, context.now, UnitReason.WAITING_FOR_SYNCER, blocked)
     if blocker := grantor.blocker(context, record):
-        return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, WaitsForPod(blocker, ended=True), context.now)
+        return _waits_on(record, UnitEvent.HELD, UnitReason.SCHEDULING, wait_words.waits_for_pod(blocker, ended=True), context.now)
     if (rejection := context.rejection((UNIT, record.name))) is not None:
         scaling.rejected += 1
         scaling.deadlines.append(rejection.retry_at)
-        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, Quoted(rejection.message))
-    what = AskedGrantor(grantor.asked, grantor.gives.words, context.now)
+        return transition(record, UnitEvent.HELD, context.now, UnitReason.PODS_REFUSED, rejection.message)
+    what = grantor.was_asked(context.now)
     following = _next_attempt(context, record)
     asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, what, shown=UnitState.STARTING)
     scaling.creates += grantor.creates(context, asked, pods.of_delegated(asked, grantor))
     return asked
 
 
-def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, wait: Sentence, now: float) -> UnitStatusRecord:
+def _waits_on(record: UnitStatusRecord, event: UnitEvent, reason: UnitReason, wait: str, now: float) -> UnitStatusRecord:
     """Return a unit that waits for something, with how its last attempt ended."""
     ended = record.state is UnitState.BACKING_OFF or follows(record.reason, Follows.NO_FAILURE)
     cause = record.cause or (record.message if ended else "")
-    return transition(record, event, now, reason, WaitsAfter(cause, wait), cause=cause)
+    return transition(record, event, now, reason, wait_words.waits_after(cause, wait), cause=cause)
 
 
 def _started(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
     event = UnitEvent.STARTED
-    return transition(_next_attempt(context, record), event, context.now, UnitReason.SCHEDULING, PodsCreated())
+    return transition(_next_attempt(context, record), event, context.now, UnitReason.SCHEDULING, wait_words.PODS_CREATED)
 
 
 def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitStatusRecord:
@@ -285,28 +279,28 @@ def _next_attempt(context: ReconcileContext, record: UnitStatusRecord) -> UnitSt
 def _still(record: UnitStatusRecord, event: UnitEvent, now: float, **changes: Unpack[Changes]) -> UnitStatusRecord:
     """Return a unit that gets or loses its slice, and is otherwise as it was."""
     kept = Changes(cause=record.cause)
-    return transition(record, event, now, record.reason, record.sentence, **(kept | changes))
+    return transition(record, event, now, record.reason, record.message, **(kept | changes))
 
 
 def _unassign(context: ReconcileContext, scaling: Scaling, record: UnitStatusRecord, left: UnplacedUnit) -> UnitStatusRecord:
     if record.running:
-        return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, Quoted(left.message))
+        return transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, left.reason, left.message)
     if record.not_before is not None and context.now < record.not_before and left.waits:
         scaling.deadlines.append(record.not_before)
         return _still(record, UnitEvent.UNPLACED, context.now)
     if left.waits:
         return _waits_on(record, UnitEvent.LEFT_OUT, *_why_waits(context, scaling, left), context.now)
-    why, said = not_needed(record, Quoted(left.message))
+    why, said = not_needed(record, left.message)
     return transition(record, UnitEvent.NOT_WANTED, context.now, left.reason, why, grantor_said=said)
 
 
-def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, Sentence]:
+def _why_waits(context: ReconcileContext, scaling: Scaling, left: UnplacedUnit) -> tuple[UnitReason, str]:
     """Return why a unit has no slice: reason and sentence."""
     refused = context.refused_pods(left.pool)
     if refused is None:
-        return left.reason, Quoted(left.message)
+        return left.reason, left.message
     scaling.barred += 1
-    return UnitReason.PODS_REFUSED, NoUnitLeavesForIt(left.message, refused.message)
+    return UnitReason.PODS_REFUSED, wait_words.no_unit_leaves_for_it(left.message, refused.message)
 
 
 def _show_missing(context: ReconcileContext, scaling: Scaling, placement: Placement) -> None:

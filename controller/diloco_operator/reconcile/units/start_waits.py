@@ -22,28 +22,8 @@ from diloco_operator.reconcile.observe.clocks import between
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.startup import PodStartup
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Quoted, Sentence
+from diloco_operator.reconcile.units import end_words, wait_words
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
-from diloco_operator.reconcile.units.end_words import (
-    ImageRefused,
-    PullTimedOut,
-    StartTimedOut,
-)
-from diloco_operator.reconcile.units.wait_words import (
-    Asked,
-    CannotStart,
-    Gated,
-    InitContainerRuns,
-    Nominated,
-    NoNodeCame,
-    NoScheduler,
-    NotLookedAt,
-    NotScheduled,
-    PodWaits,
-    PreparesPod,
-    PullsImages,
-    WaitsForPods,
-)
 
 _WORDS = 500
 """Characters that a message takes over from a scheduler or kubelet."""
@@ -71,7 +51,7 @@ class NoPlace(NamedTuple):
 
     reason: UnitReason
     node: str
-    why: Sentence
+    why: str
 
 
 class Timeout(NamedTuple):
@@ -97,7 +77,7 @@ class _Wait(NamedTuple):
 
     pod: PodView
     step: StartStep
-    what: Sentence
+    what: str
     due: float | None
     """None: for as long as it takes."""
     end: End | NoPlace
@@ -121,14 +101,14 @@ def bound_at(pod: PodView, now: float) -> float | None:
     return max(pod.created, min(pod.running_since or 0.0, now))
 
 
-def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, Sentence]:
+def starting(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> tuple[UnitReason, str]:
     """Return reason and sentence of an attempt whose pods do not all run yet: what the first of them waits for."""
     since = record.since if record.since is not None else context.now
     waits = _waits(context, pods, since)
     if not waits:
-        return UnitReason.SCHEDULING, WaitsForPods()
+        return UnitReason.SCHEDULING, wait_words.WAITS_FOR_PODS
     first = min(waits, key=lambda wait: list(StartStep).index(wait.step))
-    return first.step.value, PodWaits(first.pod.name, first.what)
+    return first.step.value, wait_words.pod_waits(first.pod.name, first.what)
 
 
 def _has_run(pod: PodView) -> bool:
@@ -169,18 +149,18 @@ def _schedule(context: ReconcileContext, pod: PodView, startup: PodStartup, sinc
     timeouts = context.spec.learners.timeouts
     began = between(since, pod.created, context.now, context.now)
     words = _clip(pod.unschedulable)
-    late: Sentence = NotScheduled(pod.name, pod.node, timeouts.schedule, words)
-    what: Sentence = Quoted(words)
+    late = wait_words.not_scheduled(pod.name, pod.node, timeouts.schedule, words)
+    what = words
     due: float | None
     if startup.gated:
-        what, due = Gated(words), None
+        what, due = wait_words.gated(words), None
     elif startup.nominated:  # its victims take their time to end
-        what, due = Nominated(words), began + timeouts.schedule + timeouts.start
+        what, due = wait_words.nominated(words), began + timeouts.schedule + timeouts.start
     elif words:
         due = between(began, startup.unschedulable_since, context.now, context.now) + timeouts.schedule
     else:  # a scheduler with a long queue comes to it late, and would come to a pod for another slice even later
         limit = timeouts.schedule + timeouts.start
-        what, due, late = NotLookedAt(), began + limit, NoScheduler(pod.name, limit)
+        what, due, late = wait_words.NOT_LOOKED_AT, began + limit, wait_words.no_scheduler(pod.name, limit)
     return _Wait(pod, StartStep.SCHEDULING, what, due, NoPlace(UnitReason.UNSCHEDULABLE, pod.node, late))
 
 
@@ -190,12 +170,12 @@ def _await_grant(context: ReconcileContext, pod: PodView, wait: PodWait) -> _Wai
     if wait.began is None:
         return _Wait(pod, step, wait.what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", wait.what))
     said = context.observed.grantor_events.get(pod.name, "")
-    what = Asked(wait.what, wait.speaker, _clip(said), _clip(pod.unschedulable))
+    what = wait_words.asked(wait.what, wait.speaker, _clip(said), _clip(pod.unschedulable))
     pool = context.pools.get(pod.pool)
     if pool is None:
         return _Wait(pod, step, what, None, NoPlace(UnitReason.NOT_PROVISIONED, "", what))
     limit = pool.provisioning.timeout
-    late = NoNodeCame(pod.name, pool.name, limit, what)
+    late = wait_words.no_node_came(pod.name, pool.name, limit, what)
     return _Wait(pod, step, what, wait.began + limit, NoPlace(UnitReason.NOT_PROVISIONED, "", late))
 
 
@@ -205,10 +185,10 @@ def _image_problem(context: ReconcileContext, pod: PodView, startup: PodStartup,
     words = _clip(startup.image_problem)
     began = _network_ready(context, startup, bound)
     if is_refused(startup.image_problem):
-        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, ImageRefused(pod.name, pod.node, words), context.now)
-        return _Wait(pod, StartStep.PULLING, Quoted(words), began + timeouts.start, end)
+        end = End(EndKind.FAILURE, UnitReason.IMAGE_REFUSED, end_words.image_refused(pod.name, pod.node, words), context.now)
+        return _Wait(pod, StartStep.PULLING, words, began + timeouts.start, end)
     grace = timeouts.pull if startup.network_at is not None and not startup.init_ran else timeouts.pull + timeouts.start
-    return _Wait(pod, StartStep.PULLING, Quoted(words), began + grace, _pull_timeout(context, pod, Quoted(words)))
+    return _Wait(pod, StartStep.PULLING, words, began + grace, _pull_timeout(context, pod, words))
 
 
 def is_refused(problem: str) -> bool:
@@ -219,7 +199,7 @@ def is_refused(problem: str) -> bool:
 
 def _prepare(context: ReconcileContext, pod: PodView, startup: PodStartup, bound: float) -> _Wait:
     timeouts = context.spec.learners.timeouts
-    what = PreparesPod(pod.node, startup.seen, "" if pod.waiting in _STARTS_BY_ITSELF else _clip(pod.waiting))
+    what = wait_words.prepares_pod(pod.node, "" if pod.waiting in _STARTS_BY_ITSELF else _clip(pod.waiting), seen=startup.seen)
     return _Wait(pod, StartStep.STARTING, what, bound + timeouts.start, _too_slow_to_start(context, pod, what))
 
 
@@ -228,25 +208,25 @@ def _pull_or_start(context: ReconcileContext, pod: PodView, startup: PodStartup,
     both."""
     timeouts = context.spec.learners.timeouts
     ready = _network_ready(context, startup, bound)
-    what: Sentence
+    what: str
     if startup.init_runs:
-        what = InitContainerRuns(startup.init_runs, pod.node)
+        what = wait_words.init_container_runs(startup.init_runs, pod.node)
         return _Wait(pod, StartStep.STARTING, what, ready + timeouts.pull + timeouts.start, _too_slow_to_start(context, pod, what))
     if pod.waiting.partition(": ")[0] not in _STARTS_BY_ITSELF:
-        what = CannotStart(pod.node, _clip(pod.waiting))
+        what = wait_words.cannot_start(pod.node, _clip(pod.waiting))
         return _Wait(pod, StartStep.STARTING, what, ready + timeouts.start, _too_slow_to_start(context, pod, what))
-    what = PullsImages(pod.node)
+    what = wait_words.pulls_images(pod.node)
     grace = timeouts.pull + (timeouts.start if startup.init_ran else 0.0)
     return _Wait(pod, StartStep.PULLING, what, ready + grace, _pull_timeout(context, pod, what))
 
 
-def _pull_timeout(context: ReconcileContext, pod: PodView, wait: Sentence) -> End:
-    why = PullTimedOut(pod.name, context.spec.learners.timeouts.pull, wait)
+def _pull_timeout(context: ReconcileContext, pod: PodView, wait: str) -> End:
+    why = end_words.pull_timed_out(pod.name, context.spec.learners.timeouts.pull, wait)
     return End(EndKind.FAILURE, UnitReason.PULL_TIMEOUT, why, context.now, leave_slice=True)
 
 
-def _too_slow_to_start(context: ReconcileContext, pod: PodView, wait: Sentence) -> End:
-    why = StartTimedOut(pod.name, context.spec.learners.timeouts.start, wait)
+def _too_slow_to_start(context: ReconcileContext, pod: PodView, wait: str) -> End:
+    why = end_words.start_timed_out(pod.name, context.spec.learners.timeouts.start, wait)
     return End(EndKind.FAILURE, UnitReason.START_TIMEOUT, why, context.now, leave_slice=True)
 
 

@@ -10,7 +10,7 @@ from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord
-from diloco_operator.reconcile.units.departure_words import JobOver, PoolRemoved, Suspended
+from diloco_operator.reconcile.units import departure_words
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
 
 
@@ -21,9 +21,11 @@ def leave_removed_pools(context: ReconcileContext, records: Mapping[str, UnitSta
         if record.pool in context.pools or record.state is UnitState.DRAINING:
             found[name] = record
         elif record.running:
-            found[name] = transition(record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, PoolRemoved(record.pool))
+            found[name] = transition(
+                record, UnitEvent.ASKED_TO_LEAVE, context.now, UnitReason.SCALED_DOWN, departure_words.pool_removed(record.pool)
+            )
         elif context.learners.get(name):
-            found[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.sentence)
+            found[name] = transition(record, UnitEvent.POOL_REMOVED, context.now, UnitReason.SCALED_DOWN, record.message)
     return found
 
 
@@ -32,10 +34,10 @@ def suspend_unit(record: UnitStatusRecord, now: float) -> UnitStatusRecord:
     if record.running:
         if record.state is UnitState.DRAINING:
             return record
-        return transition(record, UnitEvent.ASKED_TO_LEAVE, now, UnitReason.SUSPENDED, Suspended())
+        return transition(record, UnitEvent.ASKED_TO_LEAVE, now, UnitReason.SUSPENDED, departure_words.SUSPENDED)
     if record.state is UnitState.COMPLETED and not record.reason:
         return record
-    return transition(record, UnitEvent.SUSPENDED, now, UnitReason.SUSPENDED, Suspended())
+    return transition(record, UnitEvent.SUSPENDED, now, UnitReason.SUSPENDED, departure_words.SUSPENDED)
 
 
 def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | None, now: float) -> UnitStatusRecord:
@@ -49,4 +51,4 @@ def close_unit(record: UnitStatusRecord, *, complete: bool, result: Result | Non
         return transition(record, UnitEvent.JOB_COMPLETE, now)
     if complete and record.state in LIVE:
         return transition(record, UnitEvent.JOB_COMPLETE, now, since=now)
-    return transition(record, UnitEvent.JOB_OVER, now, why=JobOver(), since=now)
+    return transition(record, UnitEvent.JOB_OVER, now, why=departure_words.JOB_OVER, since=now)

@@ -14,15 +14,8 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import Sentence
+from diloco_operator.reconcile.units import end_words
 from diloco_operator.reconcile.units.attempt_end import End, EndKind
-from diloco_operator.reconcile.units.end_words import (
-    JoinTimedOut,
-    NoFirstStep,
-    NoFurtherStep,
-    NotHeardFrom,
-    PauseTooLong,
-)
 from diloco_operator.reconcile.units.start_waits import Timeout, all_run, start_timeout
 from diloco_operator.report import Report, UnitPhase, UnitReport
 
@@ -51,7 +44,7 @@ def _join_timeout(context: ReconcileContext, record: UnitStatusRecord, since: fl
     limit = context.spec.learners.timeouts.join
     began = context.now if record.state is UnitState.STARTING else max(since, min(context.syncer_since, context.now))
     if context.now >= began + limit:
-        return Timeout(End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, JoinTimedOut(limit), context.now))
+        return Timeout(End(EndKind.FAILURE, UnitReason.JOIN_TIMEOUT, end_words.join_timed_out(limit), context.now))
     return Timeout(due=began + limit)
 
 
@@ -75,15 +68,15 @@ def _stall_timeout(context: ReconcileContext, report: Report, seen: UnitReport) 
     return Timeout(due=due if due > context.now else None)
 
 
-def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, Sentence]]:
+def _silences(context: ReconcileContext, seen: UnitReport) -> Iterator[tuple[float, float, str]]:
     """Yield what a unit has not done for long: (for how many seconds, how many it may, what to say when they are over)."""
     learners = context.spec.learners
     stall, first_step = learners.stall_timeout, learners.timeouts.first_step
     alive, quiet = seen.seconds_since_alive, seen.seconds_since_heard
-    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), NotHeardFrom(stall)
+    yield alive, max(stall, HEARTBEATS_MISSED * HEARTBEAT), end_words.not_heard_from(stall)
     if seen.pause:
-        yield quiet, max(stall, quiet + seen.pause_left), PauseTooLong(seen.pause)
+        yield quiet, max(stall, quiet + seen.pause_left), end_words.pause_too_long(seen.pause)
     elif not seen.local_step:
-        yield quiet, max(stall, first_step), NoFirstStep(first_step)
+        yield quiet, max(stall, first_step), end_words.no_first_step(first_step)
     else:
-        yield quiet, stall, NoFurtherStep(stall)
+        yield quiet, stall, end_words.no_further_step(stall)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.sentences import NO_WORDS, Sentence
 from diloco_operator.reconcile.units.states import ATTEMPT, ENDED_IN_FAILURE, IDLE, LIVES, OVER, PENDING, STARTS, State, state_of
 
 
@@ -223,7 +222,7 @@ def transition(
     event: UnitEvent,
     now: float,
     reason: str = "",
-    why: Sentence = NO_WORDS,
+    why: str = "",
     *,
     shown: UnitState | None = None,
     since: float | None = None,
@@ -237,7 +236,7 @@ def transition(
     if since is None:
         since = record.since if to is record.state and record.since is not None else now
     fields: dict[str, Any] = {**_WIPED[event], **({"ended_attempt": record.attempt} if row.ends else {}), **changes}
-    found = record._replace(**fields, state=to, reason=reason, message=why.words(), since=since)
+    found = record._replace(**fields, state=to, reason=reason, message=why, since=since)
     before, after = state_of(record), state_of(found)
     if before not in row.before or after not in row.after:
         raise ImpossibleTransitionError(
@@ -267,6 +266,6 @@ _WIPED: Mapping[UnitEvent, Mapping[str, Any]] = {
 """Fields that an event sets back. What its caller gives comes after."""
 
 
-def new_unit(name: str, pool: str, now: float, reason: str = "", why: Sentence = NO_WORDS) -> UnitStatusRecord:
+def new_unit(name: str, pool: str, now: float, reason: str = "", why: str = "") -> UnitStatusRecord:
     """Return the record of a unit that had none."""
-    return UnitStatusRecord(name, pool, UnitState.PENDING, reason=reason, message=why.words(), since=now)
+    return UnitStatusRecord(name, pool, UnitState.PENDING, reason=reason, message=why, since=now)

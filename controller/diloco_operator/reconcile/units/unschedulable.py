@@ -21,10 +21,10 @@ from diloco_operator.plan import UnitRestart
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units import wait_words
 from diloco_operator.reconcile.units.start_waits import NoPlace
 from diloco_operator.reconcile.units.states import GAVE_SLICE_UP, State, state_of
 from diloco_operator.reconcile.units.transitions import UnitEvent, transition
-from diloco_operator.reconcile.units.wait_words import NodeTaken, PausesAfter, SliceGivenUp
 
 
 def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> NoPlace | None:
@@ -42,7 +42,7 @@ def node_taken(context: ReconcileContext, record: UnitStatusRecord, pods: Sequen
             others = (use for use in others if has_accelerators(use.requests.devices))
         first = min(others, key=_created, default=None)
         if first is not None and _created(first) < (pod.created, pod.uid):
-            return NoPlace(UnitReason.NODE_TAKEN, pod.node, NodeTaken(first, pod.name, pod.node))
+            return NoPlace(UnitReason.NODE_TAKEN, pod.node, wait_words.node_taken(first, pod.name, pod.node))
     return None
 
 
@@ -56,14 +56,14 @@ def give_slice_up(context: ReconcileContext, record: UnitStatusRecord, why: NoPl
     in_a_row = record.unschedulable + 1
     not_before = context.now + _pause(context, record, in_a_row)
     withdrawn = why.reason in State.COOLING_DOWN.row.reasons
-    given_up = SliceGivenUp(record.attempt, withdrawn, in_a_row, why.why)
+    given_up = wait_words.slice_given_up(record.attempt, in_a_row, why.why, withdrawn=withdrawn)
     return transition(
         record,
         UnitEvent.GAVE_UP_SLICE,
         context.now,
         why.reason,
-        PausesAfter(given_up, not_before),
-        grantor_said=given_up.words() if withdrawn else "",
+        wait_words.pauses_after(given_up, not_before),
+        grantor_said=given_up if withdrawn else "",
         not_before=not_before,
         unschedulable=in_a_row,
     )

@@ -1,14 +1,13 @@
-"""What pods and units wait for, in words: a class for each sentence, with what it names. Pure."""
+"""What pods and units wait for, in words. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from diloco_operator.api.durations import format_duration
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.fleet.use import PodUse
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.reconcile.sentences import Sentence
 
 
 def _provisioning_limit(seconds: float, pool: str) -> str:
@@ -16,244 +15,112 @@ def _provisioning_limit(seconds: float, pool: str) -> str:
 
 
 # --- pods without a node ----------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Gated:
-    why: str
-
-    def words(self) -> str:
-        return f"is held back by spec.schedulingGates: {self.why}"
+def gated(why: str) -> str:
+    return f"is held back by spec.schedulingGates: {why}"
 
 
-@dataclass(frozen=True, slots=True)
-class Nominated:
-    why: str
-
-    def words(self) -> str:
-        return f"a scheduler makes room for it: {self.why}"
+def nominated(why: str) -> str:
+    return f"a scheduler makes room for it: {why}"
 
 
-@dataclass(frozen=True, slots=True)
-class NotLookedAt:
-    def words(self) -> str:
-        return "waits for a scheduler"
+NOT_LOOKED_AT = "waits for a scheduler"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What its grantor says of a pod, and what is said meanwhile of its node, which may not exist yet."""
-
-    wait: Sentence
-    speaker: str
-    said: str
-    """By who brings nodes."""
-    unschedulable: str
-
-    def words(self) -> str:
-        if self.said:
-            return f"{self.wait.words()}; {self.speaker} says: {self.said}"
-        return f"{self.wait.words()}; the scheduler says: {self.unschedulable}" if self.unschedulable else self.wait.words()
+def asked(wait: str, speaker: str, said: str, unschedulable: str) -> str:
+    """Say what its grantor says of a pod, and what is said meanwhile of its node, which may not exist yet. `said`: by who brings nodes."""
+    if said:
+        return f"{wait}; {speaker} says: {said}"
+    return f"{wait}; the scheduler says: {unschedulable}" if unschedulable else wait
 
 
-@dataclass(frozen=True, slots=True)
-class NotScheduled:
-    """No scheduler found a node for a pod in time."""
-
-    pod: str
-    node: str
-    limit: float
-    why: str
-
-    def words(self) -> str:
-        limit = f"{format_duration(self.limit)} (learners.timeouts.schedule)"
-        return f"no scheduler bound {self.pod} to {self.node or 'its node'} within {limit}: {self.why}"
+def not_scheduled(pod: str, node: str, limit: float, why: str) -> str:
+    """Say that no scheduler found a node for a pod in time."""
+    within = f"{format_duration(limit)} (learners.timeouts.schedule)"
+    return f"no scheduler bound {pod} to {node or 'its node'} within {within}: {why}"
 
 
-@dataclass(frozen=True, slots=True)
-class NoScheduler:
-    """None has looked at a pod in time."""
-
-    pod: str
-    limit: float
-
-    def words(self) -> str:
-        return (
-            f"no scheduler has looked at {self.pod} within {format_duration(self.limit)} "
-            "(learners.timeouts.schedule and start); check that kube-scheduler runs, and schedulerName in the pool's template"
-        )
+def no_scheduler(pod: str, limit: float) -> str:
+    """Say that none has looked at a pod in time."""
+    return (
+        f"no scheduler has looked at {pod} within {format_duration(limit)} "
+        "(learners.timeouts.schedule and start); check that kube-scheduler runs, and schedulerName in the pool's template"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class NoNodeCame:
-    pod: str
-    pool: str
-    limit: float
-    wait: Sentence
-
-    def words(self) -> str:
-        return f"no node came for {self.pod} within {_provisioning_limit(self.limit, self.pool)}: {self.wait.words()}"
+def no_node_came(pod: str, pool: str, limit: float, wait: str) -> str:
+    return f"no node came for {pod} within {_provisioning_limit(limit, pool)}: {wait}"
 
 
 # --- pods that have one -----------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class PreparesPod:
-    node: str
-    seen: bool
-    """The kubelet has reported of it."""
-    problem: str
-    """In the kubelet's words; "": it is on its way."""
-
-    def words(self) -> str:
-        detail = self.problem if self.seen else "the kubelet has not taken it up yet"
-        return f"waits for volumes and network on {self.node}" + (f" ({detail})" if detail else "")
+def prepares_pod(node: str, problem: str, *, seen: bool) -> str:
+    """Say what the kubelet does. `problem`: in its words; "": the pod is on its way. `seen`: it has reported of the pod."""
+    detail = problem if seen else "the kubelet has not taken it up yet"
+    return f"waits for volumes and network on {node}" + (f" ({detail})" if detail else "")
 
 
-@dataclass(frozen=True, slots=True)
-class InitContainerRuns:
-    container: str
-    node: str
-
-    def words(self) -> str:
-        return f"the init container {self.container} runs on {self.node}"
+def init_container_runs(container: str, node: str) -> str:
+    return f"the init container {container} runs on {node}"
 
 
-@dataclass(frozen=True, slots=True)
-class CannotStart:
-    node: str
-    why: str
-
-    def words(self) -> str:
-        return f"its container cannot start on {self.node}: {self.why}"
+def cannot_start(node: str, why: str) -> str:
+    return f"its container cannot start on {node}: {why}"
 
 
-@dataclass(frozen=True, slots=True)
-class PullsImages:
-    node: str
-
-    def words(self) -> str:
-        return f"pulls its images on {self.node}"
+def pulls_images(node: str) -> str:
+    return f"pulls its images on {node}"
 
 
-@dataclass(frozen=True, slots=True)
-class PodWaits:
-    """One pod of an attempt, for all of it."""
-
-    pod: str
-    wait: Sentence
-
-    def words(self) -> str:
-        return f"{self.pod}: {self.wait.words()}"
+def pod_waits(pod: str, wait: str) -> str:
+    """Name one pod of an attempt, for all of it."""
+    return f"{pod}: {wait}"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitsForPods:
-    def words(self) -> str:
-        return "waits for its pods"
+WAITS_FOR_PODS = "waits for its pods"
 
 
 # --- nodes that a unit cannot have --------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class NodeTaken:
-    by: PodUse
-    pod: str
-    node: str
-
-    def words(self) -> str:
-        return f"{self.by}, a learner of another operator, was created before {self.pod} and is on its node {self.node}"
+def node_taken(by: PodUse, pod: str, node: str) -> str:
+    return f"{by}, a learner of another operator, was created before {pod} and is on its node {node}"
 
 
-@dataclass(frozen=True, slots=True)
-class BoundToTwoSlices:
-    slices: tuple[str, ...]
-
-    def words(self) -> str:
-        return f"its pods were bound to two slices, {' and '.join(self.slices)}"
+def bound_to_two_slices(slices: Sequence[str]) -> str:
+    return f"its pods were bound to two slices, {' and '.join(slices)}"
 
 
-@dataclass(frozen=True, slots=True)
-class NoSlice:
-    nodes: tuple[str, ...]
-    shape: Shape
-    pool: str
-    limit: float
-
-    def words(self) -> str:
-        where, limit = ", ".join(self.nodes[:3]), _provisioning_limit(self.limit, self.pool)
-        return f"its nodes ({where}) did not become a slice of {self.shape} within {limit}"
+def no_slice(nodes: Sequence[str], shape: Shape, pool: str, limit: float) -> str:
+    return f"its nodes ({', '.join(nodes[:3])}) did not become a slice of {shape} within {_provisioning_limit(limit, pool)}"
 
 
-@dataclass(frozen=True, slots=True)
-class SliceGivenUp:
-    """What a unit did because it cannot have its nodes."""
-
-    attempt: int
-    withdrawn: bool
-    """It had none yet."""
-    in_a_row: int
-    why: Sentence
-
-    def words(self) -> str:
-        times = f", {self.in_a_row} times in a row" if self.in_a_row > 1 else ""
-        did = "was withdrawn" if self.withdrawn else "gave its slice up"
-        return f"attempt {self.attempt} {did}{times}: {self.why.words()}"
+def slice_given_up(attempt: int, in_a_row: int, why: str, *, withdrawn: bool) -> str:
+    """Say what a unit did because it cannot have its nodes. `withdrawn`: it had none yet."""
+    times = f", {in_a_row} times in a row" if in_a_row > 1 else ""
+    did = "was withdrawn" if withdrawn else "gave its slice up"
+    return f"attempt {attempt} {did}{times}: {why}"
 
 
-@dataclass(frozen=True, slots=True)
-class PausesAfter:
-    what: Sentence
-    not_before: float
-
-    def words(self) -> str:
-        return f"{self.what.words()}; the next one starts at {format_timestamp(self.not_before)}"
+def pauses_after(what: str, not_before: float) -> str:
+    return f"{what}; the next one starts at {format_timestamp(not_before)}"
 
 
 # --- units without pods -------------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class WaitsForPod:
-    """One that may still run where its own would."""
-
-    pod: str
-    ended: bool
-    """It has to end only, and need not be gone."""
-
-    def words(self) -> str:
-        return f"waits until the pod {self.pod} has {'ended' if self.ended else 'gone'}"
+def waits_for_pod(pod: str, *, ended: bool) -> str:
+    """Name a pod that may still run where the unit's own would. `ended`: it has to end only, and need not be gone."""
+    return f"waits until the pod {pod} has {'ended' if ended else 'gone'}"
 
 
-@dataclass(frozen=True, slots=True)
-class JobEndsSoon:
-    def words(self) -> str:
-        return "the job is about to end"
+JOB_ENDS_SOON = "the job is about to end"
 
 
-@dataclass(frozen=True, slots=True)
-class WaitsAfter:
-    """A unit that waits. How its last attempt ended comes first: it is what a reader needs most."""
-
-    cause: str
-    wait: Sentence
-
-    def words(self) -> str:
-        return f"{self.cause}; {self.wait.words()}" if self.cause else self.wait.words()
+def waits_after(cause: str, wait: str) -> str:
+    """Say why a unit waits. How its last attempt ended comes first: it is what a reader needs most."""
+    return f"{cause}; {wait}" if cause else wait
 
 
-@dataclass(frozen=True, slots=True)
-class NoUnitLeavesForIt:
-    wait: str
-    refused: str
-    """What the API server said of a dry run of its pods."""
-
-    def words(self) -> str:
-        return f"{self.wait}; no unit of another job leaves for it: {self.refused}"
+def no_unit_leaves_for_it(wait: str, refused: str) -> str:
+    """Say why a unit waits on. `refused`: what the API server said of a dry run of its pods."""
+    return f"{wait}; no unit of another job leaves for it: {refused}"
 
 
 # --- an attempt that goes on --------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class PodsCreated:
-    def words(self) -> str:
-        return "its pods have been created"
-
-
-@dataclass(frozen=True, slots=True)
-class PodsFound:
-    def words(self) -> str:
-        return "its pods were there, and their attempt was not on record"
+PODS_CREATED = "its pods have been created"
+PODS_FOUND = "its pods were there, and their attempt was not on record"

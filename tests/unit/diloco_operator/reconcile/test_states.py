@@ -12,7 +12,6 @@ from diloco_operator.api.phases import Phase
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.status import UnitState
 from diloco_operator.reconcile.observe.unit_status import LIVE, UnitStatusRecord, read_units
-from diloco_operator.reconcile.sentences import Quoted
 from diloco_operator.reconcile.units.states import LIVES, State, phase_of, state_of
 from diloco_operator.reconcile.units.transitions import ImpossibleTransitionError, UnitEvent, transition
 
@@ -97,7 +96,7 @@ def test_since_is_when_the_shown_state_changed() -> None:
 
 def test_end_of_an_attempt_is_on_record_with_the_state() -> None:
     unit = a_unit(attempt=3, slice="tpu-0", not_before=50.0, cause="why", paused_until=60.0)
-    ended = transition(unit, UnitEvent.GIVEN_UP, 200.0, UnitReason.BAD_CONTRACT, Quoted("it failed"), failed_attempt=3)
+    ended = transition(unit, UnitEvent.GIVEN_UP, 200.0, UnitReason.BAD_CONTRACT, "it failed", failed_attempt=3)
     assert ended == a_unit(UnitState.FAILED, UnitReason.BAD_CONTRACT, attempt=3)._replace(
         message="it failed", since=200.0, ended_attempt=3, failed_attempt=3
     )
