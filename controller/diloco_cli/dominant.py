@@ -15,23 +15,12 @@ from typing import Any
 
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.consequences import Concern, Follows, Lack
-from diloco_operator.api.reasons import (
-    AcceptedReason,
-    CompleteReason,
-    DegradedReason,
-    FailedReason,
-    PlacedReason,
-    PoolReason,
-    TrainingReason,
-    UnitReason,
-    concern_of,
-    follows,
-    lack_of,
-)
+from diloco_operator.api.reasons import all_reasons, concern_of, follows, lack_of
 from diloco_operator.api.state import JobState
 from diloco_operator.api.status import Condition, PoolStatus, UnitState, UnitStatus
 from diloco_operator.reconcile.units.states import State, state_of
 
+from diloco_cli.runbook import next_step
 from diloco_cli.view_model import JobView
 
 
@@ -109,7 +98,7 @@ def _not_seen(view: JobView) -> Dominant | None:
 
 def _refused(view: JobView) -> Dominant | None:
     condition = view.refused()
-    return _of_condition(Cause.REFUSED, condition, "correct what the message names") if condition is not None else None
+    return _of_condition(Cause.REFUSED, condition, next_step(condition.reason, _job(view))) if condition is not None else None
 
 
 def _suspended(view: JobView) -> Dominant | None:
@@ -121,7 +110,7 @@ def _suspended(view: JobView) -> Dominant | None:
 
 def _blocked(view: JobView) -> Dominant | None:
     condition = _concerning(view, Concern.OBSTACLE)
-    return _of_condition(Cause.BLOCKED, condition, "do what the message says; the operator tries again by itself") if condition else None
+    return _of_condition(Cause.BLOCKED, condition, next_step(condition.reason, _job(view))) if condition else None
 
 
 def _syncer(view: JobView) -> Dominant | None:
@@ -131,7 +120,7 @@ def _syncer(view: JobView) -> Dominant | None:
 
 def _pods(view: JobView) -> Dominant | None:
     units = [unit for unit in view.status.units if state_of(unit) is State.PODS_REFUSED]
-    return _of_units(Cause.PODS, units, "change what the message names: the template, a quota or a policy")
+    return _of_units(Cause.PODS, units, next_step(units[0].reason, _job(view))) if units else None
 
 
 def _given_up(view: JobView) -> Dominant | None:
@@ -152,7 +141,7 @@ def _hardware(view: JobView) -> Dominant | None:
 
 def _grants(view: JobView) -> Dominant | None:
     waiting = [unit for unit in view.status.units if follows(unit.reason, Follows.GRANT_AWAITED)]
-    return _of_units(Cause.GRANTS, waiting, "wait, or see why who was asked does not give it")
+    return _of_units(Cause.GRANTS, waiting, next_step(waiting[0].reason, _job(view))) if waiting else None
 
 
 def _starting(view: JobView) -> Dominant | None:
@@ -161,7 +150,7 @@ def _starting(view: JobView) -> Dominant | None:
 
 def _warned(view: JobView) -> Dominant | None:
     condition = _concerning(view, Concern.WARNING)
-    return _of_condition(Cause.WARNED, condition, "do what the message says") if condition is not None else None
+    return _of_condition(Cause.WARNED, condition, next_step(condition.reason, _job(view))) if condition is not None else None
 
 
 def _growth(view: JobView) -> Dominant | None:
@@ -212,15 +201,8 @@ def _short(view: JobView) -> list[PoolStatus]:
     return [pool for pool in view.status.pools if lack_of(pool.reason).of_slices]
 
 
-_MEANINGS: Mapping[str, str] = {
-    **{
-        reason.value: reason.meaning
-        for kind in (AcceptedReason, PlacedReason, TrainingReason, DegradedReason, CompleteReason, FailedReason)
-        for reason in kind
-    },
-    **{reason.value: reason.meaning for reason in UnitReason},
-    **{reason.value: reason.meaning for reason in PoolReason},
-}
+_MEANINGS: Mapping[str, str] = {row.value: row.meaning for row in all_reasons() if row.subject != "Event"}
+"""By reason. Where several things have the same one, a pool's meaning comes first, then a unit's, then that of the last condition."""
 
 
 def _meaning(reason: str) -> str:

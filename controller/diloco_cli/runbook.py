@@ -5,6 +5,7 @@ What a reason means is `api.reasons`. See docs/decisions/0176-explain-and-doctor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -339,6 +340,17 @@ RUNBOOK: Mapping[str, Advice] = {
     ),
     "MalformedObject": Advice(("The message names the object and the field.",), ("Correct or delete the object.",)),
 }
+
+
+_LINK = re.compile(r"\[([^]]+)\]\([^)]*\)")
+
+
+def next_step(reason: str, job: str) -> str:
+    """Return the first thing to do, in plain text, also for a reason of another release. `job`: as a user names it to a command."""
+    advice = RUNBOOK.get(reason)
+    if advice is None:
+        return "do what the message says"
+    return re.sub(r"\bJOB\b", job, _LINK.sub(r"\1", advice.act[0]).replace("`", ""))
 
 
 def url_of(reason: str) -> str:

@@ -31,6 +31,7 @@ CRASHES = unit("v5p-2", "BackingOff", 2, reason="Crashed", message="exit 1", fai
 REFUSED = unit("v5p-3", "Pending", 0, reason="PodsRefused", message="exceeded quota")
 ASKED = unit("v5p-4", "Starting", 1, reason="WaitingForNodes", message="asked the autoscaler")
 STARTS = unit("v5p-5", "Joining", 1, reason="TakingParameters", message="receives")
+EXPORT = "Let the job complete, or export the model: kubectl diloco export lm -n team. Do not suspend the job."
 SYNCER = said("Training", "False", "SyncerStarting")
 TAKEN = said("Training", "False", "NameTaken")
 
@@ -80,6 +81,7 @@ def test_a_cause_has_the_words_of_the_operator_the_meaning_of_the_reason_and_a_n
         (a_view(GIVEN_UP), "kubectl diloco logs lm v5p-1 -n team; once the cause is gone, kubectl diloco retry lm -n team"),
         (a_view(conditions=[SYNCER]), "kubectl diloco logs lm syncer -n team"),
         (a_view(spec={"suspend": True}), "kubectl diloco resume lm -n team"),
+        (a_view(conditions=[said("Degraded", "True", "VolumeDeleted")]), EXPORT),
         (a_view(conditions=[said("Failed", "True", "SyncerFailed")]), "remove the cause, then kubectl diloco retry lm -n team"),
     ],
 )

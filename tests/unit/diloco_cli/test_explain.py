@@ -211,7 +211,7 @@ async def test_a_spec_that_the_operator_cannot_use_is_the_answer(cluster: FakeCl
     await set_status(cluster, state="Queued", reason="SpecInvalid", conditions=conditions(Accepted="False"))
     assert (await page(cluster)).splitlines() == [
         "bytes-lm in namespace team is Queued (AcceptedReason): about Accepted",
-        "  next step       correct what the message names",
+        "  next step       do what the message says",
     ]
 
 
