@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from diloco_operator.kube.client import BadRequest, LogRequest, NotFound
-
-from diloco_local.log_server import start_of_last_lines
 
 _BLOCK = 1 << 16
 
@@ -36,3 +35,24 @@ class LocalPodLogs:
             opened.seek(begin)
             while block := opened.read(_BLOCK):
                 yield block
+
+
+def start_of_last_lines(file: Path, lines: int) -> int:
+    """Return where the last `lines` lines of a file begin."""
+    with file.open("rb") as opened:
+        position = opened.seek(0, os.SEEK_END)
+        wanted = lines + 1  # one more: the newline before the first of these lines
+        opened.seek(max(0, position - 1))
+        if position and opened.read(1) != b"\n":
+            wanted -= 1
+        while position > 0:
+            size = min(_BLOCK, position)
+            position -= size
+            opened.seek(position)
+            block = opened.read(size)
+            at = size
+            while (at := block.rfind(b"\n", 0, at)) >= 0:
+                wanted -= 1
+                if wanted == 0:
+                    return position + at + 1
+        return 0

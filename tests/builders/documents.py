@@ -69,9 +69,9 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "helm/diloco-operator/README.md#diloco-operator",
     ),
     "simulated nodes": (
-        "docs/guide/cluster.md#try-it-on-a-cluster-of-simulated-nodes",
-        "docs/guide/cluster.md#try-it-on-a-cluster-of-simulated-nodes/2",
-        "docs/guide/cluster.md#try-it-on-a-cluster-of-simulated-nodes/3",
+        "CONTRIBUTING.md#a-cluster-of-simulated-nodes",
+        "CONTRIBUTING.md#a-cluster-of-simulated-nodes/2",
+        "CONTRIBUTING.md#a-cluster-of-simulated-nodes/3",
         "docs/guide/troubleshooting.md#a-full-volume",
         "docs/stopping.md#suspend-and-resume",
         "docs/stopping.md#fewer-learners",

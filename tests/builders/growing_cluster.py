@@ -14,10 +14,11 @@ from builders.karpenter import MADE_BY_KARPENTER, Karpenter
 from builders.kube_jobs import KubeCluster
 from builders.local import is_gone, wait_for
 from builders.nodes import a_fleet_node
-from diloco_local.simulated_nodes import SimulatedNodes
-from diloco_operator.api.names import LABEL_SERVER, PODS
+from diloco_operator.api.names import PODS
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.rest import RestClient, load_config
+from simulated_nodes.joined import SimulatedNodes
+from simulated_nodes.names import LABEL_SERVER
 
 _KINDS = "dlj,pods,configmaps,secrets,services,pvc,podtemplates"
 

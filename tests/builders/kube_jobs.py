@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -19,30 +20,30 @@ from builders.child_processes import Launcher
 from builders.control_plane import PROGRAMS, ControlPlane
 from builders.local import WAIT_SECONDS, Cluster, Holds
 from builders.operator_process import DEFAULT, OperatorReplica, replica
-from diloco_operator.api.names import LABEL_SERVER
 from diloco_operator.api.state import JobState
 from diloco_operator.kube.client import Unavailable
 from diloco_operator.kube.rest import RestClient, load_config
+from simulated_nodes.names import LABEL_SERVER
 
 type Obj = dict[str, Any]
 
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 """The operator, as the audit log names it."""
-DILOCO = Path(sys.executable).parent / "diloco"
+TESTS = Path(__file__).parents[1]
 
 
 # --- processes --------------------------------------------------------------------------------------------------------
 class NodesCommand:
-    """`diloco local nodes` as a process, in a folder of its own; ends with the process that started it."""
+    """`python -m simulated_nodes` as a process, in a folder of its own; ends with the process that started it."""
 
     def __init__(self, folder: Path, kubeconfig: Path, fleet: Sequence[Obj], *options: str) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "fleet.yaml").write_text(yaml.safe_dump_all(fleet))
         command = [
-            str(DILOCO),
-            "local",
-            "nodes",
+            sys.executable,
+            "-m",
+            "simulated_nodes",
             "--kubeconfig",
             str(kubeconfig),
             "--fleet",
@@ -59,6 +60,7 @@ class NodesCommand:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
+                env=os.environ | {"PYTHONPATH": str(TESTS)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -200,7 +202,7 @@ def _at_failure(control: ControlPlane) -> str:
 
 @contextlib.asynccontextmanager
 async def kube_cluster(control: ControlPlane, folder: Path, fleet: Sequence[Obj], *options: str) -> AsyncIterator[KubeCluster]:
-    """Simulated nodes on a control plane; jobs are deleted at the end. `options` go to `diloco local nodes`."""
+    """Simulated nodes on a control plane; jobs are deleted at the end. `options` go to `python -m simulated_nodes`."""
     try:
         with nodes_command(folder, control.kubeconfig, fleet, *options) as nodes:
             async with RestClient.connect(load_config(control.kubeconfig)) as client:

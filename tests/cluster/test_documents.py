@@ -73,7 +73,7 @@ def test_a_job_lives_on_simulated_nodes_from_its_start_to_its_deletion_as_the_do
         # Of its own: the documents install the CRD, and their operator and nodes are for the whole cluster.
         plane = stack.enter_context(start(tmp_path / "plane", node_grace="50s"))
         reader = stack.enter_context(reading("simulated nodes", tmp_path, environment_of(plane, activated=False)))
-        guide = "docs/guide/cluster.md#try-it-on-a-cluster-of-simulated-nodes"
+        guide = "CONTRIBUTING.md#a-cluster-of-simulated-nodes"
         reader.type(guide, {"kubectl get dlj --watch": "bytes-lm"})
         unit = """'{.status.units[?(@.name=="h100-0")].%s}'=%s"""
         for field, value in (("failedAttempt", 1), ("state", "Training")):

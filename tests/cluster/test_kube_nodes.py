@@ -16,13 +16,10 @@ from builders.kube_objects import eventually
 from builders.local import WAIT_SECONDS, Holds, condition, has_phase, is_gone, is_gone_after, is_true, wait_for
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
-from diloco_local.cluster_nodes import LEASE_NAMESPACE, ForeignNodes
-from diloco_local.simulated_nodes import SimulatedNodes
 from diloco_local.supervisor import has_mark, processes
 from diloco_operator.api.names import (
     ANNOTATION_ADDRESS,
     LABEL_JOB,
-    LABEL_SERVER,
     NODES,
     PERSISTENT_VOLUMES,
     PODS,
@@ -34,6 +31,9 @@ from diloco_operator.api.names import (
 from diloco_operator.kube.client import NotFound, Obj, Resource
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.kube.rest import RestClient, load_config
+from simulated_nodes.cluster_nodes import LEASE_NAMESPACE, ForeignNodes
+from simulated_nodes.joined import SimulatedNodes
+from simulated_nodes.names import LABEL_SERVER
 
 FLEET = [a_fleet_node("sim-one"), a_fleet_node("sim-two", tpu=4)]
 

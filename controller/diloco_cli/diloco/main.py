@@ -21,7 +21,6 @@ _COMMANDS = {
     "simulate": "diloco_cli.diloco.simulate",
     "launch": "diloco_cli.diloco.launch",
     "crd": "diloco_cli.crd",
-    "local": "diloco_cli.diloco.local_nodes",
 }
 """The module of each command, imported when needed, so that `diloco crd` does not load the control plane."""
 

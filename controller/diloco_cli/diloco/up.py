@@ -27,7 +27,6 @@ from diloco_operator.program.catalogue import CatalogueError, catalogue_option, 
 from diloco_operator.program.duration import Duration
 
 from diloco_cli.dashboard.installed import check_installed
-from diloco_cli.diloco.priority import priority_option
 from diloco_cli.diloco.up_run import Run, UpOptions
 from diloco_cli.diloco.view import JsonView, LiveView, PlainView, View
 from diloco_cli.fleet_file import BadFleet, load_fleet
@@ -82,7 +81,10 @@ class Variable(click.ParamType[tuple[str, str]]):
     "--env", "variables", type=Variable(), multiple=True, metavar="NAME[=VALUE]",
     help="A variable for all programs; without VALUE its value in this shell. One that a pod's template sets wins. May be repeated.",
 )  # fmt: skip
-@priority_option
+@click.option(
+    "--priority", type=click.Choice([priority.value for priority in Priority]), default=Priority.LOW.value, show_default=True,
+    help="Of the programs when processors are short: low leaves most to the rest of this machine, normal takes an equal share.",
+)  # fmt: skip
 @click.option("--timeout", type=Duration(), metavar="DURATION", help="Drain and fail if the jobs take longer, such as 10m.")
 @click.option(
     "--report/--no-report", default=True, help="Whether to write report.html into the state directory at the end.  [default: report]"

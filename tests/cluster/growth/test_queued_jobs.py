@@ -18,6 +18,7 @@ from builders.local_jobs import learner_template
 from builders.nodes import GPU, TPU, a_fleet_gpu_node, a_fleet_tpu_node
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, NODE_POOL, NODES
+from simulated_nodes.names import ANNOTATION_SIMULATE
 
 type Obj = dict[str, Any]
 
@@ -114,7 +115,7 @@ async def test_a_unit_on_a_lost_node_starts_again_with_its_quota_while_another_w
     first, waiting = await one_trains(cluster, "lost")
     one, node = first["name"], first["slice"]
     granted = await group(cluster, "lost", one)
-    await cluster.kubectl("annotate", "node", node, f"{names.ANNOTATION_SIMULATE}=stopped")
+    await cluster.kubectl("annotate", "node", node, f"{ANNOTATION_SIMULATE}=stopped")
     await cluster.kubectl("taint", "node", node, "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute")
     again = await trains(cluster, "lost", one, attempt=2)
     assert (again["slice"] != node, again["failures"]) == (True, [])

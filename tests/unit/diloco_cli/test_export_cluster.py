@@ -22,10 +22,10 @@ from diloco_cli.kubectl.export_cluster import Wanted, export_job
 from diloco_cli.kubectl.export_pod import PodRequest, mounts
 from diloco_cli.kubectl.snapshots import list_claim
 from diloco_local.environment import Command
-from diloco_local.exec_endpoint import ExecEndpoint
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.kube.rest.pod_exec import PROTOCOL
 from safetensors.numpy import load_file
+from simulated_nodes.exec_endpoint import ExecEndpoint
 
 type Obj = dict[str, Any]
 

@@ -33,7 +33,6 @@ ALLOWED = {
     ("controller/diloco_local/memory/pods.py", "/dev/termination-log"): "the default that the Kubernetes API itself sets",
     ("controller/diloco_operator/kube/rest/config.py", "ca.crt"): "a file of every service account",
     ("controller/diloco_local/addresses.py", "diloco-loopback-127."): "a lock file of this machine",
-    ("controller/diloco_local/log_server.py", "diloco-"): "a temporary file",
     ("controller/diloco_local/supervisor.py", "DILOCO_LOCAL_CONTAINER"): "the supervisor runs by its path and imports no package",
     ("controller/diloco_operator/reconcile/config.py", "diloco-syncer:latest"): "the default of a setting",
     ("runtimes/diloco/launch.py", "diloco-launch"): "the command",

@@ -16,21 +16,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from diloco_operator.api.names import (
-    DEFAULT_CLASS,
-    LABEL_SERVER,
-    PERSISTENT_VOLUMES,
-    PROVISIONER,
-    STORAGE_CLASS,
-    STORAGE_CLASSES,
-    VOLUME_CLAIMS,
-)
+from diloco_local.environment import ContainerConfigError
+from diloco_local.kubelet_context import WATCHES
+from diloco_operator.api.names import DEFAULT_CLASS, PERSISTENT_VOLUMES, STORAGE_CLASSES, VOLUME_CLAIMS
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
 
-from diloco_local.environment import ContainerConfigError
-from diloco_local.kubelet_context import WATCHES
+from simulated_nodes.names import LABEL_SERVER, PROVISIONER, STORAGE_CLASS
 
 log = logging.getLogger(__name__)
 

@@ -17,25 +17,17 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 
-from diloco_operator.api.names import (
-    ANNOTATION_LEAVING,
-    ANNOTATION_RELATIVE_SPEED,
-    ANNOTATION_SIMULATE,
-    COMPONENT_LEARNER,
-    LABEL_COMPONENT,
-    LABEL_SERVER,
-    LOCAL_NODES_MANAGER,
-    NODES,
-)
+from diloco_local.kubelet import Kubelet, NodeFailure
+from diloco_local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
+from diloco_local.nodes import complete, set_ready
+from diloco_local.pod_status import timestamp
+from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, COMPONENT_LEARNER, LABEL_COMPONENT, NODES
 from diloco_operator.kube.cache import as_it_is
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.kube.reflector import Reflector
 
-from diloco_local.kubelet import Kubelet, NodeFailure
-from diloco_local.kubelet_context import WATCHES, KubeletContext, SimulatedNode
-from diloco_local.nodes import complete, set_ready
-from diloco_local.pod_status import timestamp
+from simulated_nodes.names import ANNOTATION_LEAVING, ANNOTATION_SIMULATE, FIELD_MANAGER, LABEL_SERVER
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +139,7 @@ class ClusterNodes:
 
     async def _patch(self, name: str, change: Obj) -> None:
         with contextlib.suppress(NotFound):
-            await self._client.patch(NODES, "", name, change, type=PatchType.MERGE, field_manager=LOCAL_NODES_MANAGER)
+            await self._client.patch(NODES, "", name, change, type=PatchType.MERGE, field_manager=FIELD_MANAGER)
 
     async def _find(self, name: str) -> Obj | None:
         try:
@@ -159,9 +151,7 @@ class ClusterNodes:
         name = manifest["metadata"]["name"]
         if there is None:
             try:
-                there = await self._client.create(
-                    NODES, {key: manifest[key] for key in ("metadata", "spec")}, field_manager=LOCAL_NODES_MANAGER
-                )
+                there = await self._client.create(NODES, {key: manifest[key] for key in ("metadata", "spec")}, field_manager=FIELD_MANAGER)
             except AlreadyExists:
                 raise ForeignNodes(f"another client has just created a node {name}; rename it in the fleet file") from None
         else:
@@ -170,7 +160,7 @@ class ClusterNodes:
             if ANNOTATION_LEAVING in (there["metadata"].get("annotations") or {}):  # a run that was killed while it left has cordoned it
                 await self._patch(name, {"metadata": {"annotations": {ANNOTATION_LEAVING: None}}, "spec": {"unschedulable": None}})
             there = await self._client.patch(
-                NODES, "", name, {"metadata": metadata}, type=PatchType.MERGE, field_manager=LOCAL_NODES_MANAGER
+                NODES, "", name, {"metadata": metadata}, type=PatchType.MERGE, field_manager=FIELD_MANAGER
             )  # fmt: skip
         self._uids[name] = there["metadata"]["uid"]
         await self._renew(name)
@@ -208,7 +198,7 @@ class ClusterNodes:
                 return
             change(node)
             try:
-                await self._client.update(NODES, node, subresource="status", field_manager=LOCAL_NODES_MANAGER)
+                await self._client.update(NODES, node, subresource="status", field_manager=FIELD_MANAGER)
             except (Conflict, NotFound):
                 continue
             self._status_written[name] = self._context.now()
@@ -222,7 +212,7 @@ class ClusterNodes:
             "spec": {"holderIdentity": name, "leaseDurationSeconds": max(1, round(4 * self._heartbeat)), "renewTime": now},
         }
         await self._client.patch(
-            LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.APPLY, field_manager=LOCAL_NODES_MANAGER, force=True
+            LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.APPLY, field_manager=FIELD_MANAGER, force=True
         )  # fmt: skip
 
     async def _send_heartbeats(self) -> None:

@@ -13,15 +13,16 @@ from builders.local import WAIT_SECONDS, condition, has_phase, is_true, wait_for
 from builders.nodes import a_fleet_node
 from builders.pods import a_pod
 from diloco_local.addresses import Addresses, Network
-from diloco_local.cluster_nodes import ClusterNodes, ForeignNodes, registration
 from diloco_local.kubelet import Kubelet
 from diloco_local.kubelet_context import KubeletContext
 from diloco_local.memory import MemoryApi
 from diloco_local.nodes import BadNode
 from diloco_local.processes import Supervisor
-from diloco_local.provisioner import volume
-from diloco_operator.api.names import LABEL_JOB, LABEL_SERVER, NODES, PODS, VOLUME_CLAIMS
+from diloco_operator.api.names import LABEL_JOB, NODES, PODS, VOLUME_CLAIMS
 from diloco_operator.kube.client import NotFound, Obj
+from simulated_nodes.cluster_nodes import ClusterNodes, ForeignNodes, registration
+from simulated_nodes.names import LABEL_SERVER
+from simulated_nodes.provisioner import volume
 
 
 @contextlib.asynccontextmanager

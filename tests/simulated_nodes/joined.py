@@ -7,26 +7,26 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from diloco.contract import SYNCER_PORT
+from diloco_local.addresses import Addresses, Network
+from diloco_local.background_tasks import BackgroundTasks
+from diloco_local.kubelet import Kubelet
+from diloco_local.kubelet_context import KubeletContext
+from diloco_local.processes import Supervisor
+from diloco_local.short_paths import ShortPaths
+from diloco_local.state_dir import StateDir
 from diloco_operator.api.names import COMPONENT_EXPORT, LABEL_COMPONENT, LABEL_JOB
 from diloco_operator.kube.client import Client, Obj
 
-from diloco_local.addresses import Addresses, Network
-from diloco_local.background_tasks import BackgroundTasks
-from diloco_local.cluster_nodes import ClusterNodes
-from diloco_local.exec_endpoint import ExecEndpoint
-from diloco_local.kubelet import Kubelet
-from diloco_local.kubelet_context import KubeletContext
-from diloco_local.log_server import LogServer
-from diloco_local.processes import Priority, Supervisor
-from diloco_local.provisioner import Provisioner
-from diloco_local.short_paths import ShortPaths
-from diloco_local.state_dir import StateDir
+from simulated_nodes.cluster_nodes import ClusterNodes
+from simulated_nodes.exec_endpoint import ExecEndpoint
+from simulated_nodes.log_server import LogServer
+from simulated_nodes.provisioner import Provisioner
 
 
 class SimulatedNodes:
@@ -39,8 +39,7 @@ class SimulatedNodes:
 
     def __init__(
         self, client: Client, state_dir: Path, manifests: Sequence[Obj], *, all_pods: bool = False, heartbeat: float = 10.0,
-        volume_sync: float = 10.0, environment: Mapping[str, str] | None = None, working_directory: Path | None = None,
-        priority: Priority = Priority.LOW,
+        volume_sync: float = 10.0,
     ) -> None:  # fmt: skip
         self.client = client
         self.state_dir = StateDir(state_dir)
@@ -48,9 +47,6 @@ class SimulatedNodes:
         self._all_pods = all_pods
         self._heartbeat = heartbeat
         self._volume_sync = volume_sync
-        self._environment = environment or {}
-        self._working_directory = working_directory or Path.cwd()
-        self._priority = priority
         self._stack = contextlib.AsyncExitStack()
         self.kubelet: Kubelet
         self.nodes: ClusterNodes
@@ -64,15 +60,15 @@ class SimulatedNodes:
         async with contextlib.AsyncExitStack() as stack:
             stack.enter_context(self.state_dir)
             server = self.state_dir.identity()
-            network = Network.reserve(random.Random())  # noqa: S311 - not a secret
+            network = Network.reserve(random.Random())
             stack.callback(network.close)
             short_paths = ShortPaths()
             stack.callback(short_paths.close)
-            supervisor = await stack.enter_async_context(Supervisor(self._priority))
+            supervisor = await stack.enter_async_context(Supervisor())
             network.check_port(SYNCER_PORT, "the syncer of every job")
             context = KubeletContext(
-                self.client, supervisor, Addresses(network.second), self.state_dir.path, self._working_directory,
-                chosen_environment=self._environment, short_paths=short_paths, volume_sync=self._volume_sync,
+                self.client, supervisor, Addresses(network.second), self.state_dir.path, Path.cwd(),
+                short_paths=short_paths, volume_sync=self._volume_sync,
                 admission_error=self._refuses, address_in_annotation=True,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
@@ -107,6 +103,6 @@ class SimulatedNodes:
         if self._all_pods or LABEL_JOB in labels or labels.get(LABEL_COMPONENT) == COMPONENT_EXPORT:
             return ""
         return (
-            "this node is simulated by `diloco local nodes`, which runs only pods of DiLoCoJobs; with --all-pods it runs every pod, "
+            "this node is simulated by `python -m simulated_nodes`, which runs only pods of DiLoCoJobs; with --all-pods it runs every pod, "
             "as processes of the user who started it"
         )

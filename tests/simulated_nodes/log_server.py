@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import os
 import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -22,7 +21,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from diloco_operator.api.names import LOCAL_NODES_MANAGER
+from diloco_local.pod_logs import start_of_last_lines
+
+from simulated_nodes.names import FIELD_MANAGER
 
 _POLL_SECONDS = 0.2
 _BLOCK = 1 << 16
@@ -97,31 +98,10 @@ class LogServer:
         return response
 
 
-def start_of_last_lines(file: Path, lines: int) -> int:
-    """Return where the last `lines` lines of a file begin."""
-    with file.open("rb") as opened:
-        position = opened.seek(0, os.SEEK_END)
-        wanted = lines + 1  # one more: the newline before the first of these lines
-        opened.seek(max(0, position - 1))
-        if position and opened.read(1) != b"\n":
-            wanted -= 1
-        while position > 0:
-            size = min(_BLOCK, position)
-            position -= size
-            opened.seek(position)
-            block = opened.read(size)
-            at = size
-            while (at := block.rfind(b"\n", 0, at)) >= 0:
-                wanted -= 1
-                if wanted == 0:
-                    return position + at + 1
-        return 0
-
-
 def _self_signed() -> ssl.SSLContext:
     """Return a self-signed certificate, as a kubelet makes one for itself. API servers do not verify it unless configured to."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, LOCAL_NODES_MANAGER)])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, FIELD_MANAGER)])
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + datetime.timedelta(days=_CERTIFICATE_DAYS))

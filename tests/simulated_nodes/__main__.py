@@ -1,4 +1,4 @@
-"""`diloco local nodes`: simulated nodes for a real cluster, on this machine."""
+"""`python -m simulated_nodes`: simulated nodes for a real cluster, on this machine, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,89 +12,46 @@ from pathlib import Path
 
 import click
 from diloco.wording import plural
+from diloco_cli.fleet_file import BadFleet, load_fleet
 from diloco_local.addresses import NoAddressLeft, PortTaken
-from diloco_local.cluster_nodes import ForeignNodes
 from diloco_local.containers import first_of
-from diloco_local.processes import Priority, UnsupportedPlatform
-from diloco_local.simulated_nodes import SimulatedNodes
 from diloco_local.state_dir import StateDirBusy, StateDirUnusable
-from diloco_operator.api.names import STORAGE_CLASS
 from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.kube.rest import ClientConfig, ConfigError, RestClient, load_config
-from diloco_operator.program.duration import Duration
 
-from diloco_cli.diloco.priority import priority_option
-from diloco_cli.fleet_file import BadFleet, load_fleet
-from diloco_cli.validate import refuse
-
-log = logging.getLogger(__name__)
+from simulated_nodes.cluster_nodes import ForeignNodes
+from simulated_nodes.joined import SimulatedNodes
+from simulated_nodes.names import STORAGE_CLASS
 
 
-@click.group()
-def local() -> None:
-    """Simulate parts of a cluster on this machine."""
-
-
-@local.command(short_help="Join simulated nodes to a cluster.")
+@click.command()
 @click.option("--kubeconfig", metavar="FILE", default="", help="Kubeconfig file. Default: $KUBECONFIG, else ~/.kube/config.")
-@click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig. Default: the current one.")
 @click.option("--fleet", metavar="FILE", help="File with Kubernetes Node manifests. Default: this machine as cpu nodes.")
 @click.option(
     "--state-dir", type=click.Path(file_okay=False, path_type=Path), default=Path(".diloco-nodes"), show_default=True,
     help="Directory for volumes and logs. A later run with it takes over its nodes and volumes.",
 )  # fmt: skip
 @click.option("--all-pods", is_flag=True, help="Also run pods that belong to no DiLoCoJob. They run as your user.")
-@click.option(
-    "--heartbeat", type=Duration(), default="10s", show_default=True, metavar="DURATION",
-    help="Time between two heartbeats of a node. The cluster's --node-monitor-grace-period must be several times as long.",
-)  # fmt: skip
-@click.option(
-    "--volume-sync", type=Duration(), default="10s", show_default=True, metavar="DURATION",
-    help="Time until running pods see a change of a mounted ConfigMap or Secret.",
-)  # fmt: skip
-@priority_option
-def nodes(
-    kubeconfig: str, context: str, fleet: str | None, state_dir: Path, all_pods: bool, heartbeat: float, volume_sync: float, priority: str
-) -> None:  # fmt: skip
+def main(kubeconfig: str, fleet: str | None, state_dir: Path, all_pods: bool) -> None:
     """Join simulated nodes to a cluster. Pods that its scheduler binds to them run as processes on this machine, as your user.
 
     Use a cluster that you trust: every user who may create pods in it can run programs here. The operator must run on this machine too,
     because the pods have addresses in 127.0.0.0/8.
 
     Ctrl-C ends the pods and removes the nodes. A second Ctrl-C kills at once.
-
-    \b
-    Exit status:
-      0  after Ctrl-C
-      1  something failed
-      2  bad input
     """
-    try:
-        manifests = load_fleet(fleet)
-        config = load_config(kubeconfig, context)
-    except BadFleet as error:
-        refuse(*error.sentences)
-    except ConfigError as error:
-        refuse(str(error))
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        chosen = Priority(priority)
-        asyncio.run(_serve(config, manifests, state_dir, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync, priority=chosen))
-    except (ForeignNodes, StateDirBusy, StateDirUnusable, UnsupportedPlatform, NoAddressLeft, PortTaken, ConfigError) as error:
-        refuse(str(error))
-    except ApiError as error:
-        click.echo(f"the API server of {config.source}: {error}", err=True)
-        raise SystemExit(1) from error
+        asyncio.run(_serve(load_config(kubeconfig), load_fleet(fleet), state_dir, all_pods=all_pods))
+    except BadFleet as error:
+        raise click.ClickException("; ".join(error.sentences)) from error
+    except (ForeignNodes, StateDirBusy, StateDirUnusable, NoAddressLeft, PortTaken, ConfigError, ApiError) as error:
+        raise click.ClickException(str(error)) from error
 
 
-async def _serve(
-    config: ClientConfig, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool, heartbeat: float, volume_sync: float,
-    priority: Priority,
-) -> None:  # fmt: skip
+async def _serve(config: ClientConfig, manifests: Sequence[Obj], state_dir: Path, *, all_pods: bool) -> None:
     async with RestClient.connect(config) as client:
-        joined = SimulatedNodes(
-            client, state_dir, manifests, all_pods=all_pods, heartbeat=heartbeat, volume_sync=volume_sync, priority=priority
-        )
+        joined = SimulatedNodes(client, state_dir, manifests, all_pods=all_pods)
         with _interrupts() as (first, second):
             async with joined:
                 click.echo(f"{plural(len(manifests), 'node is', 'nodes are')} Ready: {', '.join(joined.nodes.names)}")
@@ -129,3 +86,7 @@ def _interrupts() -> Iterator[tuple[asyncio.Event, asyncio.Event]]:
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+
+
+if __name__ == "__main__":
+    main()

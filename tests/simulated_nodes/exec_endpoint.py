@@ -15,11 +15,10 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import WSMsgType, web
 from diloco import contract
+from diloco_local.environment import Command
 from diloco_operator.api.names import COMPONENT_EXPORT, COMPONENT_LEARNER
 from diloco_operator.kube.rest.pod_exec import PROTOCOL, Channel
 from diloco_operator.reach import REACH_COMMAND
-
-from diloco_local.environment import Command
 
 _BLOCK = 1 << 16
 _OPTIONS = {"--step": 1, "--snapshot": 1, "--dtype": 1, "--list": 0, "--check": 0}
