@@ -29,7 +29,7 @@ from diloco_local.faults import Fault, FaultInjector, Fired
 from diloco_local.kubelet import Kubelet
 from diloco_local.kubelet_context import KubeletContext
 from diloco_local.memory import MemoryApi
-from diloco_local.nodes import NodeLifecycle
+from diloco_local.nodes import RegisteredNodes
 from diloco_local.processes import Priority, Supervisor
 from diloco_local.scheduler import Scheduler
 from diloco_local.short_paths import ShortPaths
@@ -40,10 +40,6 @@ from diloco_local.state_dir import StateDir
 class LocalTiming:
     """Seconds. The defaults are those of a cluster."""
 
-    eviction: float = 300.0
-    """From a node's failure to the eviction of its pods."""
-    heartbeat: float = 300.0
-    """How often nodes say that they are there."""
     volume_sync: float = 10.0
     """How often pods get changes of the ConfigMaps and Secrets that they mount."""
     streams: TelemetryTimeouts = field(default_factory=lambda: TelemetryTimeouts(interval=1.0, notify_interval=1.0))
@@ -77,7 +73,7 @@ class LocalControlPlane:
         self._stack = contextlib.AsyncExitStack()
         self.client: Client
         self.kubelet: Kubelet
-        self.nodes: NodeLifecycle
+        self.nodes: RegisteredNodes
         self.injector: FaultInjector
         self.supervisor: Supervisor
         self.failed: asyncio.Future[None]
@@ -100,10 +96,7 @@ class LocalControlPlane:
                 chosen_environment=self._environment, short_paths=short_paths, sleep=self._sleep, volume_sync=self._timing.volume_sync,
             )  # fmt: skip
             self.kubelet = Kubelet(context)
-            self.nodes = NodeLifecycle(
-                client, self.kubelet, context, self._node_manifests,
-                eviction_seconds=self._timing.eviction, heartbeat_seconds=self._timing.heartbeat,
-            )  # fmt: skip
+            self.nodes = RegisteredNodes(client, self.kubelet, context, self._node_manifests)
             self.injector = FaultInjector(client, self.kubelet, self._faults, self._on_fault)
             # Last, so that it is called first: the tasks must end before what they use.
             stack.push_async_callback(tasks.stop)

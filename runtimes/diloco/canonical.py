@@ -49,12 +49,6 @@ class Part:
     """Index along the parameter's leading axis; None: the whole parameter."""
     axes: tuple[int, ...] | None
 
-    def to_canonical(self, value: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return a new C-contiguous float32 array in canonical shape from the parameter's value, or from its layer's slice. Never a
-        view."""
-        turned = value if self.axes is None else np.transpose(value, self.axes)
-        return np.array(turned, dtype=np.float32, order="C")
-
     def to_native(self, value: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return a view of a canonical value with the axes as the framework has them. Raises ValueError for another shape than `spec`'s."""
         if value.shape != tuple(self.spec.shape):

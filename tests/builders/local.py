@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builders.node_lifecycle import NodeLifecycle
 from builders.nodes import a_fleet_node
 from diloco_local.addresses import Addresses, Network
 from diloco_local.control_plane import LocalControlPlane, LocalTiming
 from diloco_local.kubelet import Kubelet, NodeFailure
 from diloco_local.kubelet_context import KubeletContext
 from diloco_local.memory import MemoryApi
-from diloco_local.nodes import NodeLifecycle
+from diloco_local.nodes import RegisteredNodes
 from diloco_local.processes import Supervisor
 from diloco_local.scheduler import Scheduler
 from diloco_operator.api import names
@@ -133,12 +134,14 @@ async def local_nodes(
             chosen_environment=environment or {}, sleep=sleep,
         )  # fmt: skip
         kubelet = Kubelet(context)
-        lifecycle = NodeLifecycle(client, kubelet, context, nodes or [a_fleet_node("node")], eviction_seconds=eviction_seconds)
-        await lifecycle.register()
-        parts = [asyncio.create_task(part) for part in (kubelet.run(), Scheduler(client).run(), lifecycle.run())]
+        registered = RegisteredNodes(client, kubelet, context, nodes or [a_fleet_node("node")])
+        await registered.register()
+        lifecycle = NodeLifecycle(client, kubelet, registered, eviction_seconds=eviction_seconds)
+        parts = [asyncio.create_task(part) for part in (kubelet.run(), Scheduler(client).run(), registered.run())]
         try:
             yield LocalNodes(client, context, kubelet, lifecycle)
         finally:
+            await lifecycle.close()
             for part in parts:
                 part.cancel()
             ended = await asyncio.gather(*parts, return_exceptions=True)
@@ -152,9 +155,10 @@ async def local_nodes(
 class Cluster:
     """A running `LocalControlPlane` with the words of a test."""
 
-    def __init__(self, plane: LocalControlPlane) -> None:
+    def __init__(self, plane: LocalControlPlane, lifecycle: NodeLifecycle) -> None:
         self.plane = plane
         self.client = plane.client
+        self._lifecycle = lifecycle
 
     async def apply(self, job: Obj) -> Obj:
         """Create a job."""
@@ -222,13 +226,16 @@ class Cluster:
 
     async def fail_node(self, node: str, failure: NodeFailure = NodeFailure.STOPPED) -> None:
         """The node turns NotReady and does not answer; its processes die with it, or live on if it is partitioned."""
-        await self.plane.nodes.fail(node, failure)
+        await self._lifecycle.fail(node, failure)
 
     async def recover_node(self, node: str) -> None:
-        await self.plane.nodes.recover(node)
+        await self._lifecycle.recover(node)
 
     async def remove_node(self, node: str) -> None:
-        await self.plane.nodes.remove(node)
+        await self._lifecycle.remove(node)
+
+    async def restore_nodes(self) -> None:
+        await self._lifecycle.restore()
 
     async def delete(self, name: str) -> None:
         await self.client.delete(DILOCO_JOBS, "default", name, propagation="Background")
@@ -258,11 +265,21 @@ class Cluster:
 
 @contextlib.asynccontextmanager
 async def local_control_plane(
-    state_dir: Path, nodes: Sequence[Obj], *, config: OperatorConfig | None = None, timing: LocalTiming | None = None, **options: Any
+    state_dir: Path,
+    nodes: Sequence[Obj],
+    *,
+    config: OperatorConfig | None = None,
+    timing: LocalTiming | None = None,
+    eviction_seconds: float = 300.0,
+    **options: Any,
 ) -> AsyncIterator[Cluster]:
     """The whole embedded control plane, operator included. `options` go to LocalControlPlane."""
     async with LocalControlPlane(state_dir, nodes, operator_config=config, timing=timing, **options) as plane:
-        yield Cluster(plane)
+        lifecycle = NodeLifecycle(plane.client, plane.kubelet, plane.nodes, eviction_seconds=eviction_seconds)
+        try:
+            yield Cluster(plane, lifecycle)
+        finally:
+            await lifecycle.close()
 
 
 __all__ = ["NODES", "Cluster", "LocalNodes", "NodeFailure", "condition", "has_phase", "is_gone"]

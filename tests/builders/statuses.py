@@ -10,7 +10,7 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS
-from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, MAX_REMEDIES, MAX_UNSCHEDULABLE_NODES, UnitState
+from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, MAX_REMEDIES, MAX_UNSCHEDULABLE_NODES, Status, UnitState
 from diloco_operator.api.unit_figures import FIGURES, KEYS
 from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, write_host
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
@@ -96,3 +96,8 @@ def a_state(conditions: Mapping[str, str]) -> dict[str, str]:
     true = {kind for kind, status in conditions.items() if status == "True"}
     first = next((kind for kind in ("Complete", "Failed", "Suspended", "Degraded", "Training") if kind in true), "Starting")
     return {"state": first} if conditions else {}
+
+
+def dump_status(status: Status) -> dict[str, Any]:
+    """The typed status as it stands in `.status`; absent optional fields are left out."""
+    return status.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -15,7 +15,6 @@ from builders.kube_objects import eventually
 from builders.local import Cluster, NodeFailure, condition, is_true, local_control_plane, unit_of
 from builders.local_jobs import PROGRAM, a_fleet, a_quadratic_job, learner_template
 from diloco.contract import ENV_UNIT, Exit
-from diloco_local.control_plane import LocalTiming
 from diloco_local.supervisor import descendants
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.timestamps import parse_timestamp
@@ -193,8 +192,7 @@ async def test_a_frozen_learner_is_replaced_after_the_stall_timeout(tmp_path: Pa
 
 @pytest.mark.parametrize("failure", [NodeFailure.STOPPED, full(NodeFailure.PARTITIONED)])
 async def test_a_lost_node_moves_its_unit_to_another_slice_without_a_restart_on_its_account(tmp_path: Path, failure: NodeFailure) -> None:
-    timing = LocalTiming(eviction=0.5)
-    async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT, timing=timing) as cluster:
+    async with local_control_plane(tmp_path, a_fleet(tpus=3), config=PROMPT, eviction_seconds=0.5) as cluster:
         await cluster.apply(a_long_job())
         await cluster.job("quad", lambda job: all_train(job, 3))
         lost = await cluster.node_of("quad", "v5p-0")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from diloco_operator.accelerators.labels import GKE_TPU, NodeLabels
-from diloco_operator.accelerators.topology import MESH, parse_topology, torus
+from diloco_operator.accelerators.topology import MESH, torus
 
 CPU = "cpu"
 """The kind for machines without accelerators."""
@@ -78,11 +78,6 @@ class Accelerator:
     @property
     def topologies(self) -> tuple[str, ...]:
         return tuple(self.host_options)
-
-    @property
-    def dimensions(self) -> int:
-        """Dimensions of a topology, 0 without topologies."""
-        return max((len(parse_topology(topology)) for topology in self.host_options), default=0)
 
     def node_selector(self, topology: str) -> dict[str, str]:
         """Return node labels that a pod of a TPU slice selects, as GKE asks for. {} for other families."""

@@ -17,7 +17,6 @@ from diloco_operator.api.names import API_VERSION, DILOCO_JOBS, KIND
 from diloco_operator.api.rules import RULES, duration_rule
 
 CRD_NAME = f"{DILOCO_JOBS.plural}.{DILOCO_JOBS.group}"
-CRD_FILE = f"{DILOCO_JOBS.group}_{DILOCO_JOBS.plural}.yaml"
 
 type Schema = dict[str, Any]
 
@@ -215,24 +214,3 @@ def _containers() -> Schema:
             "x-kubernetes-preserve-unknown-fields": True,
         },
     }
-
-
-def unused_rules() -> list[str]:
-    """Return places in `RULES` that the schema does not have: a field that was renamed would lose its rules without an error."""
-    return sorted(set(RULES) - places())
-
-
-@functools.cache
-def places() -> frozenset[str]:
-    """Return every place of the schema, as `RULES` writes them."""
-    found: set[str] = set()
-
-    def walk(schema: Schema, place: str) -> None:
-        found.add(place)
-        for name, child in schema.get("properties", {}).items():
-            walk(child, f"{place}.{name}".lstrip("."))
-        if "items" in schema:
-            walk(schema["items"], f"{place}[]")
-
-    walk(job_schema(), "")
-    return frozenset(found)

@@ -7,7 +7,7 @@ See docs/decisions/0010-crd-and-limits.md.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -78,8 +78,3 @@ def load(obj: Obj) -> DiLoCoJob:
 def dump(job: DiLoCoJob) -> Obj:
     """Return the API object of a job; absent optional fields are left out. `load(dump(job)) == job`."""
     return job.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def dump_status(status: Status) -> dict[str, Any]:
-    """Return what goes into `.status`; absent optional fields are left out."""
-    return status.model_dump(mode="json", by_alias=True, exclude_none=True)

@@ -229,7 +229,7 @@ class Ledger:
 
     def times_trained(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """Return [start, end) in pieces (start, end, times): 1 where committed, 0 where not. How often a *sample* was trained is the sum
-        over its numbers, `sampling.sequence_numbers`."""
+        over the numbers for which `sampling.sample_indices` gives it."""
         pieces = [(a, b, 1) for a, b in self._committed.overlap(start, end)] + [(a, b, 0) for a, b in self._committed.gaps(start, end)]
         return sorted(pieces)
 

@@ -9,7 +9,6 @@ See docs/decisions/0003-sessions-and-work.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,8 +23,6 @@ _ROUNDS: Final = 8
 """Each round changes one half by a hash of the other; four of an ideal hash make a strong pseudo-random permutation (Luby, Rackoff)."""
 _MASK64: Final = (1 << 64) - 1
 _GOLDEN: Final = 0x9E3779B97F4A7C15
-_HELD_OUT_SALT: Final = 0x48656C644F7574
-"""Keeps the permutation of the split apart from those of the epochs."""
 
 
 def _mix(x: int) -> int:
@@ -59,31 +56,22 @@ class Permutation:
 
     def forward(self, positions: Numbers) -> Numbers:
         """Return position in the order -> sample. Raises ValueError for a position outside 0..size-1."""
-        return self._walk(positions, inverse=False)
-
-    def inverse(self, samples: Numbers) -> Numbers:
-        """Return sample -> position in the order. Raises ValueError for a sample outside 0..size-1."""
-        return self._walk(samples, inverse=True)
-
-    def _walk(self, given: Numbers, *, inverse: bool) -> Numbers:
-        if given.size and (given.min() < 0 or given.max() >= self.size):
-            raise ValueError(f"numbers from {given.min()} to {given.max()} are not all in 0..{self.size - 1}")
-        flat = np.ravel(given).astype(np.uint64)
-        out = self._network(flat, inverse=inverse)
+        if positions.size and (positions.min() < 0 or positions.max() >= self.size):
+            raise ValueError(f"numbers from {positions.min()} to {positions.max()} are not all in 0..{self.size - 1}")
+        out = self._network(np.ravel(positions).astype(np.uint64))
         outside = np.flatnonzero(out >= self.size)
         while outside.size:
-            again = self._network(out[outside], inverse=inverse)
+            again = self._network(out[outside])
             out[outside] = again
             outside = outside[again >= self.size]
-        return out.astype(np.int64).reshape(given.shape)
+        return out.astype(np.int64).reshape(positions.shape)
 
-    def _network(self, x: NDArray[np.uint64], *, inverse: bool) -> NDArray[np.uint64]:
+    def _network(self, x: NDArray[np.uint64]) -> NDArray[np.uint64]:
         bits = max(2, (self.size - 1).bit_length())
         low_bits = np.uint64(bits // 2)
         low_mask, high_mask = np.uint64((1 << (bits // 2)) - 1), np.uint64((1 << (bits - bits // 2)) - 1)
         low, high = x & low_mask, x >> low_bits
-        # Each round is its own inverse, so the inverse is the same rounds backwards.
-        for r in reversed(range(_ROUNDS)) if inverse else range(_ROUNDS):
+        for r in range(_ROUNDS):
             key = np.uint64(_mix(self.key + (r + 1) * _GOLDEN))
             if r % 2:
                 high ^= _mix_array(low + key) & high_mask
@@ -109,43 +97,3 @@ def sample_indices(numbers: Numbers, samples: int, seed: int) -> Numbers:
         here = epochs == epoch
         out[here] = epoch_permutation(samples, seed, int(epoch)).forward(positions[here])
     return out
-
-
-def sequence_numbers(sample: int, samples: int, seed: int, end: int) -> Iterator[int]:
-    """Yield every sequence number below `end` that stands for this sample: one an epoch."""
-    for epoch in range(-(-end // samples)):
-        number = epoch * samples + int(epoch_permutation(samples, seed, epoch).inverse(np.array([sample]))[0])
-        if number < end:
-            yield number
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """A data set of `total` samples cut in two at random, by seed only: `held_out` samples to evaluate on, the rest to train on."""
-
-    total: int
-    held_out: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.held_out < self.total:
-            raise ValueError(f"cannot hold out {self.held_out} of {plural(self.total, 'sample')} and have some left to train on")
-
-    @property
-    def training(self) -> int:
-        """Number of samples to train on."""
-        return self.total - self.held_out
-
-    def training_samples(self, indices: Numbers) -> Numbers:
-        """Return the sample of each index in 0..training-1."""
-        if indices.size and indices.min() < 0:
-            raise ValueError(f"indices count from 0, not {indices.min()}")
-        return self._order.forward(indices + self.held_out)
-
-    def held_out_samples(self) -> Numbers:
-        """Return all samples to evaluate on; never one of `training_samples`."""
-        return self._order.forward(np.arange(self.held_out, dtype=np.int64))
-
-    @property
-    def _order(self) -> Permutation:
-        return Permutation(self.total, _mix(self.seed ^ _HELD_OUT_SALT))

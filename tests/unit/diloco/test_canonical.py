@@ -22,13 +22,11 @@ def test_a_stacked_parameter_becomes_one_tensor_a_layer_with_turned_axes() -> No
 
 
 @given(st.permutations(range(3)), st.integers(0, 2**32 - 1))
-def test_native_and_canonical_are_inverse_for_every_order_of_axes(axes: list[int], seed: int) -> None:
+def test_a_canonical_value_comes_back_as_the_native_one_for_every_order_of_axes(axes: list[int], seed: int) -> None:
     value = np.random.default_rng(seed).standard_normal((2, 3, 5)).astype(np.float32)
     part = lay_out({"w": value.shape}, {"w": Canonical("v", axes=tuple(axes))}, never)["v"]
-    canonical = part.to_canonical(value)
-    assert canonical.shape == part.spec.shape == value.transpose(axes).shape
-    assert canonical.flags.c_contiguous
-    assert not np.shares_memory(canonical, value)
+    canonical = value.transpose(axes)
+    assert canonical.shape == part.spec.shape
     np.testing.assert_array_equal(part.to_native(canonical), value)
 
 

@@ -115,7 +115,7 @@ async def test_job_without_hardware_says_so_and_starts_when_it_comes(tmp_path: P
         await cluster.apply(a_manifest("waits", min=1, pools=[tpu_pool(topology="2x2x1", max=1)], steps=10))
         waiting = await cluster.job("waits", lambda obj: condition(obj, "Placed").get("status") == "False")
         assert condition(waiting, "Placed")["reason"] == "InsufficientCapacity"
-        await cluster.plane.nodes.restore("tpu")
+        await cluster.restore_nodes()
         await cluster.job("waits", is_true("Placed"))
 
 

@@ -112,7 +112,7 @@ async def test_removed_node_takes_its_pods_out_of_the_api(two: LocalNodes) -> No
 @pytest.mark.slow
 async def test_restored_node_takes_pods_again(two: LocalNodes) -> None:
     await two.nodes.remove("one")
-    await two.nodes.restore("one")
+    await two.nodes.restore()
     pod = await started(two)
     assert lives(two, pod)
 

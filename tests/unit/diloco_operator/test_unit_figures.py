@@ -14,6 +14,7 @@ from builders.core import SimulatedLearner, Simulation, a_layout, a_seeded_core
 from builders.core import a_job as a_job_of_the_core
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
+from builders.schema_nodes import schema_nodes
 from builders.stage import Stage
 from diloco.data.ledger import Ledger, UnitWork
 from diloco.protocol import diloco_pb2
@@ -21,7 +22,7 @@ from diloco.syncer.reporting.loss_history import LossHistory
 from diloco.syncer.reporting.reports import Facts, make_report
 from diloco.syncer.reporting.unit_stats import UnitStatsTable
 from diloco_cli.status_text import units_lines
-from diloco_operator.api.crd import places
+from diloco_operator.api.crd import job_schema
 from diloco_operator.api.status import UnitState, UnitStatus
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS, UnitFigures
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, read_units, write_unit
@@ -120,7 +121,7 @@ def test_a_figure_is_in_every_place(name: str) -> None:
     assert name in FIGURES, "say with Figure(...) what becomes of it"
     assert name in WIRE
     assert name in UnitStatus.model_fields
-    assert f"status.units[].{KEYS[name]}" in places()
+    assert f"status.units[].{KEYS[name]}" in dict(schema_nodes(job_schema()))
     table = DOCS.partition("### status.units[]")[2].partition("\n### ")[0]
     assert f"| `{KEYS[name]}`" in table
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from diloco.data.sampling import Permutation, Split, epoch_permutation, sample_indices, sequence_numbers
+from diloco.data.sampling import Permutation, epoch_permutation, sample_indices
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,11 +13,9 @@ seeds = st.integers(0, 2**64)
 
 
 @given(sizes, seeds)
-def test_permutation_is_one_to_one_and_has_an_inverse(size: int, key: int) -> None:
-    permutation, positions = Permutation(size, key), np.arange(size)
-    samples = permutation.forward(positions)
-    assert np.array_equal(np.sort(samples), positions)
-    assert np.array_equal(permutation.inverse(samples), positions)
+def test_permutation_is_one_to_one(size: int, key: int) -> None:
+    positions = np.arange(size)
+    assert np.array_equal(np.sort(Permutation(size, key).forward(positions)), positions)
 
 
 def test_permutation_of_a_huge_set_needs_no_memory_for_it() -> None:
@@ -25,7 +23,7 @@ def test_permutation_of_a_huge_set_needs_no_memory_for_it() -> None:
     positions = np.array([0, 1, 10**15 + 36])
     samples = permutation.forward(positions)
     assert ((samples >= 0) & (samples < permutation.size)).all()
-    assert np.array_equal(permutation.inverse(samples), positions)
+    assert len(set(samples.tolist())) == 3
 
 
 @given(st.integers(1, 500), seeds, st.integers(0, 5000))
@@ -62,22 +60,6 @@ def test_order_is_well_mixed() -> None:
     assert 225 - 5 * 21 < ((cells - 64) ** 2 / 64).sum() < 225 + 5 * 21
 
 
-@given(st.integers(4, 200), seeds, st.integers(0, 300), st.data())
-def test_sequence_numbers_of_a_sample_are_those_that_stand_for_it(samples: int, seed: int, end: int, data: st.DataObject) -> None:
-    sample = data.draw(st.integers(0, samples - 1))
-    expected = [n for n, s in enumerate(sample_indices(np.arange(end), samples, seed)) if s == sample]
-    assert list(sequence_numbers(sample, samples, seed, end)) == expected
-
-
-@given(st.integers(1, 1000), seeds, st.data())
-def test_split_shares_out_all_samples(total: int, seed: int, data: st.DataObject) -> None:
-    split = Split(total, data.draw(st.integers(0, total - 1)), seed)
-    training = split.training_samples(np.arange(split.training))
-    held_out = split.held_out_samples()
-    assert (training.size, held_out.size) == (total - split.held_out, split.held_out)
-    assert np.array_equal(np.sort(np.concatenate([training, held_out])), np.arange(total))
-
-
 def test_shapes_are_kept() -> None:
     assert sample_indices(np.arange(6).reshape(2, 3), 4, 0).shape == (2, 3)
     assert sample_indices(np.empty(0, np.int64), 4, 0).shape == (0,)
@@ -90,8 +72,6 @@ def test_shapes_are_kept() -> None:
         (lambda: sample_indices(np.array([-1]), 3, 0), "count from 0"),
         (lambda: Permutation(0, 1), "cannot permute 0"),
         (lambda: Permutation(3, 1).forward(np.array([3])), r"not all in 0\.\.2"),
-        (lambda: Split(5, 5, 0), "cannot hold out 5 of 5"),
-        (lambda: Split(5, 1, 0).training_samples(np.array([-1])), "count from 0"),
     ],
 )
 def test_impossible_requests_are_errors(call: Callable[[], object], says: str) -> None:

@@ -5,9 +5,10 @@ import json
 
 import pytest
 from builders.jobs import a_manifest, gpu_pool, tpu_pool, with_field
+from builders.statuses import dump_status
 from diloco_local.memory import schema as kube_schema
 from diloco_operator.api.crd import job_schema
-from diloco_operator.api.job import InvalidJob, dump, dump_status, load
+from diloco_operator.api.job import InvalidJob, dump, load
 from diloco_operator.api.status import Condition, ConditionStatus, LearnersStatus, PoolStatus, Progress, Status, UnitState, UnitStatus
 
 

@@ -6,8 +6,8 @@ import pytest
 from builders.jobs import a_job
 from builders.nodes import a_tpu_node
 from builders.stage import Stage
+from builders.statuses import dump_status
 from diloco_operator.api.conditions import ConditionType
-from diloco_operator.api.job import dump_status
 from diloco_operator.api.status import Status
 from diloco_operator.reconcile.status.write import worth_writing
 from diloco_operator.report import LossPoint, UnitPhase

@@ -9,8 +9,7 @@ from builders.exploration import examples
 from builders.jobs import a_job
 from builders.nodes import a_gpu_node, a_tpu_node
 from builders.stage import Stage
-from builders.statuses import a_large_status
-from diloco_operator.api.job import dump_status
+from builders.statuses import a_large_status, dump_status
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.api.status import Status
