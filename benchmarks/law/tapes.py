@@ -16,16 +16,16 @@ import numpy as np
 from diloco.algorithm.layout import Layout, TensorSpec
 from diloco.contract import Training
 from diloco.learner.store import Float32Array
-from diloco.simulation.synthetic_tape import Fate, SyntheticTape, generate
-from diloco.simulation.training import TrainedJob, TrainedModel
 from diloco.trainers.inner_optimizer import InnerConfig
-from diloco.trainers.tape_torch import train
 from numpy.typing import NDArray
 
 from benchmarks.law.beyond import Line
 from benchmarks.law.corpus import read_corpus
 from benchmarks.law.losses import at_once
 from benchmarks.law.runs import Outcome, Runs
+from benchmarks.law.synthetic_tape import Fate, SyntheticTape, generate
+from benchmarks.law.tape_torch import train
+from benchmarks.law.tape_training import TrainedJob, TrainedModel
 from benchmarks.law.train import FINAL, warmup_steps
 from benchmarks.law.trials import SIZES, Arm, Rates, job
 
@@ -115,7 +115,7 @@ def trained_under(trial: TapeTrial) -> Outcome:
     size, steps = SIZES[trial.size], outer_steps(trial)
     corpus = read_corpus(context=size.context, seed=trial.seed, tokens=2 * size.tokens, held_out=size.held_out)
     inner = InnerConfig(trial.rates.inner, trial.warmup, FINAL, weight_decay=1 / size.steps)
-    return train(trial.tape, trial.training(steps), size.model, inner, trial.rows, trial.seed, corpus, None)
+    return train(trial.tape, trial.training(steps), size.model, inner, trial.rows, trial.seed, corpus)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`diloco tape`: what happened to a job, as its syncer wrote it down; and training under a tape that a generator has drawn.
+"""`diloco tape`: what happened to a job, as its syncer wrote it down.
 
 See docs/decisions/0247-commit-records.md.
 """
@@ -16,17 +16,14 @@ from diloco.tape.places import heads_in
 from diloco.tape.records import TapeError
 
 from diloco_cli.cluster import CommandError
-from diloco_cli.simulations.tape import generate_tape, train_tape
 from diloco_cli.status_text import table
 
 HEADER = ("TIME", "EVENT", "STEP", "FRAGMENT", "UNIT", "DETAILS")
 
 
-@click.group(short_help="Show what happened to a job, as its syncer wrote it down; or train under a tape.")
+@click.group(short_help="Show what happened to a job, as its syncer wrote it down.")
 def tape() -> None:
-    """Read the tape of a job: one record for each merge, adoption, lease and session, on the volume of its syncer. Or draw a synthetic one,
-    which says how fast units are, when they are slow and when they fail, and train under it.
-    """
+    """Read the tape of a job: one record for each merge, adoption, lease and session, on the volume of its syncer."""
 
 
 @tape.command(short_help="Print the records of a tape.")
@@ -49,10 +46,6 @@ def show(path: Path, output: str, *, merges: bool) -> None:
         return
     for line in table(HEADER, (_row(head) for head in wanted)):
         click.echo(line)
-
-
-tape.add_command(generate_tape)
-tape.add_command(train_tape)
 
 
 def _row(head: Mapping[str, Any]) -> Sequence[str]:

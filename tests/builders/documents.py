@@ -22,7 +22,6 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "docs/guide/laptop.md#plan-before-you-apply",
         "docs/stopping.md#on-a-laptop",
         "docs/guide/laptop.md#what-a-syncer-wrote-down",
-        "docs/guide/laptop.md#train-under-a-schedule",
         "docs/guide/status.md#any-other-tracker",
         "docs/guide/model.md#get-the-model",
         "docs/guide/laptop.md#a-llama-on-your-own-data",

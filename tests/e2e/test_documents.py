@@ -33,8 +33,6 @@ def test_a_run_on_a_laptop_stops_goes_on_and_is_cleaned_up_as_the_documents_say(
         tape, replayed = reader.type("docs/guide/laptop.md#what-a-syncer-wrote-down").values()
         assert "merge   700" in tape
         assert "all as the syncer had them" in replayed
-        trained = last(reader.type("docs/guide/laptop.md#train-under-a-schedule"))
-        assert re.search(r"^outer steps +700$", trained, re.MULTILINE)
         write_files("docs/guide/status.md", checkout)
         scalars = re.findall(r"^(\w+) (\d+) (\S+)$", last(reader.type("docs/guide/status.md#any-other-tracker")), re.MULTILINE)
         assert {"loss", "held_out_loss", "tokens", "contributing_learners"} <= {tag for tag, _, _ in scalars}

@@ -49,7 +49,7 @@ def simulate(file: str, fleet: str, units: tuple[int, ...] | None, assumptions: 
       2  bad input, or no unit fits
     """
     try:
-        given = job_on_fleet([file], fleet)
+        given = job_on_fleet(file, fleet)
         widest = SimulatedOperator(given.manifest, given.nodes, given.spec.learners.max)
         if not widest.placed:
             raise BadInput(f"{file}: no unit has hardware: {widest.message}")

@@ -27,11 +27,12 @@ class BadInput(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OnlyJob:
-    """The one job of some files."""
+class JobOnFleet:
+    """One job, and nodes that are all its own."""
 
     manifest: Obj
     spec: Spec
+    nodes: Sequence[Obj]
 
     @property
     def name(self) -> str:
@@ -39,34 +40,21 @@ class OnlyJob:
         return str(self.manifest["metadata"]["name"])
 
 
-@dataclass(frozen=True, slots=True)
-class JobOnFleet(OnlyJob):
-    """One job, and nodes that are all its own."""
-
-    nodes: Sequence[Obj]
-
-
-def job_on_fleet(files: Sequence[str], fleet: str) -> JobOnFleet:
-    """Read the only job of the files, and the nodes of `fleet`. Raises `BadInput`."""
-    job = only_job(files)
+def job_on_fleet(file: str, fleet: str) -> JobOnFleet:
+    """Read the only job of `file`, and the nodes of `fleet`. Raises `BadInput`."""
+    try:
+        jobs = validate_jobs(load_manifests([file]))
+    except ManifestError as error:
+        raise BadInput(*(str(problem) for problem in error.problems)) from error
+    if len(jobs) != 1:
+        raise BadInput(f"{file} has {plural(len(jobs), 'job')}; give one with one job")
+    spec = parse_job(jobs[0].obj).spec
+    assert spec is not None, "the job was validated"
     try:
         nodes = load_fleet(fleet)
     except BadFleet as error:
         raise BadInput(*error.sentences) from error
-    return JobOnFleet(job.manifest, job.spec, nodes)
-
-
-def only_job(files: Sequence[str]) -> OnlyJob:
-    """Read the only job of the files. Raises `BadInput`."""
-    try:
-        jobs = validate_jobs(load_manifests(files))
-    except ManifestError as error:
-        raise BadInput(*(str(problem) for problem in error.problems)) from error
-    if len(jobs) != 1:
-        raise BadInput(f"{', '.join(files)} {'has' if len(files) == 1 else 'have'} {plural(len(jobs), 'job')}; give one with one job")
-    spec = parse_job(jobs[0].obj).spec
-    assert spec is not None, "the job was validated"
-    return OnlyJob(jobs[0].obj, spec)
+    return JobOnFleet(jobs[0].obj, spec, nodes)
 
 
 def numbers_of_units(least: int, most: int) -> list[int]:

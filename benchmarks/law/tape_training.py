@@ -8,16 +8,12 @@ See docs/decisions/0281-synthetic-tapes.md.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
 import numpy as np
-from numpy.random import default_rng
-from numpy.typing import NDArray
-
 from diloco.algorithm.codec import Coding, encode, leave_rounding_error
 from diloco.algorithm.core import Core
 from diloco.algorithm.effects import Broadcast, Close, Decode, Effect, Merged, Pull, Refusal, Refused
@@ -26,10 +22,12 @@ from diloco.algorithm.layout import Layout
 from diloco.contract import Training
 from diloco.learner.remainders import Remainders
 from diloco.learner.store import Float32Array
-from diloco.simulation.failures import ReturnDelay
-from diloco.simulation.job import Outcome, SimulatedJob
-from diloco.simulation.synthetic_tape import Fail, Slow, SyntheticTape
+from diloco.simulation.job import SimulatedJob
 from diloco.simulation.unit import Hardware, SimulatedUnit
+from numpy.random import default_rng
+from numpy.typing import NDArray
+
+from benchmarks.law.synthetic_tape import Fail, Slow, SyntheticTape
 
 
 class TrainedModel(Protocol):
@@ -89,22 +87,6 @@ class TrainedJob(SimulatedJob):
         for name in tape.units:
             self.add_unit(name, slices.hardware(name))
         slices.begin()
-
-    @property
-    def local_steps(self) -> Mapping[str, int]:
-        """Local steps of each unit."""
-        return self._local_steps
-
-    def train(self) -> Outcome:
-        """Train to the last outer step of the job."""
-        return self.run(math.inf)
-
-    def digest(self) -> str:
-        """Return SHA-256 of the global parameters, fragment by fragment, as little-endian float32."""
-        found = hashlib.sha256()
-        for fragment in self.core.fragments:
-            found.update(np.ascontiguousarray(self.core.value(fragment.index), "<f4").tobytes())
-        return found.hexdigest()
 
     # --- what units say -----------------------------------------------------------------------------------------------
 
@@ -189,21 +171,10 @@ class _TapeSlices:
             if isinstance(one, Slow):
                 self._slow[one.unit].append(one)
         self._away: set[str] = set()
-        self._returns = ReturnDelay.with_mean(1.0)
-        """Never drawn from: when a unit comes back is on the tape."""
 
     def hardware(self, unit: str) -> Hardware:
         """Return what a unit runs on: its failures are those of the tape."""
-        return Hardware(
-            slices=1,
-            chips_per_slice=1,
-            chip_seconds_between_failures=math.inf,
-            step_seconds=self._tape.units[unit],
-            down_seconds=0.0,
-            up_seconds=0.0,
-            returns=self._returns,
-            elastic=False,
-        )
+        return Hardware(step_seconds=self._tape.units[unit], elastic=False)
 
     def begin(self) -> None:
         """Plan the failures."""
@@ -222,7 +193,7 @@ class _TapeSlices:
         return math.prod(one.factor for one in self._slow[unit.name] if one.at <= now < one.at + one.seconds)
 
     def _fail(self, one: Fail) -> None:
-        if one.unit in self._away:  # a tape that was written by hand
+        if one.unit in self._away:
             return
         self._away.add(one.unit)
         self._job.units[one.unit].lost()
