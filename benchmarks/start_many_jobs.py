@@ -79,6 +79,10 @@ class TurningApi:
         await asyncio.sleep(0)
         return await self._api.patch(*what, **how)
 
+    async def update(self, *what: Any, **how: Any) -> Obj:
+        await asyncio.sleep(0)
+        return await self._api.update(*what, **how)
+
     async def create(self, resource: Any, obj: Obj, **how: Any) -> Obj:
         await asyncio.sleep(0)
         made = await self._api.create(resource, obj, **how)

@@ -114,7 +114,7 @@ async def one(bench: GrowingRig, run: int, units: int) -> Run:
         karpenter.consolidate_after(pool, "Never")
     from_zero = await seconds_to_train(bench, ours, "first", units, f"127.78.{run}.1")
     pods = await bench.pods(ours)
-    await bench.client.delete(names.DILOCO_JOBS, ours, "first", propagation="Background")
+    await bench.client.delete(names.DILOCO_JOBS, ours, "first")
     await bench.until(lambda: bench.runs(ours) == 0, "the first job's pods gone")
     on_nodes = await seconds_to_train(bench, ours, "second", units, f"127.78.{run}.2")
 
@@ -132,7 +132,7 @@ async def one(bench: GrowingRig, run: int, units: int) -> Run:
         asyncio.to_thread(bench.plane.request, "DELETE", f"/api/v1/namespaces/{bare}/pods", {"gracePeriodSeconds": 0}),
     )
     to_zero, bare_to_zero = await asyncio.gather(*(seconds_to_zero(bench, pool, begun) for pool in (OURS, BARE)))
-    await bench.client.delete(names.DILOCO_JOBS, ours, "second", propagation="Background")
+    await bench.client.delete(names.DILOCO_JOBS, ours, "second")
     return Run(from_zero, on_nodes, bare_seconds, to_zero, bare_to_zero)
 
 

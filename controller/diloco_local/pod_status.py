@@ -140,7 +140,6 @@ def pod_status(
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
         "startTime": timestamp(started_at),
-        "qosClass": current.get("qosClass", "BestEffort"),
         "conditions": _conditions(current.get("conditions") or [], conditions, timestamp(now)),
         "containerStatuses": [_container(state) for state in main],
     }

@@ -6,7 +6,7 @@ The stages run in this order, and every action may be repeated:
 1. `creates` and `certificates`, wave after wave. The actions of one wave run concurrently; a wave begins only if all earlier ones
    succeeded. If the name exists already, an object of the same job is success, and a foreign object is an error. While
    `operator.certificate_writes` makes certificates, earlier ones are written. A pod is created after the Secret with its certificate.
-2. `status`, one server-side apply, only if every create succeeded: status never shows pods that do not exist. A status that may wait is
+2. `status`, one PUT, only if every create succeeded: status never shows pods that do not exist. A status that may wait is
    left to the next reconcile, with everything after it, if that is due already and the write is expensive.
 3. `deletes`, concurrently, each with the uid that the decision was made for. An object that is gone or has another uid is success. A pod is
    deleted only after its end is recorded in status: a crash between the two leaves the pod, and no end is lost.
@@ -110,7 +110,9 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyStatus:
+class ReplaceStatus:
+    """Replace the whole status of the job, what others have added to it included."""
+
     resource: Resource
     namespace: str
     name: str
@@ -159,7 +161,7 @@ class Plan:
     creates: tuple[Create, ...] = ()
     certificates: tuple[IssueCertificates, ...] = ()
     """In the order of their waves."""
-    status: ApplyStatus | None = None
+    status: ReplaceStatus | None = None
     deletes: tuple[Delete, ...] = ()
     events: tuple[Event, ...] = ()
     pod_checks: tuple[PodCheck, ...] = ()

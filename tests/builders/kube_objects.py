@@ -10,7 +10,7 @@ from diloco_operator.kube.client import Client, EventType, NotFound, Obj, Resour
 
 GROUP = "contract.diloco.dev"
 WIDGETS = Resource(GROUP, "v1", "Widget", "widgets")
-"""Status and scale subresources, rules."""
+"""Status subresource, rules."""
 NOTES = Resource(GROUP, "v1", "Note", "notes", namespaced=False)
 """Cluster-scoped, no subresources, anything goes."""
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
@@ -113,13 +113,12 @@ def definition(resource: Resource, schema: Obj, **version: Any) -> Obj:
 
 
 def widget_definition() -> Obj:
-    scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}
     schema = {
         "type": "object",
         "properties": {"spec": _SPEC, "status": _STATUS},
         "x-kubernetes-validations": [{"rule": "size(self.metadata.name) <= 40", "message": "a widget's name has at most 40 characters"}],
     }
-    return definition(WIDGETS, schema, subresources={"status": {}, "scale": scale})
+    return definition(WIDGETS, schema, subresources={"status": {}})
 
 
 def note_definition() -> Obj:
@@ -146,7 +145,7 @@ def config_map(namespace: str, name: str, *, meta: Obj | None = None, **data: An
     }
 
 
-def owned_by(owner: Obj, *, block: bool = False, controller: bool = False) -> Obj:
+def owned_by(owner: Obj, *, controller: bool = False) -> Obj:
     """An ownerReference."""
     meta = owner["metadata"]
     return {
@@ -155,7 +154,6 @@ def owned_by(owner: Obj, *, block: bool = False, controller: bool = False) -> Ob
         "name": meta["name"],
         "uid": meta["uid"],
         "controller": controller,
-        "blockOwnerDeletion": block,
     }
 
 

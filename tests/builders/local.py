@@ -238,7 +238,7 @@ class Cluster:
         await self._lifecycle.restore()
 
     async def delete(self, name: str) -> None:
-        await self.client.delete(DILOCO_JOBS, "default", name, propagation="Background")
+        await self.client.delete(DILOCO_JOBS, "default", name)
 
     async def delete_and_wait(self, name: str) -> None:
         """Delete the job and wait until nothing with its label is left."""

@@ -48,7 +48,7 @@ class ScriptedApi:
     handle: Callable[[str, tuple[Any, ...]], Any] = lambda verb, arguments: None
     calls: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     metadata_only: list[bool] = field(default_factory=list)
-    """Says of each create and patch whether it asked for metadata only."""
+    """Says of each create, update and patch whether it asked for metadata only."""
     watched_from: list[str] = field(default_factory=list)
     list_tokens: list[str] = field(default_factory=list)
     busy: int = 0
@@ -97,6 +97,12 @@ class ScriptedApi:
         self.metadata_only.append(metadata_only)
         return await self._write("dry run" if dry_run else "create", resource, obj) or obj
 
+    async def update(
+        self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "", metadata_only: bool = False
+    ) -> Obj:
+        self.metadata_only.append(metadata_only)
+        return await self._write("update", resource, obj, subresource, field_manager) or obj
+
     async def patch(
         self,
         resource: Resource,
@@ -107,11 +113,10 @@ class ScriptedApi:
         type: PatchType,
         subresource: str = "",
         field_manager: str = "",
-        force: bool = False,
         metadata_only: bool = False,
     ) -> Obj:
         self.metadata_only.append(metadata_only)
-        return await self._write("patch", resource, namespace, name, patch, type, subresource, field_manager, force) or patch
+        return await self._write("patch", resource, namespace, name, patch, type, subresource, field_manager) or patch
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "", **_: Any

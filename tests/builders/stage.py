@@ -18,6 +18,7 @@ from builders.pods import exits, is_bound, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from builders.workloads import SimulatedQueue
 from diloco_local.memory.merge import merge_patch
+from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.certificates.view import project_certificates
@@ -50,7 +51,7 @@ _CHILDREN = {"ConfigMap": "config_map", "Service": "service", "PersistentVolumeC
 def unknown_reasons(plan: Plan) -> list[tuple[str, str]]:
     """(subject, reason) of what a plan writes and the table of reasons does not have."""
     status = plan.status.status if plan.status is not None else {}
-    written = [(each["type"], each["reason"]) for each in status.get("conditions", ())]
+    written = [(each["type"], each["reason"]) for each in status.get("conditions", ()) if each["type"] in set(ConditionType)]
     written += [("Unit", each["reason"]) for each in status.get("units", ()) if each["reason"]]
     written += [("Pool", each["reason"]) for each in status.get("pools", ()) if each["reason"]]
     events = (("Event", event.reason) for event in plan.events if event.reason not in _REPORTED)

@@ -267,7 +267,7 @@ def test_an_upgrade_restarts_and_rewrites_nothing_and_edits_are_rolled_out(clust
         assert cluster.objects() == before
         assert cluster.conditions() == conditions
         assert {name: cluster.job(name)["status"]["units"] for name in LEFT} == units
-        allowed = {"create leases", "update leases", "patch leases", "create events", "patch dilocojobs/status", "patch secrets"}
+        allowed = {"create leases", "update leases", "patch leases", "create events", "update dilocojobs/status", "patch secrets"}
         assert set(writes()) <= allowed
         before = cluster.objects()
 

@@ -205,35 +205,3 @@ async def test_deleted_definition_takes_its_objects_and_is_served_no_more(client
         return False
 
     await eventually(unserved, "the kind is not served")
-
-
-_WRONG_SCHEMAS: list[tuple[Obj, str]] = [
-    ({"type": "object", "properties": {"spec": {"properties": {}}}}, "type"),
-    ({"type": "object", "properties": {"spec": {"type": "array"}}}, "items"),
-    ({"type": "object", "properties": {"spec": {"type": "number", "x-kubernetes-validations": [{"rule": "self >"}]}}}, "rule"),
-    ({"type": "object", "properties": {"spec": {"type": "integer", "default": "x"}}}, "default"),
-    (
-        {
-            "type": "object",
-            "properties": {
-                "spec": {"type": "array", "items": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}
-            },
-        },
-        "rule",
-    ),
-]
-
-
-@pytest.mark.parametrize(("schema", "where"), _WRONG_SCHEMAS)
-async def test_wrong_schema_is_rejected(client: Client, schema: Obj, where: str) -> None:
-    with pytest.raises(Invalid) as error:
-        await client.create(CUSTOM_RESOURCES, definition(Resource(GROUP, "v1", "Wrong", "wrongs"), schema))
-    assert any(where in cause.field for cause in error.value.causes), error.value.causes
-
-
-async def test_definitions_name_must_be_plural_and_group(client: Client) -> None:
-    crd = definition(Resource(GROUP, "v1", "Wrong", "wrongs"), {"type": "object"})
-    crd["metadata"]["name"] = "other"
-    with pytest.raises(Invalid) as error:
-        await client.create(CUSTOM_RESOURCES, crd)
-    assert "metadata.name" in {cause.field for cause in error.value.causes}

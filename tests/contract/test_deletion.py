@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, config_map, gone, seen, until_gone, widget
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import AlreadyExists, BadRequest, Client, Conflict, Invalid, NotFound, Obj, PatchType
+from diloco_operator.kube.client import AlreadyExists, Client, Conflict, Invalid, NotFound, Obj, PatchType
 
 _FINALIZER = "contract.diloco.dev/hold"
 
@@ -50,13 +50,6 @@ async def test_version_precondition_spares_what_has_changed(client: Client, name
         await client.delete(CONFIG_MAPS, namespace, "a", resource_version=first["metadata"]["resourceVersion"])
     await client.delete(CONFIG_MAPS, namespace, "a", resource_version=now["metadata"]["resourceVersion"])
     assert await gone(client, CONFIG_MAPS, namespace, "a")
-
-
-async def test_unknown_propagation_is_rejected(client: Client, namespace: str) -> None:
-    await client.create(CONFIG_MAPS, config_map(namespace, "a"))
-    with pytest.raises((BadRequest, Invalid)):
-        await client.delete(CONFIG_MAPS, namespace, "a", propagation="Sideways")
-    assert not await gone(client, CONFIG_MAPS, namespace, "a")
 
 
 async def test_finalizer_holds_a_deleted_object_until_it_is_removed(client: Client, namespace: str) -> None:

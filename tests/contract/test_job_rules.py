@@ -18,7 +18,7 @@ from diloco_operator.api.spec import MAX_LEARNERS
 from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj, PatchType
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
-from diloco_operator.plan import ApplyStatus, Plan
+from diloco_operator.plan import Plan, ReplaceStatus
 from diloco_operator.reconcile.observe.job import parse_job
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS, status_budget, stored_bytes
 from diloco_operator.reconcile.status.bounds import bounded
@@ -161,7 +161,7 @@ async def test_status_of_a_deleted_job_is_not_written_over_its_successor(client:
     await client.delete(names.DILOCO_JOBS, namespace, name)
     await client.create(names.DILOCO_JOBS, obj)
     subject = Subject(namespace, name, first["metadata"]["uid"])
-    plan = Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, name, subject.uid, {"observedGeneration": 1}))
+    plan = Plan(status=ReplaceStatus(names.DILOCO_JOBS, namespace, name, subject.uid, {"observedGeneration": 1}))
     executor = Executor(client, EventRecorder(client, lambda: datetime.now(UTC)))
     result = await executor.execute(subject, plan, version=first["metadata"]["resourceVersion"])
     assert [type(failure.error) for failure in result.failures] == [Conflict]
@@ -182,7 +182,8 @@ async def test_the_largest_status_of_the_largest_job_is_stored(client: Client, n
     status = bounded(whole, status_budget(job.bytes_beside_status))
     subject = Subject(namespace, made["metadata"]["name"], made["metadata"]["uid"])
     executor = Executor(client, EventRecorder(client, lambda: datetime.now(UTC)))
-    result = await executor.execute(subject, Plan(status=ApplyStatus(names.DILOCO_JOBS, namespace, subject.name, subject.uid, status)))
+    plan = Plan(status=ReplaceStatus(names.DILOCO_JOBS, namespace, subject.name, subject.uid, status))
+    result = await executor.execute(subject, plan, version=made["metadata"]["resourceVersion"])
     assert result.failures == []
     stored = await client.get(names.DILOCO_JOBS, namespace, subject.name)
     assert stored["status"] == status

@@ -124,12 +124,11 @@ async def test_name_that_is_no_dns_subdomain_is_invalid(client: Client, namespac
     assert [cause.field for cause in error.value.causes] == ["metadata.name"]
 
 
-async def test_wrong_labels_and_annotations_are_invalid(client: Client, namespace: str) -> None:
-    wrong = ({"labels": {"a": "no spaces"}}, {"labels": {"-a": "x"}}, {"labels": {"a/b/c": "x"}}, {"annotations": {"no spaces": "x"}})
-    for meta in wrong:
+async def test_wrong_labels_are_invalid(client: Client, namespace: str) -> None:
+    for labels in ({"a": "no spaces"}, {"-a": "x"}, {"a/b/c": "x"}):
         with pytest.raises(Invalid) as error:
-            await client.create(CONFIG_MAPS, config_map(namespace, "a", meta=meta))
-        assert error.value.causes[0].field == f"metadata.{next(iter(meta))}"
+            await client.create(CONFIG_MAPS, config_map(namespace, "a", meta={"labels": labels}))
+        assert error.value.causes[0].field == "metadata.labels"
 
 
 async def test_version_grows_with_every_write_to_any_kind(client: Client, namespace: str) -> None:
@@ -236,9 +235,3 @@ async def test_cluster_scoped_objects_live_in_no_namespace(client: Client, names
     assert "namespace" not in made["metadata"]
     assert (await client.get(NOTES, "", f"note-{namespace}"))["anything"] == {"goes": [1, "two"]}
     await client.delete(NOTES, "", f"note-{namespace}")
-
-
-async def test_owner_references_need_all_their_fields(client: Client, namespace: str) -> None:
-    with pytest.raises(Invalid) as error:
-        await client.create(PODS, a_bare_pod(namespace, "a", meta={"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x"}]}))
-    assert "metadata.ownerReferences" in error.value.causes[0].field

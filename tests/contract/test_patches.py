@@ -1,4 +1,4 @@
-"""Merge patches, the status and scale subresources."""
+"""Merge patches and the status subresource."""
 
 from __future__ import annotations
 
@@ -76,19 +76,34 @@ async def test_status_write_leaves_everything_else_alone(client: Client, namespa
     assert patched["status"] == {"phase": "Off"}
 
 
-async def test_status_write_with_an_old_version_conflicts(client: Client, namespace: str) -> None:
-    old = await client.create(WIDGETS, widget(namespace, "a"))
-    await client.update(WIDGETS, {**old, "status": {"phase": "On"}}, subresource="status")
+async def test_status_is_replaced_whole_by_its_object_of_this_version_alone(client: Client, namespace: str) -> None:
+    made = await client.create(WIDGETS, widget(namespace, "a", label="abc"))
+    at = {"name": "a", "namespace": namespace, "uid": made["metadata"]["uid"], "resourceVersion": made["metadata"]["resourceVersion"]}
+    ready = {"phase": "On", "conditions": [{"type": "Ready", "status": "True"}]}
+    first = await client.update(WIDGETS, {"metadata": at, "status": ready}, subresource="status", field_manager="op")
+    assert (first["status"], first["spec"]) == (ready, made["spec"])
     with pytest.raises(Conflict):
-        await client.update(WIDGETS, {**old, "status": {"phase": "Off"}}, subresource="status")
+        await client.update(WIDGETS, {"metadata": at, "status": {"phase": "Off"}}, subresource="status", field_manager="op")
+    now = {**at, "resourceVersion": first["metadata"]["resourceVersion"]}
+    another = {"metadata": {**now, "uid": "00000000-0000-0000-0000-000000000000"}, "status": {"phase": "Off"}}
+    with pytest.raises(Conflict):
+        await client.update(WIDGETS, another, subresource="status", field_manager="op")
+    unversioned = {"metadata": {"name": "a", "namespace": namespace}, "status": {"phase": "Off"}}
+    with pytest.raises(Invalid):
+        await client.update(WIDGETS, unversioned, subresource="status", field_manager="op")
+    body = {"metadata": now, "status": {"phase": "Off"}}
+    answer = await client.update(WIDGETS, body, subresource="status", field_manager="op", metadata_only=True)
+    stored = await client.get(WIDGETS, namespace, "a")
+    assert answer == {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": stored["metadata"]}
+    assert (stored["status"], stored["spec"]) == ({"phase": "Off"}, made["spec"])
 
 
 async def test_status_is_validated(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
     with pytest.raises(Invalid) as error:
         await client.patch(WIDGETS, namespace, "a", {"status": {"replicas": "many"}}, type=PatchType.MERGE, subresource="status")
-    # One error from the schema, one from the scale subresource, and one that says rules were not evaluated.
-    assert {cause.field for cause in error.value.causes} == {"status.replicas", ".status.replicas", "<nil>"}
+    # One error from the schema, and one that says rules were not evaluated.
+    assert {cause.field for cause in error.value.causes} == {"status.replicas", "<nil>"}
 
 
 async def test_without_the_subresource_status_is_a_field_like_others(client: Client, namespace: str) -> None:
@@ -123,58 +138,17 @@ async def test_status_of_nodes_is_a_subresource_but_may_come_with_the_node(clien
 
 async def test_patch_can_answer_with_the_metadata_alone(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
-    applied = {"metadata": {"name": "a", "namespace": namespace}, "status": {"phase": "On"}}
     answers = [
         await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}}, type=PatchType.MERGE, metadata_only=True),
         await client.patch(
             WIDGETS, namespace, "a", {"status": {"phase": "Off"}}, type=PatchType.MERGE, subresource="status", metadata_only=True
         ),
-        await client.patch(
-            *(WIDGETS, namespace, "a", applied),
-            type=PatchType.APPLY,
-            subresource="status",
-            field_manager="me",
-            force=True,
-            metadata_only=True,
-        ),
     ]
     now = await client.get(WIDGETS, namespace, "a")
-    assert (now["spec"]["size"], now["status"]["phase"]) == (4, "On")
+    assert (now["spec"]["size"], now["status"]["phase"]) == (4, "Off")
     assert all(answer.keys() == {"apiVersion", "kind", "metadata"} for answer in answers)
-    assert [answer["kind"] for answer in answers] == ["PartialObjectMetadata"] * 3
+    assert [answer["kind"] for answer in answers] == ["PartialObjectMetadata"] * 2
     assert answers[-1]["metadata"] == now["metadata"]
-
-
-async def test_scale_shows_replicas(client: Client, namespace: str) -> None:
-    made = await client.create(WIDGETS, widget(namespace, "a", replicas=3))
-    status = {"status": {"replicas": 2, "selector": "a=b"}}
-    await client.patch(WIDGETS, namespace, "a", status, type=PatchType.MERGE, subresource="status")
-    scale = await client.get(WIDGETS, namespace, "a", subresource="scale")
-    assert (scale["apiVersion"], scale["kind"]) == ("autoscaling/v1", "Scale")
-    assert scale["spec"] == {"replicas": 3}
-    assert scale["status"] == {"replicas": 2, "selector": "a=b"}
-    assert scale["metadata"]["uid"] == made["metadata"]["uid"]
-
-
-async def test_scale_sets_replicas_and_nothing_else(client: Client, namespace: str) -> None:
-    made = await client.create(WIDGETS, widget(namespace, "a", replicas=3))
-    scale = await client.get(WIDGETS, namespace, "a", subresource="scale")
-    scale["spec"]["replicas"] = 5
-    updated = await client.update(WIDGETS, scale, subresource="scale")
-    assert (updated["kind"], updated["spec"]) == ("Scale", {"replicas": 5})
-    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"replicas": 6}}, type=PatchType.MERGE, subresource="scale")
-    assert patched["spec"] == {"replicas": 6}
-    now = await client.get(WIDGETS, namespace, "a")
-    assert now["spec"] == {**made["spec"], "replicas": 6}
-    assert now["metadata"]["generation"] == 3
-
-
-async def test_scale_with_an_old_version_conflicts(client: Client, namespace: str) -> None:
-    await client.create(WIDGETS, widget(namespace, "a"))
-    scale = await client.get(WIDGETS, namespace, "a", subresource="scale")
-    await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)
-    with pytest.raises(Conflict):
-        await client.update(WIDGETS, scale, subresource="scale")
 
 
 async def test_merge_patch_with_another_uid_is_rejected(client: Client, namespace: str) -> None:
@@ -183,8 +157,3 @@ async def test_merge_patch_with_another_uid_is_rejected(client: Client, namespac
     with pytest.raises(Invalid) as error:
         await client.patch(CONFIG_MAPS, namespace, "a", patch, type=PatchType.MERGE)
     assert {cause.field for cause in error.value.causes} == {"metadata.uid"}
-
-
-async def test_apply_without_a_manager_is_rejected(client: Client, namespace: str) -> None:
-    with pytest.raises(Invalid):
-        await client.patch(WIDGETS, namespace, "a", widget(namespace, "a"), type=PatchType.APPLY)

@@ -207,13 +207,15 @@ class ClusterNodes:
     async def _renew(self, name: str) -> None:
         now = self._context.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": name, "uid": self._uids[name]}
-        lease = {
+        lease: Obj = {
             "metadata": {"name": name, "labels": {LABEL_SERVER: self._server}, "ownerReferences": [owner]},
             "spec": {"holderIdentity": name, "leaseDurationSeconds": max(1, round(4 * self._heartbeat)), "renewTime": now},
         }
-        await self._client.patch(
-            LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.APPLY, field_manager=FIELD_MANAGER, force=True
-        )  # fmt: skip
+        try:
+            await self._client.patch(LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.MERGE, field_manager=FIELD_MANAGER)
+        except NotFound:
+            lease["metadata"]["namespace"] = LEASE_NAMESPACE
+            await self._client.create(LEASES, lease, field_manager=FIELD_MANAGER)
 
     async def _send_heartbeats(self) -> None:
         while True:

@@ -24,7 +24,6 @@ from diloco_operator.kube.client import (
     WatchEvent,
 )
 
-from diloco_local.memory import scale as scales
 from diloco_local.memory.copy_json import copy_json, copy_json_without_nulls
 from diloco_local.memory.crds import DEFINITIONS, kinds_of
 from diloco_local.memory.filters import selection
@@ -48,7 +47,7 @@ def _now() -> datetime:
 class MemoryApi:
     """An API server in memory. Implements `kube.client.Client`; lives in one event loop.
 
-    Objects handed out are the caller's own, except for metadata.managedFields[].fieldsV1, which must not be edited.
+    Objects handed out are the caller's own. Objects have no metadata.managedFields: there is no server-side apply here.
 
     `clock` gives the time of every timestamp, timezone-aware. Time-outs and bookmarks of watches use the event loop's clock.
     `random` makes uids and generated names; with a seed they repeat. `window`: the number of changes of each kind at which watches can
@@ -80,7 +79,7 @@ class MemoryApi:
         self._enter("get", resource, namespace, name)
         kind = self._server.kind(resource, subresource)
         obj = self._server.existing(kind, namespace, name)
-        answer: Obj = scales.scale_of(kind, obj) if subresource == "scale" else _handed_out(obj)
+        answer: Obj = copy_json(obj)
         self._leave("get", resource, namespace, name)
         return answer
 
@@ -113,7 +112,7 @@ class MemoryApi:
                 self._continued.popitem(last=False)
             objs = objs[:limit]
         self._leave("list", resource, namespace, "")
-        return ObjList([_handed_out(obj) for obj in objs], version, token)
+        return ObjList([copy_json(obj) for obj in objs], version, token)
 
     async def watch(
         self,
@@ -147,7 +146,7 @@ class MemoryApi:
             timeout_seconds=timeout_seconds,
             bookmark=bookmark if allow_bookmarks else None,
             bookmark_seconds=self._bookmark_seconds,
-            copied=_handed_out,
+            copied=copy_json,
             broken=lambda: Unavailable(503, "ServiceUnavailable", "connection lost") if self._interruptions > begun else None,
         ):
             yield event
@@ -158,22 +157,21 @@ class MemoryApi:
     ) -> Obj:
         mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
         kind = await self._begin("create", resource, namespace, name)
-        stored = self._server.create(kind, mine, field_manager, dry_run=dry_run)
-        answer = _metadata_of(stored) if metadata_only else _handed_out(stored)
+        stored = self._server.create(kind, mine, dry_run=dry_run)
+        answer = _answered(stored, metadata_only=metadata_only)
         if dry_run:
             self._leave("create", resource, namespace, name)
             return answer
         return self._answer("create", resource, namespace, stored["metadata"]["name"], answer)
 
-    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
+    async def update(
+        self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "", metadata_only: bool = False
+    ) -> Obj:
         mine, namespace, name = _received_whole(obj, nulls=self._server.keeps_nulls(resource))
         kind = await self._begin("update", resource, namespace, name, subresource)
         old = self._server.existing(kind, namespace, name)
-        if subresource == "scale":
-            answer = self._server.set_scale(kind, old, mine, field_manager)
-        else:
-            answer = _handed_out(self._server.replace(kind, mine, old, subresource, field_manager))
-        return self._answer("update", resource, namespace, name, answer)
+        stored = self._server.replace(kind, mine, old, subresource)
+        return self._answer("update", resource, namespace, name, _answered(stored, metadata_only=metadata_only))
 
     async def patch(
         self,
@@ -185,23 +183,16 @@ class MemoryApi:
         type: PatchType,
         subresource: str = "",
         field_manager: str = "",
-        force: bool = False,
         metadata_only: bool = False,
     ) -> Obj:
-        mine = _received(patch, nulls=type is PatchType.MERGE or self._server.keeps_nulls(resource))
+        mine = _received(patch, nulls=True)
         kind = await self._begin("patch", resource, namespace, name, subresource)
-        if type is PatchType.APPLY:
-            stored = self._server.apply(kind, namespace, name, mine, subresource, field_manager, force=force)
-            return self._answer("patch", resource, namespace, name, _metadata_of(stored) if metadata_only else _handed_out(stored))
         old = self._server.existing(kind, namespace, name)
-        if subresource == "scale":
-            answer = self._server.set_scale(kind, old, merge_patch(scales.scale_of(kind, old), mine), field_manager)
-        else:
-            new = merge_patch(old, mine)
-            if not isinstance(new.get("metadata"), dict):
-                raise BadRequest(400, "BadRequest", "metadata must be a map")
-            answer = _handed_out(self._server.update(kind, new, old, subresource, field_manager))
-        return self._answer("patch", resource, namespace, name, _metadata_of(answer) if metadata_only else answer)
+        new = merge_patch(old, mine)
+        if not isinstance(new.get("metadata"), dict):
+            raise BadRequest(400, "BadRequest", "metadata must be a map")
+        stored = self._server.update(kind, new, old, subresource)
+        return self._answer("patch", resource, namespace, name, _answered(stored, metadata_only=metadata_only))
 
     async def delete(
         self,
@@ -212,11 +203,10 @@ class MemoryApi:
         grace_seconds: int | None = None,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> None:
         kind = await self._begin("delete", resource, namespace, name)
         obj = self._server.existing(kind, namespace, name)
-        self._server.delete(kind, obj, grace=grace_seconds, uid=uid, resource_version=resource_version, propagation=propagation)
+        self._server.delete(kind, obj, grace=grace_seconds, uid=uid, resource_version=resource_version)
         self._answer("delete", resource, namespace, name, {})
 
     async def bind(self, namespace: str, name: str, node: str) -> None:
@@ -245,7 +235,7 @@ class MemoryApi:
         """Return the whole state as JSON."""
         store = self._server.store
         objects = [copy_json(obj) for table in store.tables.values() for obj in table.all()]
-        return {"resourceVersion": store.version, "addresses": self._server.addresses, "objects": objects}
+        return {"resourceVersion": store.version, "objects": objects}
 
     @classmethod
     def restore(
@@ -272,7 +262,6 @@ class MemoryApi:
             # A new CRD may know fields that the object was stored without: API servers fill in defaults when they read from etcd.
             store.load(server.table(kind), kind.structural.completed(obj) if kind.structural else obj)
         store.version = int(state["resourceVersion"])
-        server.addresses = int(state["addresses"])
         api.compact()
         return api
 
@@ -315,20 +304,9 @@ def _received_whole(obj: Obj, *, nulls: bool) -> tuple[Obj, str, str]:
     return mine, meta.get("namespace", ""), meta.get("name", "")
 
 
-def _metadata_of(obj: Obj) -> Obj:
-    """Return what a server answers to a request for metadata only."""
-    return _handed_out({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": obj["metadata"]})
-
-
-def _handed_out(obj: Obj) -> Obj:
-    """Return a copy of a stored object for the caller. fieldsV1 is shared, since no caller edits it: its copy would double the cost of
-    answers."""
-    meta = obj["metadata"]
-    managed = meta.get("managedFields")
-    if not managed:
-        whole: Obj = copy_json(obj)
-        return whole
-    out: Obj = {key: copy_json(value) for key, value in obj.items() if key != "metadata"}
-    out["metadata"] = {key: copy_json(value) for key, value in meta.items() if key != "managedFields"}
-    out["metadata"]["managedFields"] = [dict(entry) for entry in managed]
-    return out
+def _answered(stored: Obj, *, metadata_only: bool) -> Obj:
+    """Return a copy of a stored object for the caller, or what a server answers to a request for metadata only."""
+    if metadata_only:
+        stored = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": stored["metadata"]}
+    answer: Obj = copy_json(stored)
+    return answer

@@ -9,31 +9,19 @@ from diloco_operator.kube.client import Cause, Obj, Resource
 
 from diloco_local.memory.meta import SUBDOMAIN
 from diloco_local.memory.schema import Structural
-from diloco_local.memory.structural import Node
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Paths of the numbers of the scale subresource."""
-
-    spec_replicas: tuple[str, ...]
-    status_replicas: tuple[str, ...]
-    selector: tuple[str, ...] = ()
 
 
 def _nothing(obj: Obj) -> None:
     """Set no defaults."""
 
 
-def _always_valid(obj: Obj, old: Obj | None) -> list[Cause]:
+def _always_valid(obj: Obj) -> list[Cause]:
     return []
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     resource: Resource
-    node: Node
-    """How fields merge and how ownership works; `Node(preserve=True, root=True)`: lists are atomic."""
     structural: Structural | None = None
     """For a custom resource: fills in defaults, prunes and validates."""
     status: bool = False
@@ -45,15 +33,14 @@ class Kind:
     unconditional_update: bool = True
     """False: an update must carry resourceVersion."""
     name_rule: str = SUBDOMAIN
-    scale: Scale | None = None
     selectable: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Field selector -> path, besides metadata.name and metadata.namespace."""
     default: Callable[[Obj], None] = _nothing
-    """Fills defaults into the object, in place."""
+    """Fills defaults into a new object, in place."""
     initialize: Callable[[Obj], None] = _nothing
     """Sets the status of a new object, in place."""
-    validate: Callable[[Obj, Obj | None], list[Cause]] = _always_valid
-    """Errors of a new object, or of an update of the old one."""
+    validate: Callable[[Obj], list[Cause]] = _always_valid
+    """Errors of a new object."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -32,12 +32,10 @@ _compiled: dict[int, tuple[Mapping[str, Any], Structural]] = {}
 
 
 class Structural:
-    """A compiled openAPIV3Schema. `problems`: errors of the schema itself. Use it only if there are none."""
+    """A compiled openAPIV3Schema."""
 
-    def __init__(self, schema: Mapping[str, Any], *, path: str = "openAPIV3Schema") -> None:
-        self.root, self.problems = compile_schema(schema, path=path)
-        if not self.problems:
-            self._check_defaults(self.root, path)
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.root = compile_schema(schema)
 
     def apply_defaults(self, obj: Obj) -> Obj:
         """Return a copy with defaults, and without nulls where the schema allows none."""
@@ -87,37 +85,13 @@ class Structural:
         structural = [cause for index, cause in enumerate(causes) if index not in validator.from_rules]
         return [*structural, UNCHECKED] if any(map(_blocks_rules, structural)) else causes
 
-    def forbidden_nulls(self, obj: Obj) -> list[Cause]:
-        """Return every null where the schema allows none. Server-side apply can make them; all other writes drop them."""
-        found: list[Cause] = []
-        _find_nulls(self.root, obj, "", found)
-        return found
-
-    def _check_defaults(self, node: Node, path: str) -> None:
-        if node.default is not MISSING:
-            # With the defaults below it, as an object gets it: by itself it may lack fields that are required.
-            value = copy_json(node.default)
-            _fill(node, value)
-            removed: list[str] = []
-            _prune(node, value, f"{path}.default", removed)
-            self.problems += [Cause(name, "Invalid value: not in the schema") for name in removed]
-            self.problems += Validator().run(node, value, MISSING, path=f"{path}.default")
-        for name, child in node.properties.items():
-            self._check_defaults(child, f"{path}.properties[{name}]")
-        if node.additional:
-            self._check_defaults(node.additional, f"{path}.additionalProperties")
-        if node.items:
-            self._check_defaults(node.items, f"{path}.items")
-
 
 def structural(schema: Mapping[str, Any]) -> Structural:
-    """Return the compiled form of a schema. Raises ValueError if the schema is wrong."""
+    """Return the compiled form of a schema."""
     known = _compiled.get(id(schema))
     if known and known[0] is schema:
         return known[1]
     compiled = Structural(schema)
-    if compiled.problems:
-        raise ValueError("; ".join(f"{cause.field}: {cause.message}" for cause in compiled.problems))
     while len(_compiled) >= _REMEMBERED:
         _compiled.pop(next(iter(_compiled)))
     _compiled[id(schema)] = (schema, compiled)  # the reference keeps the schema's id from being reused
@@ -145,21 +119,6 @@ def validate(schema: Mapping[str, Any], obj: Obj, old: Obj | None = None) -> lis
 def _blocks_rules(cause: Cause) -> bool:
     """Say whether Kubernetes evaluates no rule: a field is missing, too long, of the wrong type, or not in its enum."""
     return _BLOCKING.search(cause.message) is not None
-
-
-def _find_nulls(node: Node, value: Any, path: str, found: list[Cause]) -> None:
-    if value is None:
-        if node.types and not node.nullable:
-            expected = " or ".join(sorted(node.types))
-            found.append(Cause(path, f'Invalid value: "null": {path} in body must be of type {expected}: "null"'))
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            child = node.child(name)
-            if child is not None and not (node.root and name in IMPLICIT):
-                _find_nulls(child, each, f"{path}.{name}" if path else name, found)
-    elif isinstance(value, list) and node.items:
-        for index, each in enumerate(value):
-            _find_nulls(node.items, each, f"{path}[{index}]", found)
 
 
 def _fill(node: Node, value: Any) -> None:

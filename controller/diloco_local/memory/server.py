@@ -9,7 +9,6 @@ import random as random_module
 import uuid
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 from diloco_operator.kube.client import (
     AlreadyExists,
@@ -17,23 +16,18 @@ from diloco_operator.kube.client import (
     Cause,
     Conflict,
     Forbidden,
-    Invalid,
     NotFound,
     Obj,
     Resource,
     Unavailable,
 )
 
-from diloco_local.memory import scale as scales
 from diloco_local.memory.builtin import NAMESPACES, builtin_kinds
 from diloco_local.memory.collector import Collector, stamp
-from diloco_local.memory.copy_json import copy_json, copy_json_without_nulls
 from diloco_local.memory.crds import DEFINITIONS, established, kinds_of
 from diloco_local.memory.errors import conflict, invalid, modified, not_found
 from diloco_local.memory.kinds import Kind
 from diloco_local.memory.meta import metadata_causes
-from diloco_local.memory.ownership import after_create, after_update, apply
-from diloco_local.memory.schema import UNCHECKED
 from diloco_local.memory.store import Store, Table
 from diloco_local.memory.values import show
 
@@ -41,9 +35,6 @@ _SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system"
 _SYSTEM_FIELDS = ("uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "namespace", "name")
 _IMMUTABLE_METADATA = ("uid", "deletionTimestamp", "deletionGracePeriodSeconds")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
-_DEFAULT_MANAGER = "unknown"
-
-type Managed = list[dict[str, Any]]
 
 
 class Server:
@@ -51,15 +42,13 @@ class Server:
         self.store = Store(window)
         self.random = random
         self._clock = clock
-        self.addresses = 0
-        """Number of cluster IPs in use."""
         self._served: dict[tuple[str, str, str], Kind] = {}
         self._kinds: dict[tuple[str, str], Kind] = {}
         self._collector = Collector(self.store, clock, self._kinds, self._unregister)
-        for kind in (*builtin_kinds(self._next_address), DEFINITIONS):
+        for kind in (*builtin_kinds(), DEFINITIONS):
             self.register(kind)
         for name in _SYSTEM_NAMESPACES:
-            self.create(self.kind(NAMESPACES), {"metadata": {"name": name}}, "")
+            self.create(self.kind(NAMESPACES), {"metadata": {"name": name}})
 
     # --- kinds --------------------------------------------------------------------------------------------------------
     def register(self, kind: Kind) -> None:
@@ -76,10 +65,7 @@ class Server:
 
     def kind(self, resource: Resource, subresource: str = "") -> Kind:
         kind = self._served.get((resource.group, resource.version, resource.plural))
-        offered = kind is not None and (
-            not subresource or (subresource == "status" and kind.status) or (subresource == "scale" and kind.scale is not None)
-        )
-        if kind is None or not offered:
+        if kind is None or (subresource and not (subresource == "status" and kind.status)):
             what = f"{resource.plural}/{subresource}" if subresource else resource.plural
             raise NotFound(404, "NotFound", f"the server could not find the requested resource ({what} in {resource.api_version})")
         return kind
@@ -105,9 +91,8 @@ class Server:
         return obj
 
     # --- writes -------------------------------------------------------------------------------------------------------
-    def create(self, kind: Kind, obj: Obj, manager: str, managed: Managed | None = None, *, dry_run: bool = False) -> Obj:
-        """Create `obj`, which belongs to the server from now on. `managed`: the managedFields that an apply has computed. `dry_run`:
-        nothing is stored, and what the server gives to a new object, such as an address, is not given."""
+    def create(self, kind: Kind, obj: Obj, *, dry_run: bool = False) -> Obj:
+        """Create `obj`, which belongs to the server from now on. `dry_run`: nothing is stored."""
         meta = obj["metadata"]
         _check_type(kind, obj)
         self._check_namespace(kind, meta)
@@ -131,13 +116,12 @@ class Server:
         obj = self._checked(kind, {**obj, "apiVersion": kind.resource.api_version, "kind": kind.resource.kind}, None)
         if self.table(kind).get(meta.get("namespace", ""), meta["name"]) is not None:
             raise AlreadyExists(409, "AlreadyExists", f'{kind.title} "{meta["name"]}" already exists')
-        meta["managedFields"] = after_create(obj, kind.node, manager or _DEFAULT_MANAGER, time) if managed is None else managed
         if dry_run:
             return obj
         kind.initialize(obj)
         return self._put(kind, established(obj, time) if kind is DEFINITIONS else obj, None)
 
-    def update(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str, managed: Managed | None = None) -> Obj:
+    def update(self, kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
         """Replace `old` by `new`, as far as the (sub)resource may change it. No write if nothing changes."""
         _check_type(kind, new)
         _check_immutable_metadata(kind, new["metadata"], old["metadata"], subresource)
@@ -151,81 +135,28 @@ class Server:
             raise invalid(kind, meta["name"], [Cause("metadata.finalizers", forbidden)])
         new = self._checked(kind, new, old)
         # No event: a controller that writes what is there already would wake itself for ever.
-        if new == old and (managed is None or managed == old_meta["managedFields"]):
+        if new == old:
             return old
         if kind.generation and _spec_changed(kind, new, old):
             meta["generation"] = old_meta["generation"] + 1
-        if managed is None:
-            managed = after_update(old, new, kind.node, manager or _DEFAULT_MANAGER, subresource, stamp(self._clock()))
-        meta["managedFields"] = managed
         return self._put(kind, new, old)
 
-    def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str, manager: str) -> Obj:
+    def replace(self, kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
         """Return an update with a whole object. Some kinds require a resourceVersion."""
         meta = new["metadata"]
         if meta.get("uid") and meta["uid"] != old["metadata"]["uid"]:
             raise self._uid_conflict(kind, meta["uid"], old["metadata"])
         if not kind.unconditional_update and not meta.get("resourceVersion"):
             raise invalid(kind, meta["name"], [Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")])
-        return self.update(kind, new, old, subresource, manager)
+        return self.update(kind, new, old, subresource)
 
-    def apply(self, kind: Kind, namespace: str, name: str, config: Obj, subresource: str, manager: str, *, force: bool) -> Obj:
-        if not manager:
-            raise Invalid(
-                422,
-                "Invalid",
-                'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch',
-                [Cause("fieldManager", "Required value: is required for apply patch")],
-            )
-        if subresource not in ("", "status"):
-            raise BadRequest(400, "BadRequest", f"apply to subresource {subresource!r} is not supported")
-        _check_type(kind, config)
-        meta = {"name": name, **({"namespace": namespace} if namespace else {}), **(config.get("metadata") or {})}
-        if meta["name"] != name or meta.get("namespace", "") != namespace:
-            raise BadRequest(400, "BadRequest", f"the name or namespace of the object does not match the request's: {namespace}/{name}")
-        if meta.pop("managedFields", None):
-            raise BadRequest(400, "BadRequest", "metadata.managedFields must be nil")
-        if kind.structural and (unknown := kind.structural.prune(config)[1]):
-            raise BadRequest(400, "BadRequest", f"failed to create typed patch object: .{unknown[0]}: field not declared in schema")
-        live = self.table(kind).get(namespace, name)
-        if live is None:
-            if subresource:
-                raise not_found(kind, name)
-            # An apply with a uid is about one object: it must not make another of the same name.
-            if meta.get("uid"):
-                missing = f"uid mismatch: the provided object specified uid {meta['uid']}, and no existing object was found"
-                raise conflict(kind, name, missing)
-        else:
-            _check_immutable_metadata(kind, meta, live["metadata"], subresource)
-            self._check_preconditions(kind, meta, live["metadata"])
-        wanted = _appliable(kind, config, meta, subresource)
-        time, title = stamp(self._clock()), f'{kind.title} "{name}"'
-        result, managed = apply(live, wanted, kind.node, manager, subresource, time, force=force, name=title)
-        if live is None:
-            return self.create(kind, result, manager, managed)
-        if kind.structural is None:
-            result = copy_json_without_nulls(result)
-        elif nulls := kind.structural.forbidden_nulls(result):
-            raise invalid(kind, name, [*nulls, UNCHECKED])
-        return self.update(kind, result, live, subresource, manager, managed)
-
-    def set_scale(self, kind: Kind, old: Obj, scale: Obj, manager: str) -> Obj:
-        """Return the new Scale."""
-        return scales.scale_of(kind, self.update(kind, scales.scaled(kind, old, scale), old, "", manager))
-
-    def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str, resource_version: str, propagation: str) -> None:
-        if propagation not in ("Background", "Foreground", "Orphan"):
-            raise BadRequest(400, "BadRequest", f"propagation {propagation!r}: supported values: Background, Foreground, Orphan")
-        if grace is not None and grace < 0:
-            raise BadRequest(400, "BadRequest", f"the grace period must not be negative: {grace}")
+    def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str, resource_version: str) -> None:
         meta = obj["metadata"]
         for what, wanted, found in (("UID", uid, meta["uid"]), ("ResourceVersion", resource_version, meta["resourceVersion"])):
             if wanted and wanted != found:
                 failed = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found})"
                 raise conflict(kind, meta["name"], f"Precondition failed: {failed}")
-        if kind.resource == NAMESPACES and meta["name"] in _SYSTEM_NAMESPACES:
-            raise Forbidden(403, "Forbidden", f'namespaces "{meta["name"]}" is forbidden: this namespace may not be deleted')
-        self._collector.delete(self.table(kind), obj, grace=grace, propagation=propagation)
+        self._collector.delete(self.table(kind), obj, grace=grace)
 
     def bind(self, kind: Kind, old: Obj, node: str) -> Obj:
         name, spec = old["metadata"]["name"], old["spec"]
@@ -245,7 +176,7 @@ class Server:
             raise self._uid_conflict(kind, uid, old["metadata"])
         status = self._with_condition(old, "DisruptionTarget", "EvictionByEvictionAPI", "Eviction API: evicting")
         marked = self.store.put(self.table(kind), {**old, "metadata": dict(old["metadata"]), "status": status})
-        self._collector.delete(self.table(kind), marked, grace=grace, propagation="Background")
+        self._collector.delete(self.table(kind), marked, grace=grace)
 
     # --- parts of them ------------------------------------------------------------------------------------------------
     def _put(self, kind: Kind, obj: Obj, old: Obj | None) -> Obj:
@@ -263,13 +194,10 @@ class Server:
             causes = metadata_causes(obj, kind.name_rule)
             if kind.structural:
                 obj = kind.structural.completed(obj, old)
-                causes += scales.replica_causes(kind, obj)
                 causes += kind.structural.violations(obj, old)
-            else:
-                if old is not None and obj.get("spec") is not old.get("spec"):
-                    obj = {**copy_json({key: value for key, value in obj.items() if key != "metadata"}), "metadata": obj["metadata"]}
+            elif old is None:
                 kind.default(obj)
-                causes += kind.validate(obj, old)
+                causes += kind.validate(obj)
         except (AttributeError, KeyError, TypeError) as error:
             # A real server decodes metadata and built-in kinds into typed structures first. Here the checks find wrong types.
             raise BadRequest(400, "BadRequest", f"{kind.resource.kind} {name!r} cannot be decoded: {error}") from error
@@ -313,10 +241,6 @@ class Server:
         others = [each for each in status.get("conditions", ()) if each["type"] != type]
         return {**status, "conditions": [*others, {"type": type, "status": "True", "lastTransitionTime": stamp(self._clock()), **said}]}
 
-    def _next_address(self) -> str:
-        self.addresses += 1
-        return f"10.96.{self.addresses >> 8 & 255}.{self.addresses & 255}"
-
 
 def _check_type(kind: Kind, obj: Obj) -> None:
     resource = kind.resource
@@ -343,24 +267,14 @@ def _merge_writable(kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
     if subresource == "status":
         rest = {key: value for key, value in old.items() if key != "status"}
         return {**rest, **({"status": new["status"]} if "status" in new else {}), "metadata": dict(old_meta)}
-    meta = {key: value for key, value in new["metadata"].items() if key not in _SYSTEM_FIELDS and key != "selfLink"}
+    meta = {key: value for key, value in new["metadata"].items() if key not in _SYSTEM_FIELDS and key not in ("selfLink", "managedFields")}
     meta |= {key: old_meta[key] for key in _SYSTEM_FIELDS if key in old_meta}
-    meta["managedFields"] = old_meta.get("managedFields", [])
     meta["resourceVersion"] = old_meta["resourceVersion"]
     if kind.status:
         new = {key: value for key, value in new.items() if key != "status"}
         if "status" in old:
             new["status"] = old["status"]
     return {**new, "apiVersion": old["apiVersion"], "kind": old["kind"], "metadata": meta}
-
-
-def _appliable(kind: Kind, config: Obj, meta: Obj, subresource: str) -> Obj:
-    """Return the part of an applied configuration that its manager can own through this (sub)resource."""
-    head = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
-    if subresource == "status":
-        return {**head, "metadata": {"name": meta["name"]}, **({"status": config["status"]} if "status" in config else {})}
-    rest = {key: value for key, value in config.items() if key not in head and not (kind.status and key == "status")}
-    return {**head, **rest, "metadata": {key: value for key, value in meta.items() if key not in ("uid", "resourceVersion")}}
 
 
 def _spec_changed(kind: Kind, new: Obj, old: Obj) -> bool:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco_operator.kube.client import Cause
-
-from diloco_local.memory.cel import CelError, Expression, compile_expression, escape
+from diloco_local.memory.cel import Expression, compile_expression, escape
 from diloco_local.memory.values import Check, compile_checks
 
 MISSING: Any = object()
@@ -86,134 +84,77 @@ ANY = Node(preserve=True)
 """For parts without a schema: maps merge by key, lists are replaced as a whole."""
 
 
-class _Compiler:
-    def __init__(self) -> None:
-        self.problems: list[Cause] = []
-
-    def problem(self, path: str, message: str) -> None:
-        self.problems.append(Cause(path, message))
-
-    def node(self, schema: Any, path: str, *, correlatable: bool, root: bool = False, structural: bool = True) -> Node:
-        """Compile a node; `correlatable`: its old value can be found, so rules may use oldSelf."""
-        if not isinstance(schema, Mapping):
-            # Go on with a node that takes anything: one answer names all errors of a schema.
-            self.problem(path, "must be a schema")
-            return ANY
-        node = Node(root=root)
-        self._types(node, schema, path, structural=structural)
-        node.required = tuple(schema.get("required", ()))
-        node.checks = compile_checks(schema, path, self.problem)
-        if "default" in schema:
-            node.default = schema["default"]
-        self._map(node, schema, path, correlatable=correlatable, structural=structural)
-        self._list(node, schema, path, correlatable=correlatable, structural=structural)
-        self._junctors(node, schema, path)
-        node.rules = tuple(self._rules(schema, path, correlatable=correlatable))
-        node.rules_below = bool(node.rules) or any(child.rules_below for child in node.children())
-        node.transitions_below = any(rule.transition for rule in node.rules) or any(c.transitions_below for c in node.children())
-        node.converted_below = (
-            bool(node.convert) or any(escape(name) != name for name in node.properties) or any(c.converted_below for c in node.children())
-        )
-        return node
-
-    def _types(self, node: Node, schema: Mapping[str, Any], path: str, *, structural: bool) -> None:
-        kind = schema.get("type")
-        node.nullable = bool(schema.get("nullable"))
-        node.preserve = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
-        node.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
-        if schema.get("x-kubernetes-int-or-string"):
-            node.types = frozenset(("integer", "string"))
-        elif kind in ("object", "array", "string", "integer", "number", "boolean"):
-            node.types = frozenset((kind,))
-        elif kind is not None:
-            self.problem(f"{path}.type", f"Unsupported value: {kind!r}")
-        elif structural and not node.preserve:
-            self.problem(f"{path}.type", "Required value: must not be empty for specified object fields")
-        by_format = {"duration": "duration", "date-time": "timestamp", "date": "timestamp", "byte": "bytes"}
-        # JSON has 1 for 1.0, and CEL adds no int to a double.
-        node.convert = "double" if kind == "number" else by_format.get(schema.get("format", ""), "") if kind == "string" else ""
-
-    def _map(self, node: Node, schema: Mapping[str, Any], path: str, *, correlatable: bool, structural: bool) -> None:
-        node.map_type = schema.get("x-kubernetes-map-type", "granular")
-        below = correlatable and node.map_type != "atomic"
-        for name, sub in schema.get("properties", {}).items():
-            # These are checked as those of every kind, and what the schema says of them prunes and defaults nothing.
-            if node.root and name in IMPLICIT:
-                continue
-            node.properties[name] = self.node(sub, f"{path}.properties[{name}]", correlatable=below, structural=structural)
-        additional = schema.get("additionalProperties")
-        if additional is True:
-            node.additional = ANY
-        elif isinstance(additional, Mapping):
-            if node.properties and structural:
-                self.problem(f"{path}.additionalProperties", "Forbidden: mutually exclusive with properties")
-            node.additional = self.node(additional, f"{path}.additionalProperties", correlatable=below, structural=structural)
-        for name in node.required:
-            if structural and not (name in node.properties or node.additional or node.preserve or (node.root and name in IMPLICIT)):
-                self.problem(f"{path}.required", f"{name!r} is not one of the properties")
-
-    def _list(self, node: Node, schema: Mapping[str, Any], path: str, *, correlatable: bool, structural: bool) -> None:
-        node.list_type = schema.get("x-kubernetes-list-type", "atomic")
-        node.list_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
-        if node.list_type not in ("atomic", "set", "map"):
-            self.problem(f"{path}.x-kubernetes-list-type", f"Unsupported value: {node.list_type!r}")
-        if "items" in schema:
-            # In other lists nothing tells which item it was before: `oldSelf` could be that of another one.
-            below = correlatable and node.list_type == "map"
-            node.items = self.node(schema["items"], f"{path}.items", correlatable=below, structural=structural)
-        elif structural and "array" in node.types:
-            self.problem(f"{path}.items", "Required value: must be specified")
-        if node.list_type != "map":
-            return
-        if not node.list_keys:
-            self.problem(f"{path}.x-kubernetes-list-map-keys", 'Required value: needed with list type "map"')
-        for key in node.list_keys:
-            child = node.items.properties.get(key) if node.items else None
-            if child is None:
-                self.problem(f"{path}.x-kubernetes-list-map-keys", f"{key!r} is not a property of the items")
-                continue
-            # An item without the key and one that names its default are one item: as two they could stand in one list.
-            if child.default is not MISSING:
-                node.key_defaults[key] = child.default
-            elif structural and node.items and key not in node.items.required:
-                self.problem(f"{path}.items.properties[{key}].default", "Required value: a list map key must be required or have a default")
-
-    def _junctors(self, node: Node, schema: Mapping[str, Any], path: str) -> None:
-        def several(name: str) -> tuple[Node, ...]:
-            # Not structural: the nodes around it give types and fields, and these only add conditions.
-            subs = enumerate(schema.get(name, ()))
-            return tuple(self.node(sub, f"{path}.{name}[{index}]", correlatable=False, structural=False) for index, sub in subs)
-
-        node.all_of, node.any_of, node.one_of = several("allOf"), several("anyOf"), several("oneOf")
-        if "not" in schema:
-            node.none_of = (self.node(schema["not"], f"{path}.not", correlatable=False, structural=False),)
-
-    def _rules(self, schema: Mapping[str, Any], path: str, *, correlatable: bool) -> Iterator[CompiledRule]:
-        for index, entry in enumerate(schema.get("x-kubernetes-validations", ())):
-            at = f"{path}.x-kubernetes-validations[{index}]"
-            try:
-                expression = compile_expression(entry["rule"])
-                message_expression = compile_expression(entry["messageExpression"]) if entry.get("messageExpression") else None
-            except CelError as error:
-                self.problem(f"{at}.rule", f"compilation failed: {error}")
-                continue
-            except KeyError:
-                self.problem(f"{at}.rule", "Required value")
-                continue
-            if expression.uses_old and not correlatable:
-                self.problem(f"{at}.rule", "oldSelf cannot be used on uncorrelatable parts of the schema (below an atomic or set list)")
-            yield CompiledRule(
-                expression,
-                str(entry.get("message") or f"failed rule: {entry['rule'].strip()}"),
-                message_expression,
-                entry.get("reason", "FieldValueInvalid"),
-                entry.get("fieldPath", ""),
-                bool(entry.get("optionalOldSelf")),
-            )
+def compile_schema(schema: Mapping[str, Any]) -> Node:
+    """Compile an openAPIV3Schema. What a real API server refuses in a schema, such as a missing type, is not looked for; `CelError` and
+    `re.error` say that a rule or a pattern does not compile."""
+    return _node(schema, root=True)
 
 
-def compile_schema(schema: Mapping[str, Any], *, path: str = "openAPIV3Schema") -> tuple[Node, list[Cause]]:
-    """Return the tree, and the errors of the schema itself (not structural, rules that do not compile)."""
-    compiler = _Compiler()
-    node = compiler.node(schema, path, correlatable=True, root=True)
-    return node, compiler.problems
+def _node(schema: Mapping[str, Any], *, root: bool = False) -> Node:
+    node = Node(root=root)
+    _types(node, schema)
+    node.required = tuple(schema.get("required", ()))
+    node.checks = compile_checks(schema)
+    if "default" in schema:
+        node.default = schema["default"]
+    _map(node, schema)
+    _list(node, schema)
+    node.all_of, node.any_of, node.one_of = (tuple(map(_node, schema.get(name, ()))) for name in ("allOf", "anyOf", "oneOf"))
+    if "not" in schema:
+        node.none_of = (_node(schema["not"]),)
+    node.rules = tuple(map(_rule, schema.get("x-kubernetes-validations", ())))
+    node.rules_below = bool(node.rules) or any(child.rules_below for child in node.children())
+    node.transitions_below = any(rule.transition for rule in node.rules) or any(c.transitions_below for c in node.children())
+    node.converted_below = (
+        bool(node.convert) or any(escape(name) != name for name in node.properties) or any(c.converted_below for c in node.children())
+    )
+    return node
+
+
+def _types(node: Node, schema: Mapping[str, Any]) -> None:
+    kind = schema.get("type")
+    node.nullable = bool(schema.get("nullable"))
+    node.preserve = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
+    node.embedded = bool(schema.get("x-kubernetes-embedded-resource"))
+    if schema.get("x-kubernetes-int-or-string"):
+        node.types = frozenset(("integer", "string"))
+    elif kind is not None:
+        node.types = frozenset((kind,))
+    by_format = {"duration": "duration", "date-time": "timestamp", "date": "timestamp", "byte": "bytes"}
+    # JSON has 1 for 1.0, and CEL adds no int to a double.
+    node.convert = "double" if kind == "number" else by_format.get(schema.get("format", ""), "") if kind == "string" else ""
+
+
+def _map(node: Node, schema: Mapping[str, Any]) -> None:
+    node.map_type = schema.get("x-kubernetes-map-type", "granular")
+    for name, sub in schema.get("properties", {}).items():
+        # These are checked as those of every kind, and what the schema says of them prunes and defaults nothing.
+        if node.root and name in IMPLICIT:
+            continue
+        node.properties[name] = _node(sub)
+    additional = schema.get("additionalProperties")
+    if additional is True:
+        node.additional = ANY
+    elif isinstance(additional, Mapping):
+        node.additional = _node(additional)
+
+
+def _list(node: Node, schema: Mapping[str, Any]) -> None:
+    node.list_type = schema.get("x-kubernetes-list-type", "atomic")
+    node.list_keys = tuple(schema.get("x-kubernetes-list-map-keys", ()))
+    if "items" in schema:
+        node.items = _node(schema["items"])
+        # An item without the key and one that names its default are one item: as two they could stand in one list.
+        children = ((key, node.items.properties.get(key)) for key in node.list_keys)
+        node.key_defaults = {key: child.default for key, child in children if child is not None and child.default is not MISSING}
+
+
+def _rule(entry: Mapping[str, Any]) -> CompiledRule:
+    return CompiledRule(
+        compile_expression(entry["rule"]),
+        str(entry.get("message") or f"failed rule: {entry['rule'].strip()}"),
+        compile_expression(entry["messageExpression"]) if entry.get("messageExpression") else None,
+        entry.get("reason", "FieldValueInvalid"),
+        entry.get("fieldPath", ""),
+        bool(entry.get("optionalOldSelf")),
+    )

@@ -16,8 +16,6 @@ from typing import Any
 type Check = Callable[[Any], str | None]
 """The error of a value, or None. A check ignores values of types that it does not apply to."""
 
-type Problem = Callable[[str, str], None]
-
 _DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
 _DURATION = re.compile(r"[+-]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -149,21 +147,15 @@ def _size_checks(schema: Mapping[str, Any]) -> list[Check]:
     return [check(kind, schema[name], least, text.format(schema[name])) for name, kind, least, text in sizes if name in schema]
 
 
-def compile_checks(schema: Mapping[str, Any], path: str, problem: Problem) -> tuple[Check, ...]:
-    """Return a schema's checks of one value. Errors of the schema itself go to `problem(path, message)`."""
+def compile_checks(schema: Mapping[str, Any]) -> tuple[Check, ...]:
+    """Return a schema's checks of one value. Raises `re.error` for a pattern that does not compile."""
     checks = _bound_checks(schema) + _size_checks(schema)
     if (allowed := schema.get("enum")) is not None:
         options = ", ".join(show(option) for option in allowed)
         checks.append(lambda v: None if v in allowed else f"Unsupported value: {show(v)}: supported values: {options}")
     if (pattern := schema.get("pattern")) is not None:
-        try:
-            compiled = compile_pattern(pattern)
-        except re.error as error:
-            problem(f"{path}.pattern", f"must be a regular expression: {error}")
-        else:
-            checks.append(lambda v: None if not isinstance(v, str) or compiled.search(v) else invalid(v, f"must match {pattern!r}"))
+        compiled = compile_pattern(pattern)
+        checks.append(lambda v: None if not isinstance(v, str) or compiled.search(v) else invalid(v, f"must match {pattern!r}"))
     if (name := schema.get("format")) and (check := _format_check(name)):
         checks.append(check)
-    if schema.get("uniqueItems"):
-        problem(f"{path}.uniqueItems", "Forbidden: use x-kubernetes-list-type: set")
     return tuple(checks)

@@ -94,7 +94,7 @@ def as_dump(contents: Contents, begin: float) -> Mapping[str, Any]:
         *_kind(contents.jobs, names.DILOCO_JOBS, at),
         *_kind(contents.pods, names.PODS, at),
     ]
-    return {"resourceVersion": 2, "addresses": 0, "objects": objects}
+    return {"resourceVersion": 2, "objects": objects}
 
 
 _GRANTED = tuple(watched.resource for watched in WATCHES if watched.resource.group)
@@ -115,7 +115,7 @@ def _grantor_crd(resource: Resource) -> Obj:
 
 def _established(crd: Obj, at: str) -> Obj:
     conditions = [{"type": name, "status": "True", "lastTransitionTime": at} for name in ("NamesAccepted", "Established")]
-    return {**crd, "status": {"conditions": conditions, "acceptedNames": crd["spec"]["names"], "storedVersions": []}}
+    return {**crd, "status": {"conditions": conditions}}
 
 
 def _kind(objs: Sequence[Obj], resource: Resource, at: str) -> list[Obj]:
@@ -127,4 +127,4 @@ def _stored(obj: Obj, api_version: str, kind: str, at: str) -> Obj:
     meta = obj["metadata"]
     given = {"uid": f"{kind.lower()}-{meta['name']}", "creationTimestamp": at, "generation": 1, **meta}
     given.pop("managedFields", None)
-    return {**obj, "apiVersion": api_version, "kind": kind, "metadata": {**given, "resourceVersion": "1", "managedFields": []}}
+    return {**obj, "apiVersion": api_version, "kind": kind, "metadata": {**given, "resourceVersion": "1"}}

@@ -83,8 +83,7 @@ class Recorder:
 
     def object(self, key: JobKey, obj: Obj) -> None:
         """Record the job as the API server has it now."""
-        meta = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
-        self._write(ObjectSeen(at=self._now(), job=_name(key), object={**obj, "metadata": meta}))
+        self._write(ObjectSeen(at=self._now(), job=_name(key), object=obj))
 
     def fault(self, key: JobKey, unit: str, signal: str, step: int, at: float) -> None:
         """Record that a signal was sent at that time."""

@@ -94,7 +94,7 @@ class AlreadyExists(ApiError):
 
 
 class Conflict(ApiError):
-    """409: the resourceVersion or a precondition did not match, or an apply met fields of another manager."""
+    """409: the resourceVersion or a precondition did not match."""
 
 
 class Gone(ApiError):
@@ -129,7 +129,6 @@ class LogRequest:
 
 class PatchType(enum.StrEnum):
     MERGE = "application/merge-patch+json"
-    APPLY = "application/apply-patch+yaml"
 
 
 class Client(Protocol):
@@ -139,7 +138,7 @@ class Client(Protocol):
     """
 
     async def get(self, resource: Resource, namespace: str, name: str, *, subresource: str = "") -> Obj:
-        """Get an object; `subresource`: "", "status" (the whole object) or "scale" (an autoscaling/v1 Scale)."""
+        """Get an object; `subresource`: "" or "status" (the whole object)."""
         ...
 
     async def list(
@@ -175,20 +174,23 @@ class Client(Protocol):
     async def create(
         self, resource: Resource, obj: Obj, *, field_manager: str = "", metadata_only: bool = False, dry_run: bool = False
     ) -> Obj:
-        """Return the client fills in missing apiVersion and kind, also in `update` and in an apply.
+        """Return the object as it is stored. The client fills in a missing apiVersion and kind, also in `update`.
 
-        `metadata_only`, here and in `patch`: only the object's metadata is needed. The answer is a meta.k8s.io/v1 PartialObjectMetadata
-        then, which is half the work for both sides.
+        `metadata_only`, here, in `update` and in `patch`: only the object's metadata is needed. The answer is a meta.k8s.io/v1
+        PartialObjectMetadata then, which is half the work for both sides.
 
         `dry_run`: the server checks everything, its admission included, and stores nothing. It raises what a create would raise now. A
         quota counts nothing of it: each of several dry runs is checked against what is left for one.
         """
         ...
 
-    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
-        """Replace. If metadata.resourceVersion is set, it must be the current one, else `Conflict`. Custom objects need it.
+    async def update(
+        self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "", metadata_only: bool = False
+    ) -> Obj:
+        """Replace. metadata.resourceVersion and metadata.uid, if they are set, must be the current ones, else `Conflict`. Custom objects
+        need the version.
 
-        `subresource`: "", "status" (all but status is ignored) or "scale" (`obj` is a Scale).
+        `subresource`: "" or "status": all but the status and these two is ignored, and may be left out.
         """
         ...
 
@@ -202,17 +204,10 @@ class Client(Protocol):
         type: PatchType,
         subresource: str = "",
         field_manager: str = "",
-        force: bool = False,
         metadata_only: bool = False,
     ) -> Obj:
-        """Merge patch, or server-side apply (which creates what does not exist, except through a subresource).
-
-        An apply needs `field_manager`. metadata.resourceVersion in a patch is a precondition (`Conflict`). So is metadata.uid
-        (`Invalid`, or `Conflict` where there is no object), but not through the status of a custom resource: there it is ignored.
-
-        A field that an apply no longer contains is removed. So is a list that it contains as empty and that had content of this manager
-        before. A map becomes null then, which the schema of a custom resource rejects (`Invalid`): leave it out instead.
-        """
+        """Merge patch. metadata.resourceVersion in it is a precondition (`Conflict`). So is metadata.uid (`Invalid`), but not through the
+        status of a custom resource: there it is ignored."""
         ...
 
     async def delete(
@@ -224,10 +219,8 @@ class Client(Protocol):
         grace_seconds: int | None = None,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> None:
-        """Delete an object; `uid` and `resource_version` are preconditions (`Conflict`). `propagation`: Background, Foreground or
-        Orphan."""
+        """Delete an object, and what it owns a little later; `uid` and `resource_version` are preconditions (`Conflict`)."""
         ...
 
     async def bind(self, namespace: str, name: str, node: str) -> None:

@@ -17,7 +17,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
 from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
-from diloco_operator.plan import ApplyStatus, Create, Delete, IssueCertificates, Patch, Plan, PodCheck
+from diloco_operator.plan import Create, Delete, IssueCertificates, Patch, Plan, PodCheck, ReplaceStatus
 from diloco_operator.timeouts import REQUESTS
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class ExecutionResult:
     answers: list[tuple[PodCheck, Failure | None]] = field(default_factory=list, repr=False)
     """Dry runs, each with why it was refused; None: it was admitted."""
     written: Obj | None = None
-    """Metadata of the job, as the API server has it after the status was applied."""
+    """Metadata of the job, as the API server has it after the status was written."""
     postponed: bool = False
     """The status, and what follows it, was left to the next reconcile."""
     failures: list[Failure] = field(default_factory=list)
@@ -133,8 +133,9 @@ class Executor:
         certificates: AsyncIterator[Create | Patch] | None = None,
     ) -> ExecutionResult:
         """Carry out patches, creates and certificates, then the status, then deletes, events and dry runs. `job`: the job of the plan.
-        `version`: the resourceVersion of the job that the plan was made from; the status is written over no other one. `postpone` is asked
-        before a status that may wait. `certificates` yields the writes for the plan's `certificates`, in their order."""
+        `version`: the resourceVersion of the job that the plan was made from; a status needs it and is written over no other one.
+        `postpone` is asked before a status that may wait. `certificates` yields the writes for the plan's `certificates`, in their
+        order."""
         result = ExecutionResult()
         await _all([self._patch(patch, job, result) for patch in plan.patches])
         for wave in sorted({create.wave for create in plan.creates} | {wanted.wave for wanted in plan.certificates}):
@@ -151,7 +152,7 @@ class Executor:
         if plan.status is not None and result.ok:
             result.postponed = plan.status.may_wait and postpone()
             if not result.postponed:
-                await self._apply_status(job, plan.status, version, result)
+                await self._replace_status(job, plan.status, version, result)
         if result.ok and not result.postponed:
             await _all([self._delete(job, delete, result, unsent) for delete in plan.deletes])
             # Once the status is written: if that fails, the next reconcile says the same, and users would read it twice.
@@ -297,37 +298,21 @@ class Executor:
             return True
         return False
 
-    async def _apply_status(self, job: Subject, apply: ApplyStatus, version: str, result: ExecutionResult) -> None:
-        """Apply the status; with the version the server rejects it if the job was deleted and created again under the same name. For the
-        status of a custom resource an API server does not check the uid."""
+    async def _replace_status(self, job: Subject, wanted: ReplaceStatus, version: str, result: ExecutionResult) -> None:
+        """Replace the whole status. The server refuses it if the job changed after `version`, or was made again under the same name."""
         body: Obj = {
-            "apiVersion": apply.resource.api_version,
-            "kind": apply.resource.kind,
-            "metadata": {
-                "name": apply.name,
-                "namespace": apply.namespace,
-                "uid": apply.uid,
-                **({"resourceVersion": version} if version else {}),
-            },
-            "status": apply.status,
+            "metadata": {"name": wanted.name, "namespace": wanted.namespace, "uid": wanted.uid, "resourceVersion": version},
+            "status": wanted.status,
         }
         try:
             result.written = await self._request(
                 job,
-                lambda: self._client.patch(
-                    apply.resource,
-                    apply.namespace,
-                    apply.name,
-                    body,
-                    type=PatchType.APPLY,
-                    subresource="status",
-                    field_manager=names.FIELD_MANAGER,
-                    force=True,
-                    metadata_only=True,
+                lambda: self._client.update(
+                    wanted.resource, body, subresource="status", field_manager=names.FIELD_MANAGER, metadata_only=True
                 ),
             )
         except ApiError as error:
-            result.failures.append(Failure(f"apply status of {apply.resource.kind} {apply.namespace}/{apply.name}", error))
+            result.failures.append(Failure(f"write status of {wanted.resource.kind} {wanted.namespace}/{wanted.name}", error))
 
     async def _delete(self, job: Subject, delete: Delete, result: ExecutionResult, unsent: Callable[[Resource, str, str], None]) -> None:
         action = f"delete {delete.resource.kind} {delete.namespace}/{delete.name}"

@@ -180,7 +180,7 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
         patches=(*shared.retention.patches, *removal.patches),
         creates=(*(shared.creates if needed else ()), *learners),
         certificates=tuple(to_issue.secrets),
-        status=write.apply,
+        status=write.action,
         deletes=(*shared.deletes, *removal.deletes),
         events=write.events,
         requeue_after=requeue_after(context, deadlines),

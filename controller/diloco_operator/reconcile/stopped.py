@@ -42,7 +42,7 @@ def suspend(context: ReconcileContext, units: Units) -> Plan:
     write, retention = write_units(context, status, scaling.records), claim_retention(context)
     return Plan(
         patches=(*retention.patches, *removal.patches),
-        status=write.apply,
+        status=write.action,
         deletes=(*removal.deletes, *stop),
         events=write.events,
         requeue_after=requeue_after(
@@ -63,7 +63,7 @@ def record_end(context: ReconcileContext, units: Units, end: JobEnd) -> Plan:
     write = write_units(context, status, scaling.records)
     return Plan(
         patches=retention.patches,
-        status=write.apply,
+        status=write.action,
         events=write.events,
         requeue_after=requeue_after(context, (write.due,)),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
@@ -80,7 +80,7 @@ def clean_up(context: ReconcileContext, end: RecordedEnd) -> Plan:
     write = write_status(context.observed, ended_status(context, retention), context.now)
     return Plan(
         patches=(*retention.patches, *removal.patches),
-        status=write.apply,
+        status=write.action,
         deletes=(*removal.deletes, *([delete] if delete is not None else [])),
         requeue_after=earliest(context.now, (*removal.deadlines, due, retention.retry_at, write.due)),
         reservations=bound_nodes(context.observed.job, context.observed.pods, context.observed.fleet),
@@ -101,7 +101,7 @@ def start_again(context: ReconcileContext, start: SecondStart) -> Plan:
         deletes = [delete_pod(context.syncer, "the job starts again")] if context.syncer.deletion is None else []
         deadlines = (write.due,)
     return Plan(
-        status=write.apply,
+        status=write.action,
         deletes=tuple(deletes),
         events=write.events,
         requeue_after=requeue_after(context, deadlines),
@@ -127,7 +127,7 @@ def leave_alone(observed: ObservedState, statements: Statements, now: float) -> 
     job = observed.job
     write = write_status(observed, with_conditions(job, statements, now), now)
     return Plan(
-        status=write.apply,
+        status=write.action,
         events=write.events,
         requeue_after=earliest(now, (write.due, now + observed.config.resync_interval)),
         reservations=reservations(job, observed.pods, observed.fleet),

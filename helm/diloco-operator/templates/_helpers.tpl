@@ -76,7 +76,7 @@ app.kubernetes.io/part-of: diloco-operator
   verbs: [list, watch, delete]   # delete: ttlSecondsAfterFinished
 - apiGroups: [diloco.dev]
   resources: [dilocojobs/status]
-  verbs: [patch]
+  verbs: [update]
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, create, patch, delete]

@@ -182,11 +182,12 @@ class RestClient:
         query = _managed(field_manager) | ({"dryRun": "All"} if dry_run else {})
         return await self._write("POST", path, _typed(obj, resource), query, metadata_only=metadata_only)
 
-    async def update(self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "") -> Obj:
+    async def update(
+        self, resource: Resource, obj: Obj, *, subresource: str = "", field_manager: str = "", metadata_only: bool = False
+    ) -> Obj:
         meta = _metadata(obj)
         path = object_path(resource, meta.get("namespace") or "", meta.get("name") or "", subresource)
-        whole = {"apiVersion": "autoscaling/v1", "kind": "Scale", **obj} if subresource == "scale" else _typed(obj, resource)
-        return await self._write("PUT", path, whole, _managed(field_manager))
+        return await self._write("PUT", path, _typed(obj, resource), _managed(field_manager), metadata_only=metadata_only)
 
     async def patch(
         self,
@@ -198,13 +199,11 @@ class RestClient:
         type: PatchType,
         subresource: str = "",
         field_manager: str = "",
-        force: bool = False,
         metadata_only: bool = False,
     ) -> Obj:
-        query = _managed(field_manager) | ({"force": "true"} if force else {})
-        body = _typed(patch, resource) if type is PatchType.APPLY else patch
         path = object_path(resource, namespace, name, subresource)
-        return await self._write("PATCH", path, body, query, content_type=type.value, metadata_only=metadata_only)
+        query = _managed(field_manager)
+        return await self._write("PATCH", path, patch, query, content_type=type.value, metadata_only=metadata_only)
 
     async def delete(
         self,
@@ -215,9 +214,8 @@ class RestClient:
         grace_seconds: int | None = None,
         uid: str = "",
         resource_version: str = "",
-        propagation: str = "Background",
     ) -> None:
-        options = _delete_options(grace_seconds, uid, resource_version) | {"propagationPolicy": propagation}
+        options = _delete_options(grace_seconds, uid, resource_version) | {"propagationPolicy": "Background"}
         await self._write("DELETE", object_path(resource, namespace, name), options)
 
     async def bind(self, namespace: str, name: str, node: str) -> None:

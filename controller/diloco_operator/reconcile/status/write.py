@@ -10,10 +10,10 @@ from diloco_operator.api import names
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.unit_figures import KEYS
 from diloco_operator.kube.timestamps import format_timestamp, parse_timestamp
-from diloco_operator.plan import ApplyStatus, Event
+from diloco_operator.plan import Event, ReplaceStatus
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.host_status import read_hosts
-from diloco_operator.reconcile.observe.object_size import status_budget
+from diloco_operator.reconcile.observe.object_size import status_budget, stored_bytes
 from diloco_operator.reconcile.observe.state import ObservedState
 from diloco_operator.reconcile.observe.throughput import POOL_FIGURES
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
@@ -29,7 +29,7 @@ _CONSEQUENCES = frozenset(ConditionType) - _CAUSES
 
 @dataclass(frozen=True, slots=True)
 class StatusWrite:
-    apply: ApplyStatus | None = None
+    action: ReplaceStatus | None = None
     """None: there is nothing to write yet."""
     events: tuple[Event, ...] = ()
     due: float | None = None
@@ -47,13 +47,15 @@ def write_status(
     """Write the status, if it is worth a write, and report the conditions that changed. The Events of the units stand where they read as a
     story: after what let them start, before what follows from them."""
     job = observed.job
-    status = bounded(status, status_budget(job.bytes_beside_status))
+    others = _of_others(job.status)
+    status = bounded(status, status_budget(job.bytes_beside_status + (stored_bytes(others) if others else 0)))
     write, due = worth_writing(job.status, status, now, observed.config.progress_interval)
     if write is None:
         return StatusWrite(due=due)
     before, after = job.status.get("conditions") or (), status["conditions"]
     events = (*condition_events(before, after, _CAUSES), *of_units(), *condition_events(before, after, _CONSEQUENCES))
-    return StatusWrite(ApplyStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write, may_wait), events, due)
+    write = {**write, "conditions": [*write["conditions"], *others]}
+    return StatusWrite(ReplaceStatus(names.DILOCO_JOBS, job.namespace, job.name, job.uid, write, may_wait), events, due)
 
 
 def write_units(
@@ -78,11 +80,11 @@ def write_units(
         may_wait=may_wait,
         of_units=of_units,
     )
-    if write.apply is None:
+    if write.action is None:
         return write
     over = recorded_end(context.observed.job.status) is not None
     now = account(goodput, context.before, records, context.observed.report, context.now, counts=not over)
-    return replace(write, apply=replace(write.apply, status={**write.apply.status, "goodput": now}))
+    return replace(write, action=replace(write.action, status={**write.action.status, "goodput": now}))
 
 
 def may_wait(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> bool:
@@ -118,10 +120,15 @@ _UNIT_FIGURES = frozenset(KEYS.values())
 
 
 def _ours(status: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the status without the conditions that others have added: the operator does not write them, and they stay."""
-    conditions = status.get("conditions") or ()
-    ours = [each for each in conditions if each["type"] in _OUR_CONDITIONS]
-    return status if len(ours) == len(conditions) else {**status, "conditions": ours}
+    """Return the status without the conditions that others have added."""
+    if not _of_others(status):
+        return status
+    return {**status, "conditions": [each for each in status["conditions"] if each["type"] in _OUR_CONDITIONS]}
+
+
+def _of_others(status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the conditions that others have added: the operator writes them back as it read them."""
+    return [each for each in status.get("conditions") or () if each["type"] not in _OUR_CONDITIONS]
 
 
 def _essence(status: Mapping[str, Any]) -> dict[str, Any]:

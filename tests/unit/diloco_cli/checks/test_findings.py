@@ -147,9 +147,9 @@ def test_an_address_of_the_other_family_keeps_kubelets_from_the_operator() -> No
 
 # --- rights ---------------------------------------------------------------------------------------------------------------
 def test_rights_that_are_missing_are_named_one_by_one() -> None:
-    operators = [Review(right, str(right) != "patch dilocojobs/status") for right in operator_rights(TEAM)]
+    operators = [Review(right, str(right) != "update dilocojobs/status") for right in operator_rights(TEAM)]
     finding = one(facts(operator_rights=operators), Check.OPERATOR_RIGHTS)
-    assert (finding.level, finding.message) == (Level.ERROR, "the operator may not patch dilocojobs/status")
+    assert (finding.level, finding.message) == (Level.ERROR, "the operator may not update dilocojobs/status")
     own = [Review(right, right.subresource not in ("eviction", "exec")) for right in caller_rights(TEAM)]
     drain, export = of(facts(own_rights=own), Check.YOUR_RIGHTS)
     assert (drain.level, drain.message) == (Level.WARNING, "you may not create pods/eviction: needed for drain")

@@ -8,9 +8,7 @@ from typing import Any
 
 from builders.kube_objects import CONFIG_MAPS, config_map, owned_by
 from diloco_local.memory import MemoryApi
-from diloco_local.memory.fieldset import fields_of, retain, subtract, union
 from diloco_local.memory.merge import merge_patch
-from diloco_local.memory.structural import ANY, Node
 from diloco_operator.kube.client import AlreadyExists, EventType, NotFound, Obj, PatchType
 from hypothesis import given
 from hypothesis import strategies as st
@@ -105,34 +103,3 @@ _JSON = st.recursive(
 def test_merge_patch_twice_is_merge_patch_once(target: Any, patch: Any) -> None:
     once = merge_patch(target, patch)
     assert merge_patch(once, patch) == once
-
-
-_SHAPE = Node(
-    properties={
-        "parts": Node(list_type="map", list_keys=("name",), items=ANY),
-        "tags": Node(list_type="set"),
-        "spec": Node(preserve=True),
-    },
-    preserve=True,
-)
-# No empty lists or maps: the set of an empty one and the set of one owned whole are the same in FieldsV1.
-_PART = st.fixed_dictionaries({"name": st.sampled_from("xyz")}, optional={"n": st.integers(0, 3)})
-_PARTS = st.lists(_PART, min_size=1, max_size=3, unique_by=lambda part: str(part["name"]))
-_VALUES = st.fixed_dictionaries(
-    {},
-    optional={
-        "parts": _PARTS,
-        "tags": st.lists(st.sampled_from("abc"), unique=True, min_size=1, max_size=3),
-        "spec": st.dictionaries(st.sampled_from("pq"), st.integers(0, 3), min_size=1, max_size=2),
-    },
-)
-
-
-@given(a=_VALUES, b=_VALUES)
-def test_field_sets_obey_the_laws_of_sets(a: Obj, b: Obj) -> None:
-    one, two = fields_of(a, _SHAPE), fields_of(b, _SHAPE)
-    assert subtract(one, one) == {}
-    assert union(one, one) == one
-    assert subtract(subtract(one, two), two) == subtract(one, two)
-    assert subtract(union(one, two), two) == subtract(one, two)
-    assert retain(one, a, _SHAPE) == one

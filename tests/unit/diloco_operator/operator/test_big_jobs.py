@@ -41,10 +41,10 @@ class CountingApi(MemoryApi):
         await asyncio.sleep(0.01)
         return await super().create(*args, **how)
 
-    async def patch(self, *args: Any, subresource: str = "", **how: Any) -> Obj:
+    async def update(self, *args: Any, subresource: str = "", **how: Any) -> Obj:
         if args[0] is names.DILOCO_JOBS and subresource == "status":
             self.status_writes.append(asyncio.get_running_loop().time())
-        return await super().patch(*args, subresource=subresource, **how)
+        return await super().update(*args, subresource=subresource, **how)
 
 
 class Stand:

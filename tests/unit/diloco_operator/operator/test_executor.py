@@ -10,10 +10,10 @@ import pytest
 from builders.scripted_api import ScriptedApi
 from builders.virtual_time import run_virtual
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, FIELD_MANAGER, PODS, SECRETS
-from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, PatchType, Unavailable
+from diloco_operator.kube.client import AlreadyExists, ApiError, Conflict, NotFound, Obj, Unavailable
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import READY, ExecutionResult, Executor
-from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Patch, Plan, PodCheck
+from diloco_operator.plan import Create, Delete, Event, IssueCertificates, Patch, Plan, PodCheck, ReplaceStatus
 
 JOB = Subject("ns", "lm", "uid-lm")
 NOW = datetime(2026, 11, 20, 21, 0, tzinfo=UTC)
@@ -45,7 +45,7 @@ def delete(name: str) -> Delete:
     return Delete(PODS, "ns", name, uid=f"uid-{name}")
 
 
-STATUS = ApplyStatus(DILOCO_JOBS, "ns", "lm", "uid-lm", {"observedGeneration": 1})
+STATUS = ReplaceStatus(DILOCO_JOBS, "ns", "lm", "uid-lm", {"observedGeneration": 1})
 EVENT = Event("Normal", "UnitStarted", "v5p-0 started")
 
 
@@ -60,6 +60,7 @@ class Run:
         *,
         postpone: bool = False,
         making: float = 0.0,
+        version: str = "",
     ) -> None:
         answers = answers or {}
         self.api = ScriptedApi(handle=lambda verb, args: answers.get((verb, name_of(args))))
@@ -72,6 +73,7 @@ class Run:
             result = await executor.execute(
                 JOB,
                 plan,
+                version=version,
                 unsent=lambda resource, namespace, name: self.unsent.append(name),
                 postpone=lambda: postpone,
                 certificates=made(plan.certificates, making),
@@ -110,17 +112,17 @@ def test_a_status_that_may_wait_is_left_to_the_next_reconcile_with_all_that_foll
     assert not later.events
     now = Run(plan, postpone=False)
     assert not now.result.postponed
-    assert now.did == ["create Pod a", "patch DiLoCoJob lm", "delete Pod old"]
+    assert now.did == ["create Pod a", "update DiLoCoJob lm", "delete Pod old"]
 
 
 def test_a_status_that_may_not_wait_is_written_in_any_case() -> None:
     run = Run(Plan(status=STATUS, deletes=(delete("old"),)), postpone=True)
-    assert run.did == ["patch DiLoCoJob lm", "delete Pod old"]
+    assert run.did == ["update DiLoCoJob lm", "delete Pod old"]
 
 
 def test_stages_run_in_order_creates_status_deletes_events() -> None:
     run = Run(Plan(creates=(create("a"), create("b")), status=STATUS, deletes=(delete("old"),), events=(EVENT,)))
-    assert run.did == ["create Pod a", "create Pod b", "patch DiLoCoJob lm", "delete Pod old"]
+    assert run.did == ["create Pod a", "create Pod b", "update DiLoCoJob lm", "delete Pod old"]
     assert len(run.events) == 1
     assert run.result.ok
     assert (run.result.created, run.result.deleted) == (2, 1)
@@ -129,7 +131,7 @@ def test_stages_run_in_order_creates_status_deletes_events() -> None:
 def test_dry_runs_come_last_and_each_says_whether_it_was_admitted() -> None:
     plan = Plan(status=STATUS, deletes=(delete("old"),), pod_checks=(PodCheck("a", pod("p")), PodCheck("b", pod("q"))))
     run = Run(plan, {("dry run", "q"): rejected()})
-    assert run.did == ["patch DiLoCoJob lm", "delete Pod old", "dry run Pod p", "dry run Pod q"]
+    assert run.did == ["update DiLoCoJob lm", "delete Pod old", "dry run Pod p", "dry run Pod q"]
     assert [(check.pool, str(failure or "")) for check, failure in run.result.answers] == [
         ("a", ""),
         ("b", "dry run of Pod ns/q: exceeded quota: pods=10"),
@@ -184,13 +186,12 @@ def test_namespaces_that_make_room_give_way_before_each_request() -> None:
     assert run_virtual(scenario()) == (["crowd"] * 3, 3)
 
 
-def test_status_is_applied_by_force_to_the_subresource_of_exactly_this_job() -> None:
-    run = Run(Plan(status=STATUS))
-    [(_, (resource, namespace, name, body, type_, subresource, manager, force))] = run.api.calls
-    assert (resource, namespace, name) == (DILOCO_JOBS, "ns", "lm")
-    assert body["metadata"]["uid"] == "uid-lm"
+def test_status_is_replaced_in_exactly_this_version_of_this_job() -> None:
+    run = Run(Plan(status=STATUS), version="7")
+    [(verb, (resource, body, subresource, manager))] = run.api.calls
+    assert (verb, resource, subresource, manager) == ("update", DILOCO_JOBS, "status", FIELD_MANAGER)
+    assert body["metadata"] == {"namespace": "ns", "name": "lm", "uid": "uid-lm", "resourceVersion": "7"}
     assert body["status"] == {"observedGeneration": 1}
-    assert (type_, subresource, manager, force) == (PatchType.APPLY, "status", FIELD_MANAGER, True)
 
 
 def test_a_plan_without_status_writes_none() -> None:
@@ -204,7 +205,7 @@ def test_a_name_taken_by_the_same_job_is_success() -> None:
     )
     assert run.result.ok
     assert run.result.existed == 1
-    assert "patch DiLoCoJob lm" in run.did
+    assert "update DiLoCoJob lm" in run.did
 
 
 def test_a_name_taken_by_a_foreign_object_is_an_error_that_names_it_and_says_what_to_do() -> None:
@@ -257,8 +258,8 @@ def test_no_wave_begins_after_one_that_failed() -> None:
 
 
 def test_deletes_wait_for_the_status() -> None:
-    run = Run(Plan(status=STATUS, deletes=(delete("old"),)), {("patch", "lm"): Unavailable(503, "Unavailable", "away")})
-    assert run.did == ["patch DiLoCoJob lm"]
+    run = Run(Plan(status=STATUS, deletes=(delete("old"),)), {("update", "lm"): Unavailable(503, "Unavailable", "away")})
+    assert run.did == ["update DiLoCoJob lm"]
     assert run.result.failures[0].transient
     assert run.unsent == ["old"]
 
@@ -324,7 +325,7 @@ def test_a_plan_does_not_wait_for_events() -> None:
 def test_certificates_take_their_turn_among_the_waves() -> None:
     creates = (Create(PODS, pod("a")), Create(PODS, pod("c"), wave=2))
     run = Run(Plan(creates=creates, certificates=(secret("b", there=True),), status=STATUS), {("patch", "b"): pod("b")})
-    assert run.did == ["create Pod a", "patch Secret b", "create Pod c", "patch DiLoCoJob lm"]
+    assert run.did == ["create Pod a", "patch Secret b", "create Pod c", "update DiLoCoJob lm"]
     assert run.result.patched == [(SECRETS, pod("b"))]
 
 
@@ -336,7 +337,7 @@ def test_a_pod_waits_for_its_own_certificate_and_not_for_those_of_others() -> No
         "create Pod c",
         *("create Secret one", "create Pod a"),
         *("patch Secret two", "create Pod b", "create Pod d"),
-        "patch DiLoCoJob lm",
+        "update DiLoCoJob lm",
     ]
     assert run.result.created == 5
 
@@ -356,7 +357,7 @@ def test_certificates_are_made_no_further_ahead_than_the_pods_need_them() -> Non
 def test_only_the_metadata_of_an_answer_is_requested() -> None:
     plan = Plan(creates=(create("a"),), certificates=(secret("b", there=True),), status=STATUS)
     run = Run(plan, {("patch", "b"): pod("b")})
-    assert run.did == ["create Pod a", "patch Secret b", "patch DiLoCoJob lm"]
+    assert run.did == ["create Pod a", "patch Secret b", "update DiLoCoJob lm"]
     assert run.api.metadata_only == [True, True, True]
 
 

@@ -18,7 +18,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import PatchType
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
-from diloco_operator.plan import ApplyStatus, Create, Delete, Plan
+from diloco_operator.plan import Create, Delete, Plan, ReplaceStatus
 from diloco_operator.reconcile import ObservedState
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def replacement(name: str, pods: int) -> Plan:
     """The plan after failures: a successor for each pod, the status, the deletes of the old pods."""
     creates = tuple(Create(names.PODS, {"metadata": {"namespace": "ns", "name": f"{name}-{i}-a2"}}) for i in range(pods))
     deletes = tuple(Delete(names.PODS, "ns", f"{name}-{i}-a1", uid=f"{name}-{i}") for i in range(pods))
-    return Plan(creates=creates, status=ApplyStatus(names.DILOCO_JOBS, "ns", name, f"uid-{name}", {}), deletes=deletes)
+    return Plan(creates=creates, status=ReplaceStatus(names.DILOCO_JOBS, "ns", name, f"uid-{name}", {}), deletes=deletes)
 
 
 def seconds_of_replacement(others: int) -> list[float]:

@@ -31,8 +31,8 @@ class Noted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._api, name)
 
-    async def patch(self, resource: Any, namespace: str, name: str, body: Any, **options: Any) -> Obj:
-        done = await self._api.patch(resource, namespace, name, body, **options)
+    async def update(self, resource: Any, body: Any, **options: Any) -> Obj:
+        done = await self._api.update(resource, body, **options)
         if resource == names.DILOCO_JOBS and options.get("subresource") == "status":
             said = (body["status"]["state"], body["status"]["reason"])
             if not self.states or self.states[-1] != said:

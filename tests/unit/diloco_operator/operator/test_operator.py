@@ -28,7 +28,7 @@ from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unav
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.placement.requirements import SliceRequirements
-from diloco_operator.plan import ApplyStatus, Create, Delete, Event, IssueCertificates, Plan
+from diloco_operator.plan import Create, Delete, Event, IssueCertificates, Plan, ReplaceStatus
 from diloco_operator.reconcile import ObservedState
 from diloco_operator.report import Report, ReportFault
 from diloco_operator.telemetry.endpoint import Endpoint
@@ -316,7 +316,7 @@ def short_of_slices(observed: ObservedState) -> Plan:
 
 def _status(observed: ObservedState, pool: Obj, reservations: frozenset[str], request: AllotmentRequest) -> Plan:
     job = observed.job
-    status = ApplyStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]})
+    status = ReplaceStatus(names.DILOCO_JOBS, NS, job.name, job.uid, {"pools": [pool]})
     return Plan(status=status if job.status.get("pools") != [pool] else None, reservations=Reservations(reservations), request=request)
 
 
@@ -362,7 +362,7 @@ def test_nodes_of_a_deleted_jobs_pods_are_free_only_when_the_pods_are_gone() -> 
             await until(lambda: len(cluster.reconciles()) == 2)
             await cluster.api.bind(NS, "lm-v6e-0-a1-0", "np-a-0")
             await cluster.settle()
-            await cluster.api.delete(names.DILOCO_JOBS, NS, "lm", propagation="Orphan")
+            await cluster.api.delete(names.DILOCO_JOBS, NS, "lm")
             await cluster.settle()
             assert free_slices(cluster) == []
             await cluster.api.delete(names.PODS, NS, "lm-v6e-0-a1-0", grace_seconds=0)

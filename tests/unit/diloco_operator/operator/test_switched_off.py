@@ -29,7 +29,7 @@ async def test_units_of_a_pool_that_is_switched_off_leave_and_return_when_it_is_
     await asyncio.sleep(600)  # and so it stays
     await until(cluster, {"v6e-0": "Training", "h100-0": "Pending"})
     assert await cluster.names_of(names.PODS, NS) == ["lm-syncer", "lm-v6e-0-a1-0"]
-    scale = await cluster.api.get(names.DILOCO_JOBS, NS, "lm", subresource="scale")
-    assert (scale["spec"]["replicas"], scale["status"]["replicas"]) == (2, 1)
+    job = await cluster.api.get(names.DILOCO_JOBS, NS, "lm")
+    assert (job["spec"]["learners"]["max"], job["status"]["learners"]["contributing"]) == (2, 1)
     await cluster.edit(pools=pools(1))
     await until(cluster, {"v6e-0": "Training", "h100-0": "Training"})

@@ -113,7 +113,7 @@ def test_a_takeover_restarts_and_rewrites_nothing() -> None:
         await asyncio.sleep(300)  # h100-1 backs off for longer
         assert await world.objects() == before
         assert {name: (await world.job(name))["status"].get("units") for name in units} == units
-        assert [write for write in world.client.writes if not write.startswith("patch DiLoCoJob/status ")] == []
+        assert [write for write in world.client.writes if not write.startswith("update DiLoCoJob/status ")] == []
 
     take_over(scenario)
 
@@ -123,7 +123,7 @@ async def runs_on(world: TakenOver) -> None:
     before = await world.objects()
     await asyncio.sleep(300)
     assert await world.objects() == before
-    assert [write for write in world.client.writes if not write.startswith("patch DiLoCoJob/status ")] == []
+    assert [write for write in world.client.writes if not write.startswith("update DiLoCoJob/status ")] == []
 
 
 @pytest.mark.slow

@@ -43,24 +43,24 @@ def test_a_status_that_another_controller_always_changes_back_is_written_twice_a
         async with two_jobs_among_strangers() as cluster:
             other = await plans(cluster, "other")
             writes, theirs = 0, {"status": {"learners": {"desired": 9}}}
-            patch = cluster.api.patch
+            patch, update = cluster.api.patch, cluster.api.update
 
-            async def answered(resource: Any, namespace: str, name: str, body: Any, **options: Any) -> Any:
+            async def answered(resource: Any, body: Any, **options: Any) -> Any:
                 nonlocal writes
-                answer = await patch(resource, namespace, name, body, **options)
-                if resource == names.DILOCO_JOBS and name == "lm":
+                answer = await update(resource, body, **options)
+                if resource == names.DILOCO_JOBS and body["metadata"]["name"] == "lm":
                     writes += 1
-                    await patch(resource, namespace, name, theirs, type=PatchType.MERGE, subresource="status")
+                    await patch(resource, NS, "lm", theirs, type=PatchType.MERGE, subresource="status")
                 return answer
 
-            cluster.client.patch = answered  # type: ignore[attr-defined]
+            cluster.client.update = answered  # type: ignore[attr-defined]
             await patch(names.DILOCO_JOBS, NS, "lm", theirs, type=PatchType.MERGE, subresource="status")
             await until(lambda: named(cluster, "job default/lm", "changes them back"), within=50, step=1)
             first = writes
             await cluster.settle(10)
             assert 15 < writes - first <= 22
             assert await plans(cluster, "other") == other
-            del cluster.client.patch
+            del cluster.client.update
             await cluster.settle()
             assert (await cluster.api.get(names.DILOCO_JOBS, NS, "lm"))["status"]["learners"]["desired"] == 1
 

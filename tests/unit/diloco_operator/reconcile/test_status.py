@@ -9,7 +9,6 @@ from builders.stage import Stage
 from builders.statuses import dump_status
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.status import Status
-from diloco_operator.reconcile.status.write import worth_writing
 from diloco_operator.report import LossPoint, UnitPhase
 
 
@@ -415,9 +414,12 @@ def test_message_of_many_missing_units_stays_short() -> None:
     assert len(message) < 2000
 
 
-def test_a_foreign_condition_causes_no_write() -> None:
-    ours = {"type": "Complete", "status": "False", "reason": "InProgress", "message": ""}
+def test_a_condition_of_others_stays_and_causes_no_write() -> None:
+    stage = trained()
     theirs = {"type": "example.com/Audited", "status": "True", "reason": "ByHand", "message": ""}
-    new = {"observedGeneration": 1, "conditions": [ours]}
-    assert worth_writing({"observedGeneration": 1, "conditions": [theirs, ours]}, new, 0.0, 10.0) == (None, None)
-    assert worth_writing({"observedGeneration": 1, "conditions": [theirs]}, new, 0.0, 10.0)[0] == new
+    stage.status["conditions"].insert(0, theirs)
+    assert stage.step().status is None
+    stage.learner_exits("v5p-1", 1, 1)
+    stage.settle()
+    assert stage.unit("v5p-1")["failures"]
+    assert [each for each in stage.status["conditions"] if each["type"] not in set(ConditionType)] == [theirs]
