@@ -1,1 +1,1 @@
-"""The commands for people: `diloco`, `kubectl diloco`, and what both show."""
+"""The commands for people: `diloco`, `kubectl diloco`, the commands that both have, and what they show."""

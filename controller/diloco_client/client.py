@@ -16,9 +16,9 @@ from typing import Any, Self
 from diloco.export.model_file import DType
 from diloco.export.places import ExportError
 from diloco_cli.cluster import DEFAULT_NAMESPACE, CommandError, cluster_errors, no_such_resource
-from diloco_cli.export import write_model
+from diloco_cli.commands.export import write_model
+from diloco_cli.jobs import find_job, list_jobs, wait_for_object
 from diloco_cli.kubectl.export_cluster import Wanted, fetch_model
-from diloco_cli.kubectl.jobs import find_job, list_jobs, wait_for_object
 from diloco_cli.kubectl.logs import SYNCER, logs_of
 from diloco_cli.kubectl.suspension import set_suspend
 from diloco_cli.manifests import Manifest, ManifestError, load_manifests, validate_jobs

@@ -16,7 +16,7 @@ import image_plan
 import page_files
 import pytest
 from builders.documents import NOT_TYPED, PRESENT, ROOT, SCENARIOS, SHELL, Block, fences, not_typed, pages, shell_blocks
-from diloco_cli.validate import check
+from diloco_cli.commands.validate import check
 from diloco_operator.api.names import API_VERSION
 
 LANGUAGES = {"diff", SHELL, "text", "yaml", "python", "json", "dockerfile", "mermaid"}

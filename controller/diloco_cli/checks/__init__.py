@@ -1,4 +1,4 @@
-"""PURE: what stands between jobs and a cluster. `examine(facts)` makes findings of what was read; `diloco_cli.doctor_reading` reads it.
+"""PURE: what stands between jobs and a cluster. `examine(facts)` makes findings of what was read; `commands.doctor_reading` reads it.
 
 See docs/decisions/0176-explain-and-doctor.md.
 """

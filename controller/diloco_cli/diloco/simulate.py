@@ -10,12 +10,12 @@ from diloco.simulation.fleet import simulate as simulate_fleet
 from diloco.simulation.unit import TOKENS
 from diloco.wording import plural
 
-from diloco_cli.simulations.assumptions import Assumptions, assumption_options
-from diloco_cli.simulations.inputs import EXIT_BAD_INPUT, BadInput, JobOnFleet, job_on_fleet, numbers_of_units
-from diloco_cli.simulations.job_output import Row, lines, measures, plot_job
-from diloco_cli.simulations.options import Units
-from diloco_cli.simulations.output import output_option, print_json, print_svg, print_table, print_text
-from diloco_cli.simulations.placement import SimulatedOperator
+from diloco_cli.diloco.simulations.assumptions import Assumptions, assumption_options
+from diloco_cli.diloco.simulations.inputs import EXIT_BAD_INPUT, BadInput, JobOnFleet, job_on_fleet, numbers_of_units
+from diloco_cli.diloco.simulations.job_output import Row, lines, measures, plot_job
+from diloco_cli.diloco.simulations.options import Units
+from diloco_cli.diloco.simulations.output import output_option, print_json, print_svg, print_table, print_text
+from diloco_cli.diloco.simulations.placement import SimulatedOperator
 
 
 @click.command("simulate", short_help="What goodput a job would have on a fleet that fails.")

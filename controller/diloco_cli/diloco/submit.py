@@ -28,15 +28,15 @@ from diloco_operator.program.catalogue import CatalogueError, catalogue_option, 
 
 from diloco_cli.checks.nodes import views
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
+from diloco_cli.commands.validate import refuse
 from diloco_cli.diloco.pool_option import BadPool, PoolRequest, read_pool, simulated_nodes, slices_of
 from diloco_cli.diloco.submission import BadScript, Script, Submission, config_map_of, job_of, name_of_job, read_script, stays_behind
 from diloco_cli.diloco.submitted import create_job, watch_job
 from diloco_cli.diloco.up import Variable, run_here, view_of
 from diloco_cli.diloco.up_run import UpOptions
-from diloco_cli.kubectl.suspension import reference
+from diloco_cli.jobs import reference
 from diloco_cli.manifests import Manifest, ManifestError, validate_jobs
 from diloco_cli.status_text import status_text
-from diloco_cli.validate import refuse
 from diloco_cli.view_text import plain
 
 _NO_IMAGE = "none"

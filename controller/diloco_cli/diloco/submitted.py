@@ -15,7 +15,7 @@ from diloco_operator.api import names
 from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
 
 from diloco_cli.cluster import CommandError, no_such_resource
-from diloco_cli.kubectl.jobs import follow
+from diloco_cli.jobs import follow
 from diloco_cli.view_model import JobView, Line, changes
 
 _OLD_GOES_SECONDS = 60.0

@@ -26,11 +26,11 @@ from diloco_operator.kube.client import ApiError, Obj
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 from diloco_operator.program.duration import Duration
 
+from diloco_cli.commands.validate import check, refuse
 from diloco_cli.dashboard.installed import check_installed
 from diloco_cli.diloco.up_run import Run, UpOptions
 from diloco_cli.diloco.view import JsonView, LiveView, PlainView, View
 from diloco_cli.fleet_file import BadFleet, load_fleet
-from diloco_cli.validate import check, refuse
 
 _VARIABLE = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _CONTRACT = f"{contract.ENV_UNIT.partition('_')[0]}_"

@@ -13,7 +13,7 @@ from diloco_operator.kube.rest import RestClient
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
 from diloco_cli.dashboard.installed import check_installed
-from diloco_cli.kubectl.jobs import list_jobs
+from diloco_cli.jobs import list_jobs
 
 
 @click.command(short_help="Show jobs and the fleet in a browser.")

@@ -14,7 +14,7 @@ from diloco_operator.api.status import UnitState, UnitStatus
 from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, PatchType
 
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.jobs import find_job, unit_of, wait_until
+from diloco_cli.jobs import find_job, unit_of, wait_until
 from diloco_cli.unit_pods import UnitPod, of_newest_attempt, unit_pods
 from diloco_cli.view_model import JobView
 

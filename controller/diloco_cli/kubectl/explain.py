@@ -25,8 +25,8 @@ from diloco_operator.reconcile import OperatorConfig
 from diloco_cli.checks.nodes import inventory_of
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.explanation import Explanation, PoolFacts, explanation
+from diloco_cli.jobs import find_job
 from diloco_cli.kubectl.explanation_text import explanation_text
-from diloco_cli.kubectl.jobs import find_job
 from diloco_cli.view_model import JobView
 from diloco_cli.waiting_line import Place, places
 

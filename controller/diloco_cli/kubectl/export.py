@@ -14,7 +14,7 @@ from diloco_operator.program.duration import Duration
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.export import errors_of_export, export_from, export_options, one_choice
+from diloco_cli.commands.export import errors_of_export, export_from, export_options, one_choice
 from diloco_cli.kubectl.export_cluster import Wanted, export_job
 
 

@@ -19,8 +19,8 @@ from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import CommandError
+from diloco_cli.jobs import find_job
 from diloco_cli.kubectl.export_pod import PodRequest, has_ended, mounts, syncer_container
-from diloco_cli.kubectl.jobs import find_job
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from diloco.export.target_file import TargetFile
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.timeouts import EXPORT
 
-from diloco_cli.export import progress_of, summary, target_path
+from diloco_cli.commands.export import progress_of, summary, target_path
 from diloco_cli.kubectl.export_claim import ClaimRequest, claim_pod
 from diloco_cli.kubectl.export_pod import PodRequest, running_pod
 from diloco_cli.kubectl.export_program import run_export

@@ -28,7 +28,7 @@ from diloco_operator.reconcile.children.outside import Address, external_address
 from diloco_operator.reconcile.observe.children import ingress_of
 
 from diloco_cli.cluster import CommandError, Target, on_cluster, target_options
-from diloco_cli.kubectl.jobs import find_job
+from diloco_cli.jobs import find_job
 
 _POLL_SECONDS = 1.0
 _SECRET, _PUBLIC = 0o600, 0o644

@@ -14,8 +14,8 @@ from diloco_operator.api.status import UnitStatus
 from diloco_operator.kube.client import Client
 
 from diloco_cli.cluster import CommandError
+from diloco_cli.jobs import find_job, unit_of
 from diloco_cli.kubectl.drain import describe
-from diloco_cli.kubectl.jobs import find_job, unit_of
 from diloco_cli.pod_logs import PodLogs, Source, log_pieces
 from diloco_cli.status_text import headline
 from diloco_cli.unit_pods import UnitPod, unit_pods

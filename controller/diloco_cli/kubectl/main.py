@@ -16,8 +16,8 @@ from diloco_operator.program.duration import Duration
 
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.curve import Paper
+from diloco_cli.jobs import find_job, list_jobs
 from diloco_cli.kubectl.drain import drain as drain_unit
-from diloco_cli.kubectl.jobs import find_job, list_jobs
 from diloco_cli.kubectl.logs import SYNCER, logs_of, show_logs
 from diloco_cli.kubectl.retry import retry_job, wait_retried
 from diloco_cli.kubectl.suspension import set_suspend, wait_suspended, wait_training
@@ -35,15 +35,15 @@ _TIMEOUT = click.option(
 _IMPORTED_WHEN_NEEDED = {
     "dashboard": "diloco_cli.kubectl.dashboard",
     "explain": "diloco_cli.kubectl.explain",
-    "doctor": "diloco_cli.doctor",
-    "plan": "diloco_cli.plan",
+    "doctor": "diloco_cli.commands.doctor",
+    "plan": "diloco_cli.commands.plan",
     "report": "diloco_cli.kubectl.report",
     "export": "diloco_cli.kubectl.export",
     "join-bundle": "diloco_cli.kubectl.join_bundle",
     "snapshots": "diloco_cli.kubectl.snapshots",
     "top": "diloco_cli.kubectl.top",
-    "validate": "diloco_cli.validate",
-    "crd": "diloco_cli.crd",
+    "validate": "diloco_cli.commands.validate",
+    "crd": "diloco_cli.commands.crd",
 }
 """Commands by module, so that the others start fast. `doctor`, `plan`, `validate` and `crd` are commands of `diloco` too."""
 

@@ -24,7 +24,7 @@ from diloco_cli.dashboard.job_document import facts_of, goodput_of, job_pages
 from diloco_cli.dashboard.unit_pods import UnitPods
 from diloco_cli.dashboard.unit_reader import Looked, read_unit
 from diloco_cli.html import notes
-from diloco_cli.kubectl.jobs import find_job
+from diloco_cli.jobs import find_job
 from diloco_cli.pod_logs import PodLogs
 from diloco_cli.svg import element
 from diloco_cli.view_model import JobView

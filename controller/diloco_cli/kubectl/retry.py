@@ -15,8 +15,8 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.kube.client import Client, Conflict, Obj, PatchType
 
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.jobs import find_job, wait_until
-from diloco_cli.kubectl.suspension import foreign_manager_note, reference, wait_training
+from diloco_cli.jobs import find_job, reference, wait_until
+from diloco_cli.kubectl.suspension import foreign_manager_note, wait_training
 from diloco_cli.view_model import JobView
 
 type Emit = Callable[[str], None]

@@ -13,11 +13,11 @@ from diloco_operator.program.duration import Duration
 from diloco_operator.timeouts import EXPORT
 
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.export import errors_of_export
+from diloco_cli.commands.export import errors_of_export
+from diloco_cli.commands.snapshots import show, snapshots_options
 from diloco_cli.kubectl.export_claim import ClaimRequest, claim_pod
 from diloco_cli.kubectl.export_pod import PodRequest, running_pod
 from diloco_cli.kubectl.export_program import run_export
-from diloco_cli.snapshots import show, snapshots_options
 
 
 @click.command(short_help="List the snapshots of a job.")

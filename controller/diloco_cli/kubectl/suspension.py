@@ -11,7 +11,7 @@ from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN, MANAGER
 from diloco_operator.kube.client import Client, Obj, PatchType
 
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.jobs import find_job, wait_until
+from diloco_cli.jobs import find_job, reference, wait_until
 from diloco_cli.view_model import JobView
 
 type Emit = Callable[[str], None]
@@ -65,11 +65,6 @@ async def wait_training(client: Client, namespace: str, name: str, emit: Emit, *
         learners = view.status.learners
         count = plural(learners.desired, "learner contributes", "learners contribute")
         emit(f"{reference(name)} trains: {learners.contributing} of {count}")
-
-
-def reference(name: str) -> str:
-    """Return the job as kubectl writes it."""
-    return f"{DILOCO_JOBS.kind.lower()}.{DILOCO_JOBS.group}/{name}"
 
 
 def foreign_manager_note(obj: Obj) -> str:

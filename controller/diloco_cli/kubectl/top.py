@@ -20,7 +20,7 @@ from rich.text import Text
 
 from diloco_cli.cluster import Target, on_cluster, target_options
 from diloco_cli.job_tables import NOTHING
-from diloco_cli.kubectl.jobs import find_job, list_jobs
+from diloco_cli.jobs import find_job, list_jobs
 from diloco_cli.view_model import JobView, seconds_left
 from diloco_cli.view_text import STATE_STYLES, count, duration, header, shortly, units_table
 

@@ -10,7 +10,7 @@ import pytest
 from builders.pods import a_learner_pod
 from diloco import contract
 from diloco_cli.checks import Reach, Unreadable
-from diloco_cli.doctor_reading import Wanted, reach
+from diloco_cli.commands.doctor_reading import Wanted, reach
 from diloco_operator.kube.client import Forbidden
 from diloco_operator.kube.rest import RestClient
 from diloco_operator.kube.rest.pod_exec import Channel, Ended

@@ -10,7 +10,7 @@ import pytest
 from builders.cluster_scenes import begin, on_a_cluster, set_status, unit
 from builders.fake_cluster import FakeCluster
 from diloco_cli.cluster import CommandError
-from diloco_cli.kubectl.jobs import find_job, list_jobs, wait_until
+from diloco_cli.jobs import find_job, list_jobs, wait_until
 from diloco_local.memory import MemoryApi
 from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.kube.client import Obj, Unavailable

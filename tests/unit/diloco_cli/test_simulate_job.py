@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from diloco_cli.diloco.main import main
-from diloco_cli.simulations.inputs import numbers_of_units
+from diloco_cli.diloco.simulations.inputs import numbers_of_units
 from diloco_operator.api.names import NODE_REGION, NODE_ZONE
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

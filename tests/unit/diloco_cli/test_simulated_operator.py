@@ -7,7 +7,7 @@ from typing import Any
 
 from builders.jobs import a_manifest, gpu_pool, tpu_pool
 from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
-from diloco_cli.simulations.placement import SimulatedOperator
+from diloco_cli.diloco.simulations.placement import SimulatedOperator
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED
 from diloco_operator.kube.client import Obj
 

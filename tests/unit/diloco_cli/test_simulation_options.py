@@ -2,7 +2,7 @@
 
 import click
 import pytest
-from diloco_cli.simulations.options import ForPlace, Later, Parameters, Rate, Units, rate_text
+from diloco_cli.diloco.simulations.options import ForPlace, Later, Parameters, Rate, Units, rate_text
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from diloco.tape.records import RecordFile, write_record
 from diloco.tape.segments import FOLDER, heads, segments
 from diloco_cli.diloco.main import main
-from diloco_cli.replay import EXIT_DIFFERS
+from diloco_cli.diloco.replay import EXIT_DIFFERS
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from builders.nodes import a_gpu_node, a_node, a_tpu_node
 from diloco_cli.checks import Check, Facts, Level, Reach, Review, Unreadable, examine
 from diloco_cli.checks.examination import CHECKS
 from diloco_cli.checks.rights import caller_rights, operator_rights
-from diloco_cli.doctor import as_json, as_text
+from diloco_cli.commands.doctor import as_json, as_text
 from diloco_operator.api import names
 from diloco_operator.kube.client import Resource
 from diloco_operator.kube.lease import LEASES

@@ -9,7 +9,7 @@ from builders.cluster_scenes import a_cluster
 from builders.fake_cluster import NS, FakeCluster, wall_clock
 from builders.jobs import Obj, a_manifest, tpu_pool
 from builders.virtual_time import run_virtual
-from diloco_cli.plan_text import Page, plan_text
+from diloco_cli.commands.plan_text import Page, plan_text
 from diloco_local.preview.changes import Asked, changes_of
 from diloco_local.preview.contents import Contents, NodesNotReadable, of_cluster
 from diloco_local.preview.difference import Move, difference, unfit

@@ -26,10 +26,10 @@ NAME = re.compile(
 ALLOWED = {
     ("controller/diloco_operator/api/job.py", "diloco.dev/v1alpha1"): "a type must be a literal; its default is names.API_VERSION",
     (
-        "controller/diloco_cli/simulations/assumptions.py",
+        "controller/diloco_cli/diloco/simulations/assumptions.py",
         "--bandwidth and --syncer-bandwidth need --parameters: what a link carries in a step depends on the size of the model",
     ): "options",
-    ("controller/diloco_cli/simulations/assumptions.py", "--syncer-bandwidth"): "an option",
+    ("controller/diloco_cli/diloco/simulations/assumptions.py", "--syncer-bandwidth"): "an option",
     ("controller/diloco_local/memory/pods.py", "/dev/termination-log"): "the default that the Kubernetes API itself sets",
     ("controller/diloco_operator/kube/rest/config.py", "ca.crt"): "a file of every service account",
     ("controller/diloco_local/addresses.py", "diloco-loopback-127."): "a lock file of this machine",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 from builders.example_pods import EXAMPLES, FABRICS, job_of, pods_of
-from diloco_cli.validate import check
+from diloco_cli.commands.validate import check
 from diloco_local.memory.pods import pod_causes
 from diloco_operator.reconcile.observe.template import template_problems
 

@@ -29,6 +29,11 @@ async def find_job(client: Client, namespace: str, name: str) -> Obj:
         raise CommandError(f'no DiLoCoJob "{name}" in namespace "{namespace}"; {there}') from error
 
 
+def reference(name: str) -> str:
+    """Return the job as kubectl writes it."""
+    return f"{DILOCO_JOBS.kind.lower()}.{DILOCO_JOBS.group}/{name}"
+
+
 async def list_jobs(client: Client, namespace: str) -> list[Obj]:
     """Return the jobs of a namespace, "": of all, sorted by namespace and name. Raises `CommandError` if the CRD is not installed."""
     try:

@@ -29,7 +29,7 @@ from diloco_operator.reconcile import OperatorConfig
 from diloco_cli.checks import Facts, Reach, Review, Right, Unreadable
 from diloco_cli.checks.operators import PART_OF, watches
 from diloco_cli.checks.rights import caller_rights, operator_rights
-from diloco_cli.kubectl.jobs import find_job
+from diloco_cli.jobs import find_job
 
 _KUBELET_LEASES = "kube-node-lease"
 _NO_SUCH_PROGRAM = (126, 127)

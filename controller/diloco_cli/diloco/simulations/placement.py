@@ -30,7 +30,7 @@ from diloco_operator.reconcile.observe.throughput import AVERAGED, COUNTS_AFTER
 from diloco_operator.reconcile.observe.unit_status import read_units
 from diloco_operator.reconcile.units.states import phase_of
 
-from diloco_cli.simulations.attempts import Attempt, pods_of, ready, speed
+from diloco_cli.diloco.simulations.attempts import Attempt, pods_of, ready, speed
 
 _BEGIN = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC).timestamp()
 """Any moment: that at which virtual time begins."""

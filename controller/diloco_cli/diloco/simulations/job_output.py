@@ -10,8 +10,8 @@ from xml.etree.ElementTree import Element
 from diloco.goodput import BADPUT
 from diloco.simulation.job import Outcome
 
+from diloco_cli.diloco.simulations.options import rate_text
 from diloco_cli.plots import COLOURS, Axis, Line, Plot, picture
-from diloco_cli.simulations.options import rate_text
 
 
 @dataclass(frozen=True, slots=True)

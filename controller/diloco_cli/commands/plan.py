@@ -25,10 +25,10 @@ from diloco_operator.kube.rest import RestClient
 from diloco_operator.program.catalogue import CatalogueError, catalogue_option, install_catalogue
 
 from diloco_cli.cluster import CommandError, Target, no_such_resource, on_cluster, target_options
+from diloco_cli.commands.plan_text import Page, plan_text
+from diloco_cli.commands.validate import check, refuse
 from diloco_cli.fleet_file import BadFleet, load_fleet
 from diloco_cli.manifests import Manifest
-from diloco_cli.plan_text import Page, plan_text
-from diloco_cli.validate import check, refuse
 
 EXIT_UNFIT = 1
 

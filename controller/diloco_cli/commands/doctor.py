@@ -16,7 +16,7 @@ from diloco_operator.kube.rest.server_clock import ServerClock
 
 from diloco_cli.checks import Finding, Level, examine
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.doctor_reading import Wanted, read_facts
+from diloco_cli.commands.doctor_reading import Wanted, read_facts
 
 EXIT_ERRORS = 1
 """At least one finding is an error."""
