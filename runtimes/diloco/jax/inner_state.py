@@ -21,9 +21,9 @@ import numpy as np
 
 from diloco.algorithm.pieces import Piece
 from diloco.jax.own_mesh import beside_the_mesh
-from diloco.jax.rectangles import Rectangle, StagedRectangles, cut, rectangle
+from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, cut, rectangle
 from diloco.jax.shards import with_shards
-from diloco.jax.store import RUNTIME_ZERO, TreeStore
+from diloco.jax.store import TreeStore
 from diloco.learner.inner_state import STEPS, steps_behind
 from diloco.learner.store import Float32Array, Ready
 from diloco.protocol.state_parts import PieceArray, StateError

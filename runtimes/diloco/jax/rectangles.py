@@ -1,23 +1,27 @@
-"""Rectangles of arrays on their way to the host: copies on the devices, so that the program may donate the arrays.
+"""Rectangles of arrays on their way to the host: copies on the devices, so that the program may donate the arrays. And what brings values
+to and from their types.
 
 See docs/decisions/0250-state-of-a-peer.md.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from diloco.algorithm.pieces import Piece
 from diloco.canonical import Part
 from diloco.jax.shards import with_shards
-from diloco.jax.store import RUNTIME_ZERO, cast, same
-from diloco.learner.store import Float32Array
+from diloco.learner.store import Float32Array, check_size
 from diloco.protocol.state_parts import StateError
 
 
@@ -55,11 +59,14 @@ def rectangle(part: Part, piece: Piece) -> Rectangle:
 
 type Shares = Sequence[tuple[tuple[slice, ...], jax.Array]]
 """What each device has of a rectangle, and where within it."""
+_ALL = (slice(None),)
 
 
 def cut(leaf: jax.Array, wanted: Rectangle) -> Shares:
     """Copy a rectangle of a leaf, all of which this process holds, and begin to bring it to the host. The host does not wait. Raises
     StateError where the process holds a part only."""
+    if len(leaf.sharding.device_set) == 1:
+        return [copied(leaf, wanted.start, wanted.size)]
     found = []
     # Replicas are equal: each element comes to the host once.
     for shard in {str(shard.index): shard for shard in with_shards(leaf).addressable_shards}.values():
@@ -69,13 +76,19 @@ def cut(leaf: jax.Array, wanted: Rectangle) -> Shares:
         if all(low < high for low, high in zip(lows, highs, strict=True)):
             inside = tuple(low - first for low, (first, _) in zip(lows, bounds, strict=True))
             size = tuple(high - low for low, high in zip(lows, highs, strict=True))
-            copy = slice_of(shard.data, inside, RUNTIME_ZERO, size=size)
-            copy.copy_to_host_async()
+            _, copy = copied(shard.data, inside, size)
             where = tuple(slice(low - start, high - start) for low, high, start in zip(lows, highs, wanted.start, strict=True))
             found.append((where, copy))
     if sum(copy.size for _, copy in found) != wanted.piece.elements:
         raise StateError(f"the optimizer keeps what belongs to {wanted.piece} otherwise sharded than the parameter itself")
     return found
+
+
+def copied(data: jax.Array, start: tuple[int, ...], size: tuple[int, ...]) -> tuple[tuple[slice, ...], jax.Array]:
+    """Copy what an array of one device has there, and begin to bring it to the host: the whole share of a rectangle."""
+    copy = _slice_of(data, np.array(start, np.int32), RUNTIME_ZERO, size=size)
+    copy.copy_to_host_async()
+    return _ALL, copy
 
 
 class StagedRectangles:
@@ -88,9 +101,12 @@ class StagedRectangles:
         flat = np.empty(sum(wanted.piece.elements for wanted, _ in self._staged), np.float32)
         start = 0
         for wanted, shares in self._staged:
-            values = np.empty(wanted.size, np.float32)
-            for where, copy in shares:
-                values[where] = cast(np.asarray(copy), flat.dtype)
+            if len(shares) == 1:
+                values = cast(np.asarray(shares[0][1]), flat.dtype)
+            else:
+                values = np.empty(wanted.size, np.float32)
+                for where, copy in shares:
+                    values[where] = cast(np.asarray(copy), flat.dtype)
             flat[start : start + wanted.piece.elements].reshape(wanted.piece.size)[...] = wanted.canonical(values)
             start += wanted.piece.elements
         return flat
@@ -100,6 +116,43 @@ class StagedRectangles:
 
 
 @partial(jax.jit, static_argnames="size")
-def slice_of(data: jax.Array, start: tuple[int, ...], nothing: jax.Array, *, size: tuple[int, ...]) -> jax.Array:
+def _slice_of(data: jax.Array, start: NDArray[np.int32], nothing: jax.Array, *, size: tuple[int, ...]) -> jax.Array:
     """Return a rectangle of an array on one device. `nothing`: see `same`."""
-    return same(jax.lax.dynamic_slice(data, start, size), nothing)
+    return same(jax.lax.dynamic_slice(data, [start[axis] for axis in range(len(size))], size), nothing)
+
+
+def parted(names: Sequence[str], shapes: Sequence[tuple[int, ...]], values: Float32Array) -> list[Float32Array]:
+    """Return views of `values`, float32 [sum of sizes], in these shapes, one after the other. Raises ValueError for another size, which
+    names the tensors."""
+    sizes = [math.prod(shape) for shape in shapes]
+    check_size(names, sum(sizes), values)
+    ends = itertools.accumulate(sizes)
+    return [values[end - size : end].reshape(shape) for end, size, shape in zip(ends, sizes, shapes, strict=True)]
+
+
+def cast(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return a C-contiguous array as another floating type; the array itself if it has it.
+
+    Piece by piece: numpy converts the types that it does not know itself, as bfloat16, under Python's lock, and the training thread
+    must not wait for a whole fragment.
+    """
+    if value.dtype == dtype:
+        return value
+    source, result = value.reshape(-1), np.empty(value.size, dtype)
+    for start in range(0, value.size, _CAST_ELEMENTS):
+        result[start : start + _CAST_ELEMENTS] = source[start : start + _CAST_ELEMENTS]
+    return result.reshape(value.shape)
+
+
+_CAST_ELEMENTS = 1 << 16
+
+
+RUNTIME_ZERO = np.uint8(0)
+"""A 0 that the compiler does not know: see `same`."""
+
+
+def same(value: jax.Array, nothing: jax.Array) -> jax.Array:
+    """Return `value`, bit by bit, of a computation with arithmetic: `nothing` is 0, which the compiler does not know. Without arithmetic
+    XLA's CPU client would take the computation for a small one and run it at once on the thread that asks for it, here for 10 ms."""
+    bits = jnp.dtype(f"uint{8 * value.dtype.itemsize}")
+    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(value, bits) ^ nothing.astype(bits), value.dtype)

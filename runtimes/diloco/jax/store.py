@@ -5,7 +5,6 @@ See docs/decisions/0151-step-boundary.md.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -20,9 +19,10 @@ from diloco.canonical import Canonical, Part, lay_out
 from diloco.jax.adoptions import Adoptions
 from diloco.jax.frozen import frozen_tensors
 from diloco.jax.own_mesh import beside_the_mesh
+from diloco.jax.rectangles import RUNTIME_ZERO, StagedRectangles, cast, cut, parted, rectangle, same
 from diloco.jax.shards import with_shards
 from diloco.learner.leave import LoopError
-from diloco.learner.store import Float32Array, Ready, check_size
+from diloco.learner.store import Float32Array, Ready
 
 
 class TreeStore[Tree]:
@@ -70,6 +70,7 @@ class TreeStore[Tree]:
         parts = lay_out(shapes, canonical or {}, embeddings or _named_embedding, stacks)
         self._parts = {name: part for name, part in parts.items() if part.parameter in self._leaves}
         self._frozen_parts = [part for part in parts.values() if part.parameter in self._frozen]
+        self._wholes = {name: rectangle(part, whole(part.spec)) for name, part in self._parts.items()}
         self._placements = {path: (leaf.sharding, leaf.committed) for path, leaf in self._leaves.items()}
         """Sharding and commitment of each leaf: other threads must not look at leaves, which the program may donate at any moment."""
         self._applied: list[Ready] = []
@@ -197,11 +198,10 @@ class TreeStore[Tree]:
     def stage(self, names: Sequence[str]) -> StagedLeaves:
         """Keep the values that the named tensors have now: copies on the device, so that the program may donate the leaves. The host does
         not wait, neither for the copies nor for the step that still computes the values."""
-        parts = [self._parts[name] for name in names]
-        pieces = [self._pieces(part) for part in parts]
-        for _, array in itertools.chain.from_iterable(pieces):
-            array.copy_to_host_async()  # all transfers under way before the first is waited for
-        return StagedLeaves(self._to_host.submit(_canonical, list(zip(parts, pieces, strict=True))))
+        places = [self._wholes[name] for name in names]
+        # All transfers are under way before the first is waited for.
+        staged = [(place, cut(self._leaves[place.part.parameter], place)) for place in places]
+        return StagedLeaves(self._to_host.submit(StagedRectangles(staged).wait))
 
     @beside_the_mesh
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
@@ -225,13 +225,10 @@ class TreeStore[Tree]:
     @beside_the_mesh
     def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
         """Return `values` as the leaves keep them; `values` itself if all leaves are float32."""
-        parts = self._cut(names, values)
-        types = [self._types[part.parameter] for part, _ in parts]
-        if all(kept.itemsize >= values.itemsize for kept in types):
+        parts = self._applied_parts(names, values)
+        if all(self._types[part.parameter].itemsize >= values.itemsize for part, _ in parts):
             return values
-        return np.concatenate(
-            [cast(cast(value, kept), np.dtype(np.float32)).reshape(-1) for (_, value), kept in zip(parts, types, strict=True)]
-        )
+        return np.concatenate([cast(self._in_its_type(part, value), np.dtype(np.float32)).reshape(-1) for part, value in parts])
 
     @beside_the_mesh
     def read(self, names: Sequence[str]) -> dict[str, Float32Array]:
@@ -271,7 +268,7 @@ class TreeStore[Tree]:
         them."""
         sharding, committed = self._placements[part.parameter]
         # A copy of its own: on CPU the array may otherwise share the caller's memory.
-        native = cast(np.array(part.to_native(value), order="C"), self._types[part.parameter])
+        native = self._in_its_type(part, np.array(part.to_native(value), order="C"))
         if part.layer is not None and len(sharding.device_set) > 1:
             pieces = sharding.addressable_devices_indices_map(self._shapes[part.parameter]).items()
             return {device: jax.device_put(native[index[1:]], device) for device, index in pieces if index and _has(index[0], part.layer)}
@@ -295,25 +292,18 @@ class TreeStore[Tree]:
                 layers.setdefault(part.parameter, []).append((part.layer, value))
         return leaves | {path: _with_layers(self._leaves[path], values) for path, values in layers.items()}
 
+    def _in_its_type(self, part: Part, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return cast(value, self._types[part.parameter])
+
+    def _applied_parts(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
+        """Return what `prepare` gets of each tensor that this process applies."""
+        return self._cut(names, values)
+
     def _cut(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
         parts = [self._parts[name] for name in names]
-        check_size(names, sum(part.spec.size for part in parts), values)
-        ends = list(itertools.accumulate(part.spec.size for part in parts))
-        return [(part, values[end - part.spec.size : end].reshape(part.spec.shape)) for part, end in zip(parts, ends, strict=True)]
-
-    def _pieces(self, part: Part) -> list[tuple[_Index, jax.Array]]:
-        """Copy what the tensor is put together from, without its canonical axes: each piece and where it lies."""
-        leaf = self._leaves[part.parameter]
-        if part.layer is None:
-            return [((), _copy(leaf, RUNTIME_ZERO))]
-        if len(leaf.sharding.device_set) == 1:
-            return [((), _get_layer(leaf, part.layer, RUNTIME_ZERO))]
-        # Replicas are equal: each piece comes to the host once.
-        local = [(shard, _local_layer(shard, part.layer)) for shard in leaf.addressable_shards if shard.replica_id == 0]
-        return [(shard.index[1:], _get_layer(shard.data, layer, RUNTIME_ZERO)) for shard, layer in local if layer is not None]
+        return list(zip(parts, parted(names, [part.spec.shape for part in parts], values), strict=True))
 
 
-type _Index = tuple[slice, ...]
 type _Native = jax.Array | dict[jax.Device, jax.Array]
 
 
@@ -333,65 +323,6 @@ class StagedLeaves:
         values, self._values = self._values, None
         if values is not None:
             values.cancel()
-
-
-def _canonical(staged: Sequence[tuple[Part, list[tuple[_Index, jax.Array]]]]) -> Float32Array:
-    """Return the tensors one after the other, float32 in canonical form. Waits for the transfers."""
-    flat = np.empty(sum(part.spec.size for part, _ in staged), np.float32)
-    start = 0
-    for part, pieces in staged:
-        native = part.spec.shape if part.axes is None else tuple(part.spec.shape[axis] for axis in np.argsort(part.axes))
-        value = cast(_assemble(pieces, native), flat.dtype)
-        flat[start : start + part.spec.size].reshape(part.spec.shape)[...] = value if part.axes is None else value.transpose(part.axes)
-        start += part.spec.size
-    return flat
-
-
-def cast(value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return a C-contiguous array as another floating type; the array itself if it has it.
-
-    Piece by piece: numpy converts the types that it does not know itself, as bfloat16, under Python's lock, and the training thread
-    must not wait for a whole fragment.
-    """
-    if value.dtype == dtype:
-        return value
-    source, result = value.reshape(-1), np.empty(value.size, dtype)
-    for start in range(0, value.size, _CAST_ELEMENTS):
-        result[start : start + _CAST_ELEMENTS] = source[start : start + _CAST_ELEMENTS]
-    return result.reshape(value.shape)
-
-
-_CAST_ELEMENTS = 1 << 16
-
-
-def _assemble(pieces: list[tuple[_Index, jax.Array]], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    if len(pieces) == 1:
-        return np.asarray(pieces[0][1])
-    whole = np.empty(shape, pieces[0][1].dtype)
-    for index, piece in pieces:
-        whole[index] = np.asarray(piece)
-    return whole
-
-
-RUNTIME_ZERO = np.uint8(0)
-"""A 0 that the compiler does not know: see `same`."""
-
-
-def same(value: jax.Array, nothing: jax.Array) -> jax.Array:
-    """Return `value`, bit by bit, of a computation with arithmetic: `nothing` is 0, which the compiler does not know. Without arithmetic
-    XLA's CPU client would take the computation for a small one and run it at once on the thread that asks for it, here for 10 ms."""
-    bits = jnp.dtype(f"uint{8 * value.dtype.itemsize}")
-    return jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(value, bits) ^ nothing.astype(bits), value.dtype)
-
-
-@jax.jit
-def _copy(leaf: jax.Array, nothing: jax.Array) -> jax.Array:
-    return same(leaf, nothing)
-
-
-@jax.jit
-def _get_layer(leaf: jax.Array, layer: int, nothing: jax.Array) -> jax.Array:
-    return same(jax.lax.dynamic_index_in_dim(leaf, layer, axis=0, keepdims=False), nothing)
 
 
 @jax.jit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,31 +23,28 @@ from diloco.algorithm.pieces import Piece, PieceError, check_cover
 from diloco.canonical import Canonical, Part
 from diloco.jax.frozen import frozen_tensors
 from diloco.jax.own_mesh import beside_the_mesh
-from diloco.jax.rectangles import slice_of
-from diloco.jax.store import RUNTIME_ZERO, TreeStore, cast, same
-from diloco.learner.store import Float32Array, Ready, check_size
+from diloco.jax.rectangles import RUNTIME_ZERO, Rectangle, StagedRectangles, copied, parted, rectangle, same
+from diloco.jax.store import TreeStore
+from diloco.learner.store import Float32Array, Ready
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """A piece, and where it lies in the shards of this process's devices that have it."""
 
-    piece: Piece
-    part: Part
+    rectangle: Rectangle
+    """Where it lies in the leaf."""
     start: tuple[int, ...]
     """Within each of these shards, in the leaf's own order of axes, the axis of layers included."""
     devices: tuple[jax.Device, ...]
 
     @property
-    def size(self) -> tuple[int, ...]:
-        """In the leaf's own order of axes, the axis of layers included."""
-        own = self.piece.size if self.part.axes is None else tuple(self.piece.size[axis] for axis in np.argsort(self.part.axes))
-        return own if self.part.layer is None else (1, *own)
+    def piece(self) -> Piece:
+        return self.rectangle.piece
 
-    def native(self, value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a value of the piece's shape in the leaf's order of axes."""
-        turned = value if self.part.axes is None else value.transpose(np.argsort(self.part.axes))
-        return turned.reshape(self.size)
+    @property
+    def part(self) -> Part:
+        return self.rectangle.part
 
 
 class UnitStore[Tree](TreeStore[Tree]):
@@ -73,10 +70,10 @@ class UnitStore[Tree](TreeStore[Tree]):
             for rank, piece, device, start in self._rectangles(part, ranks):
                 held[rank].setdefault(piece, []).append(device)
                 if rank == self._rank and len(held[rank][piece]) == 1:
-                    self._held[name].append(Place(piece, part, start, ()))
+                    self._held[name].append(Place(rectangle(part, piece), start, ()))
         for name, places in self._held.items():
             devices = held[self._rank]
-            self._held[name] = [Place(one.piece, one.part, one.start, tuple(devices[one.piece])) for one in places]
+            self._held[name] = [replace(one, devices=tuple(devices[one.piece])) for one in places]
         groups = divide(held)
         try:
             check_cover(Layout(self.specs()), [[piece for group in groups for piece in group.of(rank)] for rank in range(ranks)])
@@ -133,29 +130,15 @@ class UnitStore[Tree](TreeStore[Tree]):
         return [FrozenTensor(tensor.name, tensor.shape, total) for tensor, total in zip(own, totals, strict=True)]
 
     @beside_the_mesh
-    def stage(self, names: Sequence[str]) -> StagedPieces:  # type: ignore[override]
+    def stage(self, names: Sequence[str]) -> StagedRectangles:  # type: ignore[override]
         """Keep the values that this process's pieces of the named tensors have now: copies on the devices. The host does not wait."""
         places = self._places(names)
-        copies = [slice_of(self._shards(place)[place.devices[0]], place.start, RUNTIME_ZERO, size=place.size) for place in places]
-        for copy in copies:
-            copy.copy_to_host_async()
-        return StagedPieces(places, copies)
+        return StagedRectangles([(place.rectangle, [copied(self._shard(place), place.start, place.rectangle.size)]) for place in places])
 
     @beside_the_mesh
     def prepare(self, names: Sequence[str], values: Float32Array) -> Ready:
         """Bring `values`, float32 [sum of sizes], to each device that has them, in the types of the leaves."""
         return Ready(tuple(names), tuple((place, self._on_devices(place, value)) for place, value in self._slices(names, values)))
-
-    @beside_the_mesh
-    def rounded(self, names: Sequence[str], values: Float32Array) -> Float32Array:
-        """Return `values` as the leaves keep them; `values` itself if all leaves are float32."""
-        slices = self._slices(names, values)
-        types = [self._types[place.part.parameter] for place, _ in slices]
-        if all(kept.itemsize >= values.itemsize for kept in types):
-            return values
-        return np.concatenate(
-            [cast(cast(value, kept), np.dtype(np.float32)).reshape(-1) for (_, value), kept in zip(slices, types, strict=True)]
-        )
 
     @beside_the_mesh
     def fill(self, names: Sequence[str]) -> None:
@@ -192,7 +175,7 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     def _exchange(self, pieces: Sequence[Sequence[Piece]], size: int, dtype: np.dtype[Any]) -> None:
         own = [self._place(piece) for piece in pieces[self._rank]]
-        flat = [_flat(self._shards(place)[place.devices[0]], place.start, size=place.size, axes=_axes(place)) for place in own]
+        flat = [_flat(self._shard(place), place.start, size=place.rectangle.size, axes=_axes(place)) for place in own]
         device = self._mesh.devices[self._rank]
         # One size for all, also for a process that owns nothing: a collective has one shape.
         given = _padded([jax.device_put(one, device) for one in flat] or [jax.device_put(jnp.zeros(0, dtype), device)], size=size)
@@ -205,7 +188,7 @@ class UnitStore[Tree](TreeStore[Tree]):
             start = 0
             for piece in each:
                 if rank != self._rank and (place := self._holding(piece)) is not None:
-                    value = _taken(received, rank, start, shape=piece.size, axes=place.part.axes, native=place.size)
+                    value = _taken(received, rank, start, shape=piece.size, axes=place.part.axes, native=place.rectangle.size)
                     targets.append((place, {one: jax.device_put(value, one) for one in place.devices}))
                 start += piece.elements
         self.apply(Ready(tuple(dict.fromkeys(place.piece.tensor for place, _ in targets)), tuple(targets)))
@@ -218,7 +201,7 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     def _on_devices(self, place: Place, value: np.ndarray[Any, Any]) -> dict[jax.Device, jax.Array]:
         # A copy of its own: on CPU the array may otherwise share the caller's memory.
-        native = cast(np.array(place.native(value), order="C"), self._types[place.part.parameter])
+        native = self._in_its_type(place.part, np.array(place.rectangle.native(value), order="C"))
         return {device: jax.device_put(native, device) for device in place.devices}
 
     def _rectangles(self, part: Part, ranks: int) -> Iterable[tuple[int, Piece, Any, tuple[int, ...]]]:
@@ -242,12 +225,11 @@ class UnitStore[Tree](TreeStore[Tree]):
 
     def _holding(self, piece: Piece) -> Place | None:
         """Return the place of a piece of something that this process has; None: it does not have it."""
+        wanted = rectangle(self._parts[piece.tensor], piece)
         for held in self._held[piece.tensor]:
-            offset = [a - b for a, b in zip(piece.start, held.piece.start, strict=True)]
-            if all(low >= 0 and low + n <= length for low, n, length in zip(offset, piece.size, held.piece.size, strict=True)):
-                own = offset if held.part.axes is None else [offset[axis] for axis in np.argsort(held.part.axes)]
-                start = own if held.part.layer is None else [0, *own]
-                return Place(piece, held.part, tuple(a + int(b) for a, b in zip(held.start, start, strict=True)), held.devices)
+            offset = [a - b for a, b in zip(wanted.start, held.rectangle.start, strict=True)]
+            if all(low >= 0 and low + n <= length for low, n, length in zip(offset, wanted.size, held.rectangle.size, strict=True)):
+                return Place(wanted, tuple(a + b for a, b in zip(held.start, offset, strict=True)), held.devices)
         return None
 
     def _place(self, piece: Piece) -> Place:
@@ -255,40 +237,21 @@ class UnitStore[Tree](TreeStore[Tree]):
         assert place is not None  # it owns what it holds
         return place
 
-    def _shards(self, place: Place) -> dict[jax.Device, jax.Array]:
-        return {shard.device: shard.data for shard in self._leaves[place.part.parameter].addressable_shards}
+    def _shard(self, place: Place) -> jax.Array:
+        """Return the shard of the first device that has the place."""
+        shards = self._leaves[place.part.parameter].addressable_shards
+        found: jax.Array = next(shard.data for shard in shards if shard.device == place.devices[0])
+        return found
 
     def _places(self, names: Sequence[str]) -> list[Place]:
         return [place for name in names for place in self._owned[name]]
 
     def _slices(self, names: Sequence[str], values: Float32Array) -> list[tuple[Place, Float32Array]]:
         places = self._places(names)
-        check_size(names, sum(place.piece.elements for place in places), values)
-        slices, start = [], 0
-        for place in places:
-            slices.append((place, values[start : start + place.piece.elements].reshape(place.piece.size)))
-            start += place.piece.elements
-        return slices
+        return list(zip(places, parted(names, [place.piece.size for place in places], values), strict=True))
 
-
-class StagedPieces:
-    """A `Staged` of copies on the devices, which are on their way to the host. JAX owns the memory of both."""
-
-    def __init__(self, places: Sequence[Place], copies: Sequence[jax.Array]) -> None:
-        self._staged = list(zip(places, copies, strict=True))
-
-    def wait(self) -> Float32Array:
-        flat = np.empty(sum(place.piece.elements for place, _ in self._staged), np.float32)
-        start = 0
-        for place, copy in self._staged:
-            value = cast(np.asarray(copy), flat.dtype).reshape(place.size if place.part.layer is None else place.size[1:])
-            turned = value if place.part.axes is None else value.transpose(place.part.axes)
-            flat[start : start + place.piece.elements].reshape(place.piece.size)[...] = turned
-            start += place.piece.elements
-        return flat
-
-    def release(self) -> None:
-        self._staged.clear()
+    def _applied_parts(self, names: Sequence[str], values: Float32Array) -> list[tuple[Part, Float32Array]]:
+        return [(place.part, value) for place, value in self._slices(names, values)]
 
 
 def _axes(place: Place) -> tuple[int, ...]:
