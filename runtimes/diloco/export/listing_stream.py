@@ -14,24 +14,13 @@ from typing import BinaryIO
 
 from diloco.export.listing import SnapshotEntry, State, StateEntry, list_snapshots, list_states
 from diloco.export.places import ExportError
+from diloco.export.stream import LONGEST_LINE, empty_lines
 from diloco.wording import plural
-
-_LONGEST_LINE = 1 << 16
-_SILENT_READS = 128
-"""MiB that are read between two empty lines: some seconds of a slow volume."""
 
 
 def send_listing(where: str, output: BinaryIO, answers: BinaryIO, *, job: str = "", check: bool = False) -> None:
     """Write the list; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the list perhaps."""
-    reads = sent = 0
-
-    def reading() -> None:
-        nonlocal reads
-        reads += 1
-        if reads % _SILENT_READS == 0:
-            output.write(b"\n")
-            output.flush()
-
+    sent, reading = 0, empty_lines(output)
     snapshots = list_snapshots(where, job=job, check=check, reading=reading)
     states = list_states(where, job=job, check=check, reading=reading)
     entries: Iterator[SnapshotEntry | StateEntry] = chain(snapshots, states)
@@ -56,7 +45,7 @@ class ListingReader:
     def feed(self, piece: bytes) -> None:
         """Raise ExportError for what is no such stream."""
         *lines, self._line = (self._line + piece).split(b"\n")
-        if len(self._line) > _LONGEST_LINE:
+        if len(self._line) > LONGEST_LINE:
             raise _not_ours(self._line)
         for line in lines:
             if line and not self.complete:

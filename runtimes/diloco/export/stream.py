@@ -23,9 +23,9 @@ from diloco.export.places import ExportError
 
 FORMAT = 1
 RECEIVED = b"received\n"
-_LONGEST_LINE = 1 << 16
+LONGEST_LINE = 1 << 16
 _SILENT_READS = 128
-"""MiB that are read for the checksum between two empty lines: some seconds of a slow volume."""
+"""MiB that are read between two empty lines: some seconds of a slow volume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,9 @@ def announcement(model: ModelFile) -> Announcement:
     return Announcement(FORMAT, model.size, snapshot.t, snapshot.job, snapshot.name, snapshot.remark, model.tensors, model.parameters)
 
 
-def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
-    """Write the stream; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the stream perhaps."""
-    digest = hashlib.sha256()
-    begun, reads = False, 0
+def empty_lines(output: BinaryIO) -> Callable[[], None]:
+    """Return what to call after each MiB that is read and not sent: now and then it writes an empty line."""
+    reads = 0
 
     def reading() -> None:
         nonlocal reads
@@ -59,7 +58,14 @@ def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
             output.write(b"\n")
             output.flush()
 
-    for piece in model.pieces(reading):
+    return reading
+
+
+def send(model: ModelFile, output: BinaryIO, answers: BinaryIO) -> None:
+    """Write the stream; wait for the answer, or for the end of `answers`. Raises ExportError, after a part of the stream perhaps."""
+    digest = hashlib.sha256()
+    begun = False
+    for piece in model.pieces(empty_lines(output)):
         if not begun:
             output.write(json.dumps(asdict(announcement(model))).encode() + b"\n")
             begun = True
@@ -95,7 +101,7 @@ class StreamReader:
                 continue
             line, newline, rest = rest.partition(b"\n")
             self._line += line
-            if len(self._line) > _LONGEST_LINE:
+            if len(self._line) > LONGEST_LINE:
                 raise _not_ours(self._line)
             if newline:
                 self._on_line(self._line)
