@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diloco.wording import plural
+from diloco.wording import loss_text, plural
 from diloco_operator.api.status import Condition, HostStatus, PoolStatus, UnitStatus
 from diloco_operator.reconcile.status.remedies import with_remedies
 
-from diloco_cli.view_text import count, figure_cells, figure_headings
+from diloco_cli.view_model import JobView
+from diloco_cli.view_text import count, duration, figure_cells, figure_headings, shortly
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,48 @@ class Table:
     """In capitals, as kubectl has them."""
     rows: Sequence[Sequence[Value]]
 
+    def without(self, *names: str) -> Table:
+        """Return the table without these columns."""
+        kept = [number for number, name in enumerate(self.head) if name not in names]
+        return Table([self.head[number] for number in kept], [[row[number] for number in kept] for row in self.rows])
+
 
 NOTHING = "-"
 """A cell without a value."""
+
+
+def cell_text(value: Value, now: float) -> str:
+    """Return a cell as a terminal shows it."""
+    match value:
+        case Since(at):
+            return duration(max(0.0, now - at))
+        case Until(at):
+            return duration(at - now) if at > now else NOTHING
+        case str():
+            return value
+
+
+def jobs_table(views: Sequence[JobView]) -> Table:
+    """Return a row for each job: its state, progress and speed, and why it is in this state."""
+    head = ("NAMESPACE", "JOB", "STATE", "TOKENS/S", "UNITS", "STEP", "LOSS", "GOODPUT", "ENDS IN", "WHY")
+    return Table(head, [_job(view) for view in views])
+
+
+def _job(view: JobView) -> Sequence[Value]:
+    progress, learners, goodput = view.status.progress, view.status.learners, view.status.goodput
+    end = progress.estimated_completion
+    return (
+        view.namespace,
+        view.name,
+        view.state.value if view.state is not None else "not seen",
+        NOTHING if view.over else count(progress.tokens_per_second),
+        f"{learners.contributing}/{learners.desired}",
+        f"{progress.step}/{progress.steps}" if progress.steps else NOTHING,
+        loss_text(progress.loss) if progress.loss is not None else NOTHING,
+        f"{goodput.productive_share:.1%}" if goodput is not None and goodput.unit_seconds.total else NOTHING,
+        Until(end) if end is not None and not view.over else NOTHING,
+        shortly(view.why()),
+    )
 
 
 def conditions_table(conditions: Sequence[Condition]) -> Table:

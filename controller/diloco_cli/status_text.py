@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from diloco.wording import loss_text, plural
@@ -11,7 +11,7 @@ from diloco_operator.api.state import JobState
 from diloco_operator.api.status import ModelStatus, UnitStatus
 
 from diloco_cli.curve import Paper, curve_lines
-from diloco_cli.job_tables import NOTHING, Since, Table, Until, Value, conditions_table, hosts_table, pools_table, units_table
+from diloco_cli.job_tables import Table, cell_text, conditions_table, hosts_table, pools_table, units_table
 from diloco_cli.view_model import JobView, result, seconds_left
 from diloco_cli.view_text import count, duration, goodput_text, shortly
 
@@ -105,21 +105,12 @@ def units_lines(units: Sequence[UnitStatus], now: float, *, wide: bool = False) 
 
 def lines_of(shown: Table, now: float) -> list[str]:
     """Return a table of a job as aligned columns."""
-    return table(shown.head, ([_cell(value, now) for value in row] for row in shown.rows))
+    return table(shown.head, ([cell_text(value, now) for value in row] for row in shown.rows))
 
 
-def _cell(value: Value, now: float) -> str:
-    match value:
-        case Since(at):
-            return duration(max(0.0, now - at))
-        case Until(at):
-            return duration(at - now) if at > now else NOTHING
-        case str():
-            return value
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return aligned columns, as in kubectl, nothing truncated."""
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Collection[str] = ()) -> list[str]:
+    """Return aligned columns, as in kubectl, nothing truncated. `numbers`: headings of columns that are aligned to the right."""
     cells = [[" ".join(cell.split()) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    sides = [">" if name in numbers else "<" for name in header]
+    return [_GAP.join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)).rstrip() for row in cells]

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
-from diloco.wording import loss_text
 from diloco_operator.api.state import JobState
 
 from diloco_cli.dashboard.facts import FleetFacts, SliceNumbers, SlicePlace
-from diloco_cli.dashboard.page import TEXTS, Page, job_path, moment
+from diloco_cli.dashboard.page import TEXTS, Page, job_path, table_of
 from diloco_cli.dashboard.quotas import Allowance
 from diloco_cli.html import Cell, figures, notes, table
-from diloco_cli.job_tables import NOTHING
+from diloco_cli.job_tables import NOTHING, jobs_table
 from diloco_cli.svg import element
 from diloco_cli.view_model import JobView
-from diloco_cli.view_text import count, shortly
+from diloco_cli.view_text import count
 
 
 def fleet_page(facts: FleetFacts, base: str) -> Page:
@@ -48,29 +47,12 @@ def _in_state(jobs: Sequence[JobView], state: JobState) -> int:
     return sum(view.state is state for view in jobs)
 
 
-_JOBS = ("JOB", "STATE", "WHY", "OUTER STEP", "LOSS", "TOKENS/S", "UNITS", "GOODPUT", "ENDS IN")
-
-
 def _jobs(jobs: Sequence[JobView], base: str) -> Iterator[Element]:
     if jobs:
-        yield table(_JOBS, [list(_job(view, base)) for view in jobs], label="Jobs", texts=TEXTS)
+        links = [element("a", view.name, href=job_path(base, view.namespace, view.name)) for view in jobs]
+        yield table_of(jobs_table(jobs), "Jobs", {"JOB": links})
     else:
         yield element("p", "There are no jobs.", class_="soft")
-
-
-def _job(view: JobView, base: str) -> Iterator[Cell]:
-    status, progress = view.status, view.status.progress
-    name = view.name if view.namespace == "default" else f"{view.namespace}/{view.name}"
-    yield element("a", name, href=job_path(base, view.namespace, view.name))
-    yield view.state.value if view.state is not None else "not seen by the operator"
-    yield shortly(view.why())
-    yield f"{progress.step:,} of {progress.steps:,}" if progress.steps else NOTHING
-    yield loss_text(progress.loss) if progress.loss is not None else NOTHING
-    yield count(progress.tokens_per_second) if not view.over else NOTHING
-    yield f"{status.learners.contributing} of {status.learners.desired}"
-    yield f"{status.goodput.productive_share:.1%}" if status.goodput is not None and status.goodput.unit_seconds.total else NOTHING
-    end = progress.estimated_completion
-    yield moment(end, "until") if end is not None and not view.over else NOTHING
 
 
 def _hardware(facts: FleetFacts) -> Iterator[Element]:

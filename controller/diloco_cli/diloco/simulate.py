@@ -14,8 +14,9 @@ from diloco_cli.diloco.simulations.assumptions import Assumptions, assumption_op
 from diloco_cli.diloco.simulations.inputs import EXIT_BAD_INPUT, BadInput, JobOnFleet, job_on_fleet, numbers_of_units
 from diloco_cli.diloco.simulations.job_output import Row, lines, measures, plot_job
 from diloco_cli.diloco.simulations.options import Units
-from diloco_cli.diloco.simulations.output import output_option, print_json, print_svg, print_table, print_text
+from diloco_cli.diloco.simulations.output import output_option, print_json, print_svg, print_text
 from diloco_cli.diloco.simulations.placement import SimulatedOperator
+from diloco_cli.status_text import table
 
 
 @click.command("simulate", short_help="What goodput a job would have on a fleet that fails.")
@@ -66,11 +67,9 @@ def simulate(file: str, fleet: str, units: tuple[int, ...] | None, assumptions: 
     if output == "svg":
         print_svg(plot_job(given.name, found))
         return
-    print_table(
-        ("UNITS", *(f"{row.units}" for row in found)),
-        measures(found),
-        left=("UNITS",),
-    )
+    columns = [f"{row.units}" for row in found]
+    for line in table(("UNITS", *columns), measures(found), numbers=columns):
+        click.echo(line)
     print_text(
         f"WORK: merged tokens, in percent of what {plural(found[-1].units, 'unit')} would train without failures. GOODPUT: percent of "
         "the time of the units' slices; below it, where the rest went. MERGED: units in each merge. STALENESS: outer "

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.live import Live
 
 from diloco_cli.curve import Paper, curve_lines
+from diloco_cli.screen import Screen, summary
 from diloco_cli.view_model import JobView, Line, repeats_status, result
-from diloco_cli.view_text import Screen, plain, summary
+from diloco_cli.view_text import plain
 
 _LINES = 10
 _REFRESH_PER_SECOND = 4

@@ -8,21 +8,19 @@ import time
 from collections.abc import Sequence
 
 import click
-from diloco.wording import loss_text
 from diloco_operator.api.names import DILOCO_JOBS
 from diloco_operator.kube.client import Client, Obj
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.rest import RestClient
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from diloco_cli.cluster import Target, on_cluster, target_options
-from diloco_cli.job_tables import NOTHING
+from diloco_cli.job_tables import jobs_table
 from diloco_cli.jobs import find_job, list_jobs
-from diloco_cli.view_model import JobView, seconds_left
-from diloco_cli.view_text import STATE_STYLES, count, duration, header, shortly, units_table
+from diloco_cli.screen import STATE_STYLES, header, live_table, live_units
+from diloco_cli.view_model import JobView
 
 _REFRESH_PER_SECOND = 1
 
@@ -80,30 +78,7 @@ def screen(views: Sequence[JobView], job: str, now: float, width: int) -> Render
     if not views:
         return Text(f'job "{job}" was deleted' if job else "there are no jobs")
     if job:
-        return Group(header(views[0], now), units_table(views[0].status.units, width))
-    return _jobs(sorted(views, key=lambda view: (view.over, -view.status.progress.tokens_per_second, view.namespace, view.name)), now)
-
-
-def _jobs(views: Sequence[JobView], now: float) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", expand=True)
-    for name in ("NAMESPACE", "JOB", "STATE"):
-        table.add_column(name, no_wrap=True)
-    for name in ("TOKENS/S", "UNITS", "STEP", "LOSS", "GOODPUT", "LEFT"):
-        table.add_column(name, no_wrap=True, justify="right")
-    table.add_column("WHY", ratio=1, overflow="ellipsis", no_wrap=True)
-    for view in views:
-        progress, learners, goodput = view.status.progress, view.status.learners, view.status.goodput
-        left = seconds_left(view, now)
-        table.add_row(
-            view.namespace,
-            view.name,
-            Text(view.state.value, style=STATE_STYLES[view.state]) if view.state is not None else NOTHING,
-            NOTHING if view.over else count(progress.tokens_per_second),
-            f"{learners.contributing}/{learners.desired}",
-            f"{progress.step}/{progress.steps}" if progress.steps else NOTHING,
-            loss_text(progress.loss) if progress.loss is not None else NOTHING,
-            f"{goodput.productive_share:.1%}" if goodput is not None and goodput.unit_seconds.total else NOTHING,
-            duration(left) if left is not None else NOTHING,
-            Text(shortly(view.why())),
-        )
-    return table
+        return Group(header(views[0], now), live_units(views[0].status.units, now, width))
+    fastest = sorted(views, key=lambda view: (view.over, -view.status.progress.tokens_per_second, view.namespace, view.name))
+    styles = [STATE_STYLES[view.state] if view.state is not None else "" for view in fastest]
+    return live_table(jobs_table(fastest), now, styles, cut=True)

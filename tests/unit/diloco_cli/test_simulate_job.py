@@ -35,7 +35,7 @@ def test_each_number_of_units_that_fits_has_a_column_with_all_of_the_time(monkey
     out = done.output.splitlines()
     assert out[0].split() == ["UNITS", "2", "3", "4"]
     assert max(len(line.rstrip()) for line in out) <= 80
-    assert "  missing hardware" in done.output
+    assert "\n- missing hardware" in done.output
     assert "4 units with 2 spare slices get most work done." in done.output
 
 

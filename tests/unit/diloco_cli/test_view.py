@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from builders.statuses import a_state
 from diloco_cli.diloco.view import JsonView, PlainView
+from diloco_cli.screen import Screen, live_units, summary
 from diloco_cli.view_model import (
     JobView,
     Line,
@@ -23,7 +24,7 @@ from diloco_cli.view_model import (
     seconds_left,
     with_speeds,
 )
-from diloco_cli.view_text import Screen, count, duration, summary, units_table
+from diloco_cli.view_text import count, duration
 from diloco_operator.api.losses import format_losses
 from diloco_operator.kube.client import Obj
 from rich.console import Console, RenderableType
@@ -233,9 +234,9 @@ def test_screen_shows_where_the_job_is_and_how_each_unit_fares() -> None:
     assert "step 100/400" in text
     assert "loss 2.310  51.2k tokens/s  2m20s left" in text
     rows = [line.split() for line in text.splitlines()]
-    assert ["v5p-0", "Training", "np-1", "1", "0", "14.1k", "31%", "3"] in rows
-    assert ["h100-0", "Pending", "-", "1", "0", "-", "69%", "-"] in rows, "it has left, and recent merges hold its work"
-    assert ["h100-1", "BackingOff", "-", "2", "1", "-", "-", "-", "Crashed:", "exit", "1"] in rows
+    assert ["v5p-0", "Training", "1m00s", "np-1", "1", "0", "14.1k", "31%", "3"] in rows
+    assert ["h100-0", "Pending", "1m00s", "-", "1", "0", "-", "69%", "-"] in rows, "it has left, and recent merges hold its work"
+    assert ["h100-1", "BackingOff", "1m00s", "-", "2", "1", "-", "-", "-", "Crashed:", "exit", "1"] in rows
     assert "Ctrl-C drains" in text
 
 
@@ -309,7 +310,7 @@ def test_a_unit_has_the_style_of_what_its_hardware_does() -> None:
     ]
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=160)
     with console.capture() as shown:
-        console.print(units_table(view(units=units).status.units, 160))
+        console.print(live_units(view(units=units).status.units, 0.0, 160))
     copying, compiling = (line for line in shown.get().splitlines() if "v5p-" in line)
     assert "\x1b[33mJoining" in copying  # yellow
     assert "\x1b[35mJoining" in compiling  # magenta

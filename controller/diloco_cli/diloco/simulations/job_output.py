@@ -44,7 +44,7 @@ def measures(found: Sequence[Row]) -> Iterator[tuple[str, ...]]:
         yield "DOWN", *(rate_text(row.outcome.down_bits / row.outcome.seconds) for row in found)
     yield "GOODPUT", *(f"{100 * row.outcome.goodput:.1f}" for row in found)
     for use in BADPUT:
-        yield f"  {use.value}", *(f"{100 * row.outcome.accounts.share(use):.1f}" for row in found)
+        yield f"- {use.value}", *(f"{100 * row.outcome.accounts.share(use):.1f}" for row in found)
 
 
 def lines(found: Sequence[Row], best: Row) -> Iterator[dict[str, Any]]:
