@@ -81,7 +81,7 @@ RUNBOOK: Mapping[str, Advice] = {
     "WaitingForNodes": Advice(
         (
             "The message says who was asked, and when.",
-            "Karpenter's NodeClaims or the namespace's ProvisioningRequests answer.",
+            "Karpenter's NodeClaims answer.",
         ),
         (
             "Wait: after `pools[].provisioning.timeout` other pools are asked, and this one again after a pause.",

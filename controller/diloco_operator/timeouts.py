@@ -192,8 +192,6 @@ class ReconcileTimeouts:
     """A pod that is still there so long after its grace is stuck: its slice is not counted on for another job."""
     node_seen: float = 30.0
     """A node that the scheduler knows already must have come to the operator within so long after a pod was bound to it."""
-    new_node: float = 120.0
-    """A node that is younger may have been made for a ProvisioningRequest that does not say so yet."""
     half_bound: float = 30.0
     """When some pods of a unit are bound for so long and others are not, kube-scheduler finds no place for the others there."""
     grantor_events: float = 15.0
@@ -216,7 +214,6 @@ class ReconcileTimeouts:
         check_order("reconcile", _ZERO, ("postpone_status", self.postpone_status), ("expectation", self.expectation))
         check_order("reconcile", _ZERO, ("crd_retry", self.crd_retry), ("crd_recheck", self.crd_recheck))
         check_order("reconcile", _ZERO, ("in_vain", self.in_vain), ("in_vain_max", self.in_vain_max))
-        check_order("reconcile", _ZERO, ("node_seen", self.node_seen), ("new_node", self.new_node))
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,32 +262,10 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
         "spec.pools[0].provisioning.timeout",
         "timeout must be at least 1s",
     ),
-    "provisioning request without a class": (
+    "nodes by request, which Kueue asks for": (
         with_field(a_manifest(), "spec.pools[0].provisioning", {"mode": "ProvisioningRequest"}),
-        "spec.pools[0].provisioning.class",
-        "provisioning.class must be set where mode is ProvisioningRequest",
-    ),
-    "class of an autoscaler that is not asked by request": (
-        with_field(a_manifest(), "spec.pools[0].provisioning", {"mode": "Autoscaler", "class": "queued-provisioning.gke.io"}),
         "spec.pools[0].provisioning.mode",
-        "provisioning.class and parameters are for mode ProvisioningRequest",
-    ),
-    "parameters for nobody": (
-        with_field(a_manifest(), "spec.pools[0].provisioning", {"parameters": {"a": "b"}}),
-        "spec.pools[0].provisioning.mode",
-        "provisioning.class and parameters are for mode ProvisioningRequest",
-    ),
-    "class that is no name": (
-        with_field(a_manifest(), "spec.pools[0].provisioning", {"mode": "ProvisioningRequest", "class": "Queued!"}),
-        "spec.pools[0].provisioning.class",
-        "provisioning.class must be a name such as queued-provisioning.gke.io",
-    ),
-    "parameter of a class that is too long": (
-        with_field(
-            a_manifest(), "spec.pools[0].provisioning", {"mode": "ProvisioningRequest", "class": "a.b", "parameters": {"a": "b" * 256}}
-        ),
-        "spec.pools[0].provisioning.parameters.a",
-        "255",
+        'supported values: "Existing", "Autoscaler"',
     ),
     "nodes for what is left over": (
         with_field(with_field(a_manifest(), "spec.pools[0].provisioning", {"mode": "Autoscaler"}), "spec.pools[0].capacity", "Scavenged"),
@@ -376,11 +354,6 @@ REFUSED: dict[str, tuple[Obj, str, str]] = {
     "suspend as text": (a_manifest(spec={"suspend": "yes"}), "spec.suspend", "must be of type boolean"),
     "queue that is no name": (a_manifest(spec={"queueName": "Team_A"}), "spec.queueName", "kubectl get localqueues lists them"),
     "queue with a long name": (a_manifest(spec={"queueName": "q" * 64}), "spec.queueName", "must have at most 63 characters"),
-    "two that ask for nodes": (
-        a_manifest(spec={"queueName": "team-a"}, pools=[tpu_pool(provisioning={"mode": "ProvisioningRequest", "class": "c"})]),
-        "spec.pools",
-        "Kueue makes such requests itself",
-    ),
     "spares in a queue": (
         a_manifest(spec={"queueName": "team-a"}, pools=[tpu_pool(spares=1)]),
         "spec.pools",

@@ -272,16 +272,6 @@ class Stage:
                 is_deleted(pod, self.now)
 
     @property
-    def templates(self) -> dict[str, dict[str, Any]]:
-        """PodTemplates."""
-        return self.granted["PodTemplate"]
-
-    @property
-    def requests(self) -> dict[str, dict[str, Any]]:
-        """ProvisioningRequests."""
-        return self.granted["ProvisioningRequest"]
-
-    @property
     def workloads(self) -> dict[str, dict[str, Any]]:
         """Workloads of Kueue."""
         return self.granted["Workload"]

@@ -22,20 +22,16 @@ from builders.kube_objects import eventually
 from builders.local import WAIT_SECONDS, is_gone, is_true, wait_for
 from builders.local_jobs import a_fleet, a_quadratic_job, samples_drawn, steps_taken
 from builders.operator_process import OperatorReplica
-from builders.provisioning import provisioning_crd
 from builders.workloads import FINALIZER as KUEUE_FINALIZER
 from builders.workloads import workloads_crd
 from diloco_operator.api.losses import parse_losses
 from diloco_operator.api.names import (
     CUSTOM_RESOURCES,
     DILOCO_JOBS,
-    POD_TEMPLATES,
     PODS,
-    PROVISIONING_REQUESTS,
     SERVICES,
     VOLUME_CLAIMS,
     external_service_name,
-    provisioning_request_name,
 )
 
 type Obj = dict[str, Any]
@@ -351,11 +347,9 @@ async def test_every_right_of_the_chart_is_used_and_no_other_is_asked_for(plane:
     since = plane.audit_position()
     job = a_quadratic_job(steps=100_000, units={"v5p": 1, "h100": 1}, environment={"QUADRATIC_STEP_MS": STEP_MS})
     job["spec"]["ttlSecondsAfterFinished"] = 1
-    for crd in (provisioning_crd(), workloads_crd()):
-        plane.kubectl(
-            "apply", "-f", "-", input=yaml.safe_dump({"apiVersion": CUSTOM_RESOURCES.api_version, "kind": CUSTOM_RESOURCES.kind, **crd})
-        )
-        plane.wait_until_established(crd["metadata"]["name"])
+    crd = {"apiVersion": CUSTOM_RESOURCES.api_version, "kind": CUSTOM_RESOURCES.kind, **workloads_crd()}
+    plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(crd))
+    plane.wait_until_established(crd["metadata"]["name"])
     # One GPU host for each job: the minimum of a job comes before what another has beyond its own.
     async with kube_cluster(plane, tmp_path, a_fleet(tpus=1, gpus=3)) as cluster:
         # Objects with names that a job needs, but of another owner: the operator checks the owner.
@@ -421,36 +415,13 @@ async def repeat_an_event(cluster: KubeCluster, since: int) -> None:
 
 
 async def ask_grantors(cluster: KubeCluster, since: int) -> None:
-    """Jobs whose hardware is not there: one asks an autoscaler, two make ProvisioningRequests, and one waits for quota of Kueue. No grantor
-    runs: the test does what it would do to a pod."""
-    template, request = (provisioning_request_name(job, "h100-0", 1) for job in ("templated", "requested"))
+    """Jobs whose hardware is not there: one asks an autoscaler, and one waits for quota of Kueue. No grantor runs: the test does what it
+    would do to a pod."""
     queued = "queued-h100-0-a1-0"
-    for obj in (
-        {
-            "apiVersion": "v1",
-            "kind": "PodTemplate",
-            "metadata": {"name": template},
-            "template": {"spec": {"containers": [{"name": "other", "image": "none"}]}},
-        },
-        {
-            "apiVersion": PROVISIONING_REQUESTS.api_version,
-            "kind": PROVISIONING_REQUESTS.kind,
-            "metadata": {"name": request},
-            "spec": {"provisioningClassName": "other", "podSets": [{"count": 1, "podTemplateRef": {"name": "other"}}]},
-        },
-    ):
-        await cluster.kubectl("apply", "-f", "-", input=yaml.safe_dump(obj))
-    by_request = {"mode": "ProvisioningRequest", "class": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}
     await cluster.apply(a_job_without_hardware("asks", {"mode": "Autoscaler"}))
-    await cluster.apply(a_job_without_hardware("templated", by_request))
-    await cluster.apply(a_job_without_hardware("requested", by_request))
     await cluster.apply(a_job_without_hardware("queued", {"mode": "Existing"}, queueName="team"))
 
     await asked_for(cluster, since, "list", "events")
-    await asked_for(cluster, since, "get", "podtemplates")
-    await asked_for(cluster, since, "get", "provisioningrequests")
-    await cluster.kubectl("delete", "podtemplate", template)
-    await wait_for(cluster.client, PROVISIONING_REQUESTS, "default", template, lambda obj: obj is not None)
     await wait_for(cluster.client, PODS, "default", queued, lambda obj: obj is not None)
     admitted = [
         {"op": "remove", "path": "/spec/schedulingGates"},
@@ -458,15 +429,11 @@ async def ask_grantors(cluster: KubeCluster, since: int) -> None:
     ]
     await cluster.kubectl("patch", "pod", queued, "--type=json", "-p", json.dumps(admitted))
     await cluster.client.bind("default", queued, "a-node-that-is-gone")
-    for job in ("templated", "queued"):
-        await cluster.change(job, {"suspend": True})
+    await cluster.change("queued", {"suspend": True})
     for what in ("pods", "pods/status"):
         await asked_for(cluster, since, "patch", what)
     await cluster.kubectl("patch", "pod", queued, "--type=merge", "-p", json.dumps({"metadata": {"finalizers": None}}))
-    await wait_for(cluster.client, PROVISIONING_REQUESTS, "default", template, is_gone)
-    await wait_for(cluster.client, POD_TEMPLATES, "default", template, is_gone)
-    await cluster.kubectl("delete", "dlj", "asks", "templated", "requested", "queued")
-    await cluster.kubectl("delete", "provisioningrequest", request)
+    await cluster.kubectl("delete", "dlj", "asks", "queued")
 
 
 def a_job_without_hardware(name: str, provisioning: Obj, **spec: Any) -> Obj:
@@ -479,7 +446,7 @@ def a_job_without_hardware(name: str, provisioning: Obj, **spec: Any) -> Obj:
 
 async def asked_for(cluster: KubeCluster, since: int, verb: str, resource: str) -> None:
     """Wait until the operator has done this to a resource, with success."""
-    wanted = ("", resource, "", verb) if resource != PROVISIONING_REQUESTS.plural else (PROVISIONING_REQUESTS.group, resource, "", verb)
+    wanted = ("", resource, "", verb)
 
     async def has() -> bool:
         return wanted in used(requests(cluster.control, since), {wanted})

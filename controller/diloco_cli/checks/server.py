@@ -24,7 +24,7 @@ _SILENT = 300.0
 _CLUSTER = "cluster"
 _SYNCHRONIZE = "synchronize its clock (chrony, systemd-timesyncd)"
 _BY_ADDRESS = ("--health-address", "--metrics-address")
-_GROUPS = {"kueue.x-k8s.io": "Kueue", "autoscaling.x-k8s.io": "ProvisioningRequests", "karpenter.sh": "Karpenter"}
+_GROUPS = {"kueue.x-k8s.io": "Kueue", "karpenter.sh": "Karpenter"}
 
 
 def kubernetes(facts: Facts) -> Iterator[Finding]:
@@ -151,6 +151,4 @@ def grantors(facts: Facts) -> Iterator[Finding]:
         message = f"the cluster has no {program} ({group}), which pool {named(list(pools))} asks for nodes or quota"
         yield error(Check.GRANTORS, facts.job_name, message, f"install {program}, or change the job")
     if not missing:
-        yield ok(
-            Check.GRANTORS, _CLUSTER, f"the cluster has {', '.join(there)}" if there else "no Kueue, Karpenter or ProvisioningRequests"
-        )
+        yield ok(Check.GRANTORS, _CLUSTER, f"the cluster has {', '.join(there)}" if there else "no Kueue or Karpenter")

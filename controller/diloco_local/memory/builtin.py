@@ -67,7 +67,6 @@ def builtin_kinds() -> list[Kind]:
             initialize=_initialize("Pending"),
         ),
         Kind(core("Event", "events"), selectable={**about, "reason": ("reason",)}),
-        Kind(core("PodTemplate", "podtemplates")),
         Kind(core("ServiceAccount", "serviceaccounts")),
         # Without a version no update: two replicas that write blindly would both lead.
         Kind(Resource("coordination.k8s.io", "v1", "Lease", "leases"), unconditional_update=False),

@@ -31,22 +31,22 @@ def signs(labels: Mapping[str, str]) -> Iterable[Sign]:
             yield Sign(dialect, "")
 
 
-def spoken_labels(accelerator: str, there: Collection[Sign], asked: Collection[LabelDialect] = ()) -> Sequence[NodeLabels]:
+def spoken_labels(accelerator: str, there: Collection[Sign]) -> Sequence[NodeLabels]:
     """Return the labels by which nodes of this kind are asked for, alternatives; none for a kind without labels. `there`: of the nodes of
-    the cluster; `asked`: the dialects that nodes have which a grantor makes.
+    the cluster.
 
     What a cloud says of nodes of the kind comes first: a node that does not exist yet has these labels, too. Then the marks of clouds, and
     last what feature discoveries say, which is true only of nodes that exist. Where nothing is known, every dialect may be it."""
     row = CATALOGUE[accelerator].labels
     of_kind = {sign.dialect for sign in there if sign.accelerator == accelerator}
     marked = {sign.dialect for sign in there if not sign.accelerator}
-    for spoken in (asked, {dialect for dialect in of_kind if not dialect.discovers}, marked, of_kind):
+    for spoken in ({dialect for dialect in of_kind if not dialect.discovers}, marked, of_kind):
         if found := [entry for entry in row if entry.dialect in spoken]:
             return found
     return row
 
 
-def only_cloud(there: Collection[Sign], asked: Collection[LabelDialect] = ()) -> str:
+def only_cloud(there: Collection[Sign]) -> str:
     """Return the domain of the labels that say how nodes are paid for, where all marks are of one cloud; "": of several, or of none."""
-    domains = {dialect.payment for dialect in asked} or {sign.dialect.payment for sign in there if not sign.accelerator}
+    domains = {sign.dialect.payment for sign in there if not sign.accelerator}
     return domains.pop() if len(domains) == 1 else ""

@@ -47,20 +47,6 @@ EVENTS = Resource("", "v1", "Event", "events")
 NAMESPACES = Resource("", "v1", "Namespace", "namespaces", namespaced=False)
 CUSTOM_RESOURCES = Resource("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 
-POD_TEMPLATES = Resource("", "v1", "PodTemplate", "podtemplates")
-PROVISIONING_REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "ProvisioningRequest", "provisioningrequests")
-
-CONSUME_REQUEST = "autoscaling.x-k8s.io/consume-provisioning-request"
-"""Annotation of a pod: the ProvisioningRequest that brings its node."""
-REQUEST_CLASS = "autoscaling.x-k8s.io/provisioning-class-name"
-"""Annotation of such a pod: the request's class. An autoscaler wants both."""
-QUEUED_PROVISIONING = "queued-provisioning.gke.io"
-"""The provisioning class of GKE for flex-start capacity."""
-QUEUED_TAINT = "cloud.google.com/gke-queued"
-"""Key of the taint of nodes that GKE made for such a request."""
-WARDEN_POLICIES = "cloud.google.com/apply-warden-policies"
-"""Label of a PodTemplate: with `true`, GKE changes it at its admission as it changes pods."""
-
 MANAGER = f"{GROUP}/operator"
 """Default of spec.managedBy; the operator does not touch a job with another value."""
 
@@ -193,11 +179,6 @@ def learner_pod_name(job: str, unit: str, attempt: int, host: int) -> str:
 def is_learner_pod_name(name: str, job: str, unit: str, attempt: int, host: int) -> bool:
     """Return whether the pod has this name, or had it from an operator that marked no pools with a dash: pods that run keep their names."""
     return name in (learner_pod_name(job, unit, attempt, host), _with_ending(job, f"-{unit}-a{attempt}-{host}", MAX_DNS_LABEL))
-
-
-def provisioning_request_name(job: str, unit: str, attempt: int) -> str:
-    """Return the request for the nodes of an attempt, and its PodTemplate. A DNS label: autoscalers write it into labels of nodes."""
-    return _of_unit(job, unit, f"-a{attempt}")
 
 
 def _of_unit(job: str, unit: str, ending: str, limit: int = MAX_DNS_LABEL) -> str:

@@ -290,12 +290,6 @@ RULES: Mapping[str, list[ValidationRule]] = {
             ".queueName",
         ),
         ValidationRule(
-            "self.queueName == '' || self.pools.all(p, p.provisioning.mode != 'ProvisioningRequest')",
-            "pools[].provisioning.mode ProvisioningRequest is not for a job with queueName: Kueue makes such requests itself, by an "
-            "admission check of its queue; leave mode out",
-            ".pools",
-        ),
-        ValidationRule(
             "self.queueName == '' || self.pools.all(p, p.spares == 0)",
             "pools[].spares is not for a job with queueName: Kueue gives quota to pods only, and would give that of the spares to others; "
             "remove it",
@@ -390,26 +384,6 @@ RULES: Mapping[str, list[ValidationRule]] = {
             f'template.spec.containers must have one container named "{LEARNER_CONTAINER}", the training program; add it or rename yours',
             ".spec.containers",
         )
-    ],
-    "spec.pools[].provisioning": [
-        ValidationRule(
-            "self.mode != 'ProvisioningRequest' || (has(self.class) && self.class != '')",
-            "provisioning.class must be set where mode is ProvisioningRequest: queued-provisioning.gke.io, "
-            "best-effort-atomic-scale-up.autoscaling.x-k8s.io, or another class of the cluster's autoscaler",
-            ".class",
-        ),
-        ValidationRule(
-            "self.mode == 'ProvisioningRequest' || ((!has(self.class) || self.class == '') && "
-            "(!has(self.parameters) || self.parameters.size() == 0))",
-            "provisioning.class and parameters are for mode ProvisioningRequest; remove them, or set the mode",
-            ".mode",
-        ),
-        ValidationRule(
-            "!has(self.class) || self.class == '' || "
-            "self.class.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')",
-            "provisioning.class must be a name such as queued-provisioning.gke.io: a-z, 0-9, - and .",
-            ".class",
-        ),
     ],
     "spec.pools[].provisioning.timeout": [_at_least_a_second("timeout")],
     "spec.training": [

@@ -142,7 +142,6 @@ class ProvisioningMode(enum.StrEnum):
 
     EXISTING = "Existing"
     AUTOSCALER = "Autoscaler"
-    PROVISIONING_REQUEST = "ProvisioningRequest"
 
 
 class Provisioning(ApiModel):
@@ -151,22 +150,7 @@ class Provisioning(ApiModel):
     mode: ProvisioningMode = Field(
         ProvisioningMode.EXISTING,
         description="Existing: units run on nodes that are there. Autoscaler: units for which no slice is free get pods that name no node, "
-        "so that an autoscaler (cluster autoscaler, Karpenter, node auto-provisioning) brings nodes for them. ProvisioningRequest: all "
-        "nodes of a unit are asked for at once, by a ProvisioningRequest (autoscaling.x-k8s.io/v1), and its pods come when the nodes do.",
-    )
-    class_name: str = Field(
-        "",
-        alias="class",
-        max_length=253,
-        description="Provisioning class of the requests: `queued-provisioning.gke.io` (flex-start of GKE), "
-        "`best-effort-atomic-scale-up.autoscaling.x-k8s.io`, or another that the cluster's autoscaler has. For ProvisioningRequest only.",
-        json_schema_extra=_without_default,
-    )
-    parameters: dict[str, Annotated[str, Field(max_length=255)]] = Field(
-        default_factory=dict,
-        max_length=100,
-        description="Parameters of the class, such as maxRunDurationSeconds or ValidUntilSeconds. For ProvisioningRequest only.",
-        json_schema_extra=_without_default,
+        "so that an autoscaler (cluster autoscaler, Karpenter, node auto-provisioning) brings nodes for them.",
     )
     timeout: Duration = Field(
         900.0,

@@ -1,6 +1,6 @@
-"""Views of the fleet for a job that avoids some nodes, or to which some are too new. Pure.
+"""A view of the fleet for a job that avoids some nodes. Pure.
 
-See docs/decisions/0102-failures-of-nodes-and-units.md. See docs/decisions/0171-delegated-units.md.
+See docs/decisions/0102-failures-of-nodes-and-units.md.
 """
 
 from __future__ import annotations
@@ -17,36 +17,15 @@ from diloco_operator.fleet.use import PodUse
 
 
 @dataclass(frozen=True, slots=True)
-class NewNodes(Container[str]):
-    """Nodes of a fleet that are younger than `age` seconds, or of which this is not known."""
-
-    fleet: Fleet
-    now: float
-    """Seconds since the epoch."""
-    age: float
-
-    def __contains__(self, node: object) -> bool:
-        view = self.fleet.node(node) if isinstance(node, str) else None
-        if view is None or view.created is None:
-            return True
-        return abs(self.now - view.created) < self.age  # one from further in the future was created by another clock
-
-
-@dataclass(frozen=True, slots=True)
 class FleetWithout:
     """A `Fleet` that offers no free slice with one of these nodes, or, with `last`, offers those last."""
 
     fleet: Fleet
     avoid: Container[str]
     last: bool = False
-    shapes: Collection[Shape] | None = None
-    """Slices of other shapes are offered as they are; None: there are no others."""
 
     def free(self, shape: Shape, pool: str) -> Iterator[Slice]:
         """See `Fleet.free`."""
-        if self.shapes is not None and shape not in self.shapes:
-            yield from self.fleet.free(shape, pool)
-            return
         avoided: list[Slice] = []
         for slice_ in self.fleet.free(shape, pool):
             if any(host.node in self.avoid for host in slice_.hosts):

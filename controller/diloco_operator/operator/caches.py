@@ -23,7 +23,6 @@ from diloco_operator.operator.projections import (
     JobObject,
     JobSecret,
     job_label,
-    project_granted,
     project_object,
     project_priority,
     project_use,
@@ -119,17 +118,15 @@ class Caches:
             for resource in (names.CONFIG_MAPS, names.SERVICES, names.VOLUME_CLAIMS)
         }
 
-        def reflect_granted[T](watched: Watched[T]) -> _Followed[JobObject[T]]:
+        def reflect_granted[T](watched: Watched[T]) -> _Followed[T]:
             return reflect(
                 watched.resource,
-                lambda obj, _: project_granted(watched, obj),
-                ours=watched.labelled,
-                indexers={_BY_JOB: _job_of_object} if watched.labelled else None,
-                problem=lambda held: watched.problem(held.view),
+                lambda obj, _: watched.project(obj),
+                ours=False,
                 without=watched.without,
             )
 
-        self._granted: Mapping[Resource, _Followed[JobObject[Any]]] = {each.resource: reflect_granted(each) for each in WATCHES}
+        self._granted: Mapping[Resource, _Followed[Any]] = {each.resource: reflect_granted(each) for each in WATCHES}
         """What grantors need, followed only where it can be read."""
         self._secrets = reflect(names.SECRETS, self._project_secret, indexers={_BY_JOB: lambda held: ((held.namespace, held.value.job),)})
         # A Secret that came before its job was taken for a stranger's. Nothing else would read its certificates then.
@@ -241,12 +238,10 @@ class Caches:
         self._jobs.on_change(lambda old, new: handler(_either(old, new).key))
         self._pods.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
         self._secrets.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
-        labelled = [self._granted[watched.resource] for watched in WATCHES if watched.labelled]
-        for followed in (*self._objects.values(), *labelled):
+        for followed in self._objects.values():
             followed.on_change(lambda old, new: handler((_either(old, new).namespace, _either(old, new).value.job)))
-        for watched in WATCHES:
-            if not watched.labelled:
-                self._granted[watched.resource].on_change(lambda old, new: self._on_group(handler, _either(old, new).key))
+        for granted in self._granted.values():
+            granted.on_change(lambda old, new: self._on_group(handler, _either(old, new).key))
 
     def _on_group(self, handler: Callable[[JobKey], None], group: tuple[str, str]) -> None:
         """Call the handler for a group that has pods of a job; none of the many groups of others has."""
@@ -352,10 +347,9 @@ class Caches:
     def _granted_to(self, key: JobKey) -> dict[Resource, dict[str, Any]]:
         groups = {pod.value.group.name for pod in self._pods.cache.by_index(_BY_JOB, key) if pod.value.group is not None}
         found = {}
-        for watched in WATCHES:
-            cache = self._granted[watched.resource].cache
-            held = cache.by_index(_BY_JOB, key) if watched.labelled else [cache.get(key[0], group) for group in groups]
-            found[watched.resource] = {each.name: each.value.view for each in held if each is not None}
+        for resource, followed in self._granted.items():
+            held = (followed.cache.get(key[0], group) for group in groups)
+            found[resource] = {each.name: each.value for each in held if each is not None}
         return found
 
     def priority(self, name: str) -> int:

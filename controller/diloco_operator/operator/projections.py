@@ -13,7 +13,6 @@ from diloco_operator.fleet.resources import resources_of
 from diloco_operator.kube.client import Obj
 from diloco_operator.kube.fields import fields, moment, needed_string, string, whole_number
 from diloco_operator.reconcile import Child, Job, parse_job, project_child
-from diloco_operator.reconcile.grantors.interface import Watched
 from diloco_operator.reconcile.observe.status_check import check_status
 
 
@@ -91,11 +90,6 @@ def project_priority(obj: Obj) -> PriorityClass:
 def project_object(obj: Obj, _previous: JobObject[Child] | None = None) -> JobObject[Child]:
     """Project the raw ConfigMap, Service or volume claim."""
     return JobObject(job_label(obj), project_child(obj))
-
-
-def project_granted[T](watched: Watched[T], obj: Obj) -> JobObject[T]:
-    """Project the raw object."""
-    return JobObject(job_label(obj) if watched.labelled else "", watched.project(obj))
 
 
 def job_label(obj: Obj) -> str:

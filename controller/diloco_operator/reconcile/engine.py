@@ -29,7 +29,6 @@ from diloco_operator.reconcile.status.contributing import contributing_units
 from diloco_operator.reconcile.status.ending import finished, job_end, recorded_end
 from diloco_operator.reconcile.status.starting_again import second_start
 from diloco_operator.reconcile.status.write import may_wait, write_units
-from diloco_operator.reconcile.units.answers import granted_pods
 from diloco_operator.reconcile.units.hosts import judge_hosts, start_elsewhere
 from diloco_operator.reconcile.units.job_request import request_on_record
 from diloco_operator.reconcile.units.lifecycle import Units, observe_units
@@ -140,17 +139,15 @@ def _run(context: ReconcileContext, units: Units) -> Plan:
     pods = LearnerPods(context)
     scaling = scale(context, records, pods, blocked=blocked, may_start=shared.may_come, avoid=units.avoid)
 
-    # 4. Complete what an operator had begun, and what grantors have granted.
-    granted = granted_pods(context, pods, scaling.records)
+    # 4. Complete what an operator had begun.
     learners = [
         *scaling.creates,
         *missing_pods(context, pods, scaling.records, units.adopted),
         *missing_host_lists(context, pods, units.records, units.adopted),
-        *(granted if blocked is None else ()),
     ]
 
     # 5. Make what units share for the first of them.
-    needed = scaling.asks_later or are_needed(context, scaling.records, (*learners, *granted))
+    needed = scaling.asks_later or are_needed(context, scaling.records, learners)
     to_issue = certificates_to_issue(context, learners) if needed else CertificatesToIssue()
 
     # 6. Remove what is over.

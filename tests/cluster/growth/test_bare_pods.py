@@ -1,21 +1,16 @@
-"""Bare pods: what the autoscaler, Kueue and the stand-in do without any operator. Every test of a job here relies on it."""
+"""Bare pods: what the autoscaler and Kueue do without any operator. Every test of a job here relies on it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from builders.control_plane import ControlPlane
-from builders.growing_cluster import GrowingCluster, growing_cluster
-from builders.growing_pools import GROWN, POD_TEMPLATES, REQUESTS, a_pool, growing_pools, install_requests
+from builders.growing_cluster import GrowingCluster
 from builders.karpenter import Karpenter
 from builders.kueue import Kueue
-from builders.local import Holds, condition, has_phase, is_gone, is_true, wait_for
+from builders.local import condition, has_phase, is_gone, wait_for
 from builders.nodes import GPU, TPU
-from diloco_operator.api.names import NODE_POOL, NODES, PODS
+from diloco_operator.api.names import NODES, PODS
 from diloco_operator.kube.client import PatchType
 
 type Obj = dict[str, Any]
@@ -25,7 +20,6 @@ ALONE = {"kueue.x-k8s.io/pod-group-total-count": "1", "kueue.x-k8s.io/retriable-
 """Annotations of the only pod of a group, which is over when the pod is."""
 LONG_AGO = "2026-11-20T21:00:00Z"
 H100 = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
-V5P_SLICE = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice", "cloud.google.com/gke-tpu-topology": "2x2x2"}
 
 
 def is_bound(pod: Obj | None) -> bool:
@@ -82,89 +76,3 @@ async def test_kueue_admits_one_group_and_holds_another_until_the_first_has_gone
     assert "kueue.x-k8s.io/managed" in second["metadata"]["finalizers"]
     await cluster.delete_pod("first")
     await cluster.pod("second", has_phase("Running"))
-
-
-# --- the stand-in -----------------------------------------------------------------------------------------------------
-@pytest.fixture
-async def tpus(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[GrowingCluster]:
-    """Without Karpenter."""
-    async with growing_cluster(plane, tmp_path, nodes=GROWN) as found:
-        yield found
-
-
-def of_unit(name: str) -> dict[str, Any]:
-    """Labels and affinity of pods that want a node pool for themselves."""
-
-    def term(operator: str) -> Obj:
-        return {"topologyKey": NODE_POOL, "labelSelector": {"matchExpressions": [{"key": "unit", "operator": operator, "values": [name]}]}}
-
-    others = {"key": "unit", "operator": "Exists"}
-    apart = term("NotIn")
-    apart["labelSelector"]["matchExpressions"].append(others)
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
-    affinity = {"podAffinity": {required: [term("In")]}, "podAntiAffinity": {required: [apart]}}
-    return {"labels": {"unit": name}, "spec": {"affinity": affinity}}
-
-
-async def nodes(cluster: GrowingCluster) -> dict[str, str]:
-    """Node pool of each node that was grown."""
-    found = (await cluster.client.list(NODES, label_selector=GROWN)).items
-    return {node["metadata"]["name"]: node["metadata"]["labels"][NODE_POOL] for node in found}
-
-
-async def test_a_slice_of_two_hosts_comes_for_each_unit_and_goes_as_a_whole(tpus: GrowingCluster) -> None:
-    pools = [a_pool(f"np-{index}", "tpu-v5p", topology="2x2x2", hosts=2) for index in range(3)]
-    async with growing_pools(tpus.client, pools):
-        for unit in ("a", "b"):
-            for host in range(2):
-                await tpus.run_pod(f"{unit}-{host}", {TPU: "4"}, selector=V5P_SLICE, **of_unit(unit))
-        bound = {name: (await tpus.pod(name, is_bound))["spec"]["nodeName"] for name in ("a-0", "a-1", "b-0", "b-1")}
-        pool_of = await nodes(tpus)
-        assert pool_of[bound["a-0"]] == pool_of[bound["a-1"]] != pool_of[bound["b-0"]] == pool_of[bound["b-1"]]
-        assert len(pool_of) == 4, "the third pool stays at zero"
-        for name in ("a-0", "a-1"):
-            await tpus.delete_pod(name)
-        for name in (bound["a-0"], bound["a-1"]):
-            await wait_for(tpus.client, NODES, "", name, is_gone)
-        assert set(await nodes(tpus)) == {bound["b-0"], bound["b-1"]}
-
-
-async def test_a_request_is_accepted_then_provisioned_and_its_nodes_wait_until_its_booking_expires(tpus: GrowingCluster) -> None:
-    install_requests(tpus.control)
-    template = {
-        "metadata": {"name": "hosts", "namespace": "default"},
-        "template": {
-            "spec": {
-                "containers": [{"name": "main", "image": "image:1", "resources": {"limits": {TPU: "4"}}}],
-                "nodeSelector": V5P_SLICE,
-                "tolerations": [{"key": TPU, "operator": "Exists"}],
-            }
-        },
-    }
-    await tpus.client.create(POD_TEMPLATES, template)
-    request = {
-        "apiVersion": REQUESTS.api_version,
-        "kind": REQUESTS.kind,
-        "metadata": {"name": "unit", "namespace": "default"},
-        "spec": {
-            "provisioningClassName": "queued-provisioning.gke.io",
-            "podSets": [{"podTemplateRef": {"name": "hosts"}, "count": 2}],
-            "parameters": {},
-        },
-    }
-    await tpus.client.create(REQUESTS, request)
-
-    async def until(holds: Holds) -> Obj | None:
-        return await wait_for(tpus.client, REQUESTS, "default", "unit", holds)
-
-    pools = [a_pool("np-0", "tpu-v5p", topology="2x2x2", hosts=2, queued=True, in_stock=False)]
-    async with growing_pools(tpus.client, pools, idle=0.0) as cloud:
-        await until(is_true("Accepted"))
-        assert await nodes(tpus) == {}
-        pools[0].in_stock = True
-        await until(is_true("Provisioned"))
-        await wait_for(tpus.client, NODES, "", "np-0-1", lambda node: node is not None)
-        assert cloud.booked == {"default/unit": "np-0"}
-        await cloud.condition("unit", "BookingExpired")
-        for name in ("np-0-0", "np-0-1"):
-            await wait_for(tpus.client, NODES, "", name, is_gone)

@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from diloco_operator.accelerators import NodeLabels, Sign, only_cloud, spoken_labels
-from diloco_operator.accelerators.labels import LabelDialect
 from diloco_operator.api import names
 from diloco_operator.api.spec import Capacity, Locality, Pool
 from diloco_operator.fleet.affinity import REQUIRED
@@ -44,7 +43,7 @@ def delegated_places(
     """Return the same place for all pods of an attempt. `template`: the PodSpec; `gang`: see `gang_label`; `avoid`: host names on which no
     pod may start; `signs`: which dialects of labels the nodes of the cluster speak."""
     annotations = {names.ANNOTATION_GRANTOR: grantor.name}
-    selector, terms = _wanted(template, pool, shape, avoid, signs, grantor.dialects(pool))
+    selector, terms = _wanted(template, pool, shape, avoid, signs)
     affinity = _with_neighbours(template.get("affinity") or {}, terms, pool, shape, gang)
     place = PodPlace(affinity, annotations, selector=selector, patient=not grantor.reads_priority)
     return [place] * shape.hosts
@@ -79,17 +78,12 @@ def _joined(term: Mapping[str, Any], other: Mapping[str, Any]) -> Obj:
 
 # --- delegated units ---------------------------------------------------------------------------------------------------
 def _wanted(
-    template: Mapping[str, Any],
-    pool: Pool,
-    shape: Shape,
-    avoid: Collection[str],
-    signs: Collection[Sign],
-    asked: Collection[LabelDialect],
+    template: Mapping[str, Any], pool: Pool, shape: Shape, avoid: Collection[str], signs: Collection[Sign]
 ) -> tuple[dict[str, str], list[Obj]]:
     """Labels that the node must have, and terms of affinity, of which it must meet one."""
     without = [{"key": names.NODE_HOSTNAME, "operator": "NotIn", "values": sorted(avoid)}] if avoid else []
-    kinds = [_hardware(labels, shape) for labels in spoken_labels(shape.accelerator, signs, asked)] or [[]]
-    cloud = only_cloud(signs, asked)
+    kinds = [_hardware(labels, shape) for labels in spoken_labels(shape.accelerator, signs)] or [[]]
+    cloud = only_cloud(signs)
     paid = [[]] if pool.capacity in (None, Capacity.SCAVENGED) else expressions(CapacityType(pool.capacity.value), cloud)
     wanted = [[*kind, *how, *without] for kind, how in itertools.product(kinds, paid)]
     selector: dict[str, str] = {}

@@ -25,7 +25,7 @@ from diloco_operator.reconcile.children.places import gang_label
 from diloco_operator.reconcile.children.pod_security import main_container, pod_security, restricted, tmp_volumes, with_access
 from diloco_operator.reconcile.config import OperatorConfig
 from diloco_operator.reconcile.grantors.interface import PodPlace
-from diloco_operator.reconcile.grantors.registry import grantor_of, tolerations
+from diloco_operator.reconcile.grantors.registry import grantor_of
 from diloco_operator.reconcile.metadata import owner_reference
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.shared_memory import PATH as SHARED_MEMORY_PATH
@@ -98,7 +98,6 @@ def learner_template_base(
         "tolerations": [
             *(template.get("tolerations") or ()),
             *({"key": key, "operator": "Exists"} for key in kind.taints),
-            *tolerations(pool),
         ],
     }
     return PodTemplateBase(

@@ -6,17 +6,16 @@ See docs/decisions/0171-delegated-units.md.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, cast
 
-from diloco_operator.accelerators.labels import LabelDialect
 from diloco_operator.api.reasons import PlacedReason, PoolReason, UnitReason
 from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.fields import Fields
 from diloco_operator.kube.timestamps import format_timestamp
-from diloco_operator.plan import Create, Delete, Patch
+from diloco_operator.plan import Patch
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.observe.children import Children
 from diloco_operator.reconcile.observe.clocks import between
@@ -45,7 +44,7 @@ QUOTA = Grant("quota", "was", UnitReason.WAITING_FOR_QUOTA, PoolReason.WAITING_F
 
 @dataclass(frozen=True, slots=True)
 class Watched[T]:
-    """A kind of object by which a grantor is asked, or answers. It is followed wherever the API server has it."""
+    """A kind of object by which a grantor answers, under the name of a pod group. It is followed wherever the API server has it."""
 
     resource: Resource
     project: Callable[[Obj], T]
@@ -56,10 +55,6 @@ class Watched[T]:
     """For whom, in the table of rights."""
     without: str
     """For the log: what does not work while it cannot be read."""
-    labelled: bool = True
-    """It carries the label of its job. False: it has the name of a pod group of the job."""
-    problem: Callable[[T], str] = lambda _: ""
-    """What of an object is nonsense; "": nothing."""
 
     def among(self, children: Children) -> Mapping[str, T]:
         """Return those of the job, by name."""
@@ -83,20 +78,6 @@ class PodPlace(NamedTuple):
         return self._replace(annotations={**self.annotations, **more})
 
 
-class Answer(NamedTuple):
-    """To what was asked for a unit that waits."""
-
-    problem: str | None = None
-    """Why no nodes come of it; None: they may still come, or are there."""
-    what: str = ""
-    """Without a problem: what the unit waits for."""
-    recheck_at: float | None = None
-    granted: bool = False
-    """Its pods may be created."""
-    waits: UnitReason = UnitReason.WAITING_FOR_NODES
-    """Without a problem: the reason of the unit."""
-
-
 class PodWait(NamedTuple):
     """What a pod that has no node yet waits for."""
 
@@ -118,16 +99,16 @@ class Grantor(ABC):
     To add one, subclass it, override what is not as the default says, and add it to `registry.GRANTORS`:
 
         class Permit(Grantor):
-            name, asked, gives, pods_follow = "Permit", "the owner of the cluster", QUOTA, True
+            name, asked, gives = "Permit", "the owner of the cluster", QUOTA
             watches = (PERMITS,)
 
             def grants(self, spec, pool):
                 return pool.provisioning.mode is ProvisioningMode.PERMIT
 
-            def creates(self, context, record, attempt):
-                return [Create(PERMITS.resource, _permit(context, record))]
+            def places(self, context, record, places):
+                return [place.with_annotations(_wanted_permit(context, record)) for place in places]
 
-            def answer(self, context, record, pods, *, chosen):
+            def pod_wait(self, context, pod, startup, since):
                 ...
     """
 
@@ -138,8 +119,6 @@ class Grantor(ABC):
     gives: ClassVar[Grant]
     chooses: ClassVar[bool] = False
     """It chooses the place of every unit of a job, whether a slice is free or not: placement gives these none, and takes none from them."""
-    pods_follow: ClassVar[bool] = False
-    """The pods of a unit are created when it has granted, not when it is asked."""
     reads_priority: ClassVar[bool] = False
     """It reads the PriorityClass of the pods. With another one they have none: nothing has chosen a slice for them, so with a class that
     pre-empts they would end the units of other jobs."""
@@ -158,14 +137,6 @@ class Grantor(ABC):
         """Return why it cannot be asked, and what to do; "": it can. `without`: what cannot be read, and why."""
         return ""
 
-    def tolerations(self, pool: Pool) -> list[Obj]:
-        """Return tolerations of the taints by which it keeps the nodes that it made for a pool."""
-        return []
-
-    def dialects(self, pool: Pool) -> Collection[LabelDialect]:
-        """In which the nodes that it makes for a pool have their labels; none: as the nodes of the cluster."""
-        return ()
-
     # --- what must be created -----------------------------------------------------------------------------------------
     def blocker(self, context: ReconcileContext, record: UnitStatusRecord) -> str:
         """Return a pod of an earlier attempt that must end before it may be asked for the unit; "": there is none."""
@@ -175,21 +146,7 @@ class Grantor(ABC):
         """Return the places of the pods of an attempt, with what it needs on them."""
         return places
 
-    def creates(self, context: ReconcileContext, record: UnitStatusRecord, attempt: Sequence[Create]) -> Sequence[Create]:
-        """Return what it is asked with for an attempt that begins. `attempt`: the pods, and what these need; they are the demand
-        themselves."""
-        return attempt
-
     # --- how its answer is read ---------------------------------------------------------------------------------------
-    def answer(self, context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView], *, chosen: bool) -> Answer | None:
-        """Answer what was asked for a unit that waits, with `pods` those of its attempt; None: nothing was, or it has nothing more to say.
-        `chosen`: it is the one that is asked for units of this pool now."""
-        return None
-
-    def has_granted(self, context: ReconcileContext, record: UnitStatusRecord) -> bool:
-        """Return whether the pods of a unit, where `pods_follow`, come in a moment."""
-        return False
-
     def was_asked(self, at: float) -> str:
         """Say when it was asked for what, which is all there is to say as long as it has not answered."""
         return f"asked {self.asked} for {self.gives.words} at {format_timestamp(at)}"
@@ -208,13 +165,9 @@ class Grantor(ABC):
         """Return whether it counts the pod until the pod's status says that it has ended."""
         return False
 
-    # --- what is patched and deleted ----------------------------------------------------------------------------------
+    # --- what is patched ----------------------------------------------------------------------------------------------
     def patches(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Patch]:
         """Return what it must be told, given the records as they will be once this plan's status is written; none: the job is over."""
-        return ()
-
-    def deletes(self, context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> Sequence[Delete]:
-        """Return what is not asked for any more, given the same."""
         return ()
 
     def orphan_patches(

@@ -40,7 +40,6 @@ WORKLOADS = Watched(
     verbs="",
     purpose="jobs with `queueName`: what Kueue says of their quota",
     without="no unit of a job with queueName starts, and the job says so.",
-    labelled=False,
 )
 _LABEL_LIMIT = 63
 _ROLE = "learner"

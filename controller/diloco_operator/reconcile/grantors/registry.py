@@ -11,12 +11,11 @@ from diloco_operator.api import names
 from diloco_operator.api.spec import Pool, Spec
 from diloco_operator.kube.client import Obj, Resource
 from diloco_operator.kube.fields import Fields
-from diloco_operator.plan import Delete, Patch
+from diloco_operator.plan import Patch
 from diloco_operator.reconcile.context import ReconcileContext
 from diloco_operator.reconcile.grantors.autoscaler import Autoscaler
-from diloco_operator.reconcile.grantors.interface import Answer, Grantor
+from diloco_operator.reconcile.grantors.interface import Grantor
 from diloco_operator.reconcile.grantors.kueue import Kueue
-from diloco_operator.reconcile.grantors.provisioning_request import ProvisioningRequests
 from diloco_operator.reconcile.observe import pods as observed_pods
 from diloco_operator.reconcile.observe.pod_marks import PodGroup, PodMarks
 from diloco_operator.reconcile.observe.pods import PodView
@@ -25,7 +24,6 @@ from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 
 GRANTORS: Sequence[Grantor] = (
     Kueue(),  # first: with a queue it gives quota to every unit of the job, whatever brings the nodes
-    ProvisioningRequests(),
     Autoscaler(),
 )
 WATCHES = tuple(watched for grantor in GRANTORS for watched in grantor.watches)
@@ -57,30 +55,10 @@ def cannot_ask(spec: Spec, pool: Pool, without: Mapping[Resource, str]) -> str:
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
-def tolerations(pool: Pool) -> list[Obj]:
-    """Return tolerations of the taints by which grantors keep the nodes that they made for a pool. A slice of such nodes may be free for
-    any of its units."""
-    return [toleration for grantor in GRANTORS for toleration in grantor.tolerations(pool)]
-
-
-def read_answer(context: ReconcileContext, record: UnitStatusRecord, pods: Sequence[PodView]) -> Answer | None:
-    """Return the answer of the grantor that was asked for a unit that waits, with `pods` those of its attempt; None: no grantor has
-    anything more to say."""
-    pool = context.pools.get(record.pool)
-    chosen = grantor_of(context.spec, pool) if pool is not None else None
-    answers = (grantor.answer(context, record, pods, chosen=grantor is chosen) for grantor in GRANTORS)
-    return next((answer for answer in answers if answer is not None), None)
-
-
 def grantor_patches(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Patch]:
     """Return what grantors must be told of a job, given the records as they will be once this plan's status is written; none: the job is
     over."""
     return [patch for grantor in GRANTORS for patch in grantor.patches(context, records)]
-
-
-def grantor_deletes(context: ReconcileContext, records: Mapping[str, UnitStatusRecord]) -> list[Delete]:
-    """Return what grantors are not asked for any more, given the same."""
-    return [delete for grantor in GRANTORS for delete in grantor.deletes(context, records)]
 
 
 def orphan_patches(

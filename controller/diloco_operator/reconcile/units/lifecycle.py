@@ -23,7 +23,6 @@ from diloco_operator.reconcile.observe.rejected_writes import UNIT
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words, end_words, wait_words
 from diloco_operator.reconcile.units.advance import advance
-from diloco_operator.reconcile.units.answers import read_answer
 from diloco_operator.reconcile.units.attempt_end import End, EndKind, cause_due, gang_end
 from diloco_operator.reconcile.units.delegation import read_binding
 from diloco_operator.reconcile.units.hosts import BlamedFailure, blame
@@ -131,12 +130,6 @@ def _observe_newest(context: ReconcileContext, record: UnitStatusRecord, pods: S
         return UnitObservation(_on_two_slices(context, record, slices), adopted)
     if state_of(record) is not State.WAITING_FOR_GRANTOR:
         return _observe_attempt(context, record, current, adopted=adopted)
-    answer = read_answer(context, record, current)
-    if answer is not None and answer.problem is not None:
-        return UnitObservation(give_slice_up(context, record, NoPlace(UnitReason.NOT_PROVISIONED, "", answer.problem)), adopted)
-    if answer is not None:  # its pods come when its nodes do
-        record = transition(record, UnitEvent.GRANTOR_SAID, context.now, answer.waits, answer.what)
-        return UnitObservation(record, adopted, [answer.recheck_at] if answer.recheck_at is not None else [])
     binding = read_binding(context, record, current)
     if binding.problem is not None:
         return UnitObservation(give_slice_up(context, record, binding.problem), adopted)

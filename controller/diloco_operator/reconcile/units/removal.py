@@ -1,4 +1,4 @@
-"""What goes of the units of a job: pods, lists of hosts, and what grantors hold or are asked with. Pure."""
+"""What goes of the units of a job: pods, lists of hosts, and what grantors hold. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from diloco_operator.plan import Delete, Patch
 from diloco_operator.reconcile.children.learners import outdated_host_lists
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors.registry import grantor_deletes, grantor_patches
+from diloco_operator.reconcile.grantors.registry import grantor_patches
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units.cleanup import PodCleanup, prune_pods
 
@@ -31,5 +31,5 @@ def remove_all(context: ReconcileContext, pods: PodCleanup) -> Removal:
 
 
 def _removal(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], pods: PodCleanup) -> Removal:
-    deletes = (*pods.deletes, *outdated_host_lists(context, records), *grantor_deletes(context, records))
+    deletes = (*pods.deletes, *outdated_host_lists(context, records))
     return Removal(grantor_patches(context, records), deletes, pods.deadlines)

@@ -8,7 +8,6 @@ from diloco_operator.fleet.node import Toleration
 from diloco_operator.placement import PoolRequest
 from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors.registry import tolerations
 
 
 def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
@@ -25,7 +24,7 @@ def hardware_request(context: ReconcileContext, pool: Pool) -> PoolRequest:
         affinity=node_terms(template.get("affinity")),
         tolerations=tuple(
             Toleration(each.get("key", ""), each.get("operator", "Equal"), each.get("value", ""), each.get("effect", ""))
-            for each in (*(template.get("tolerations") or ()), *tolerations(pool))
+            for each in template.get("tolerations") or ()
         ),
         avoided=context.hosts.avoided,
         locality=pool.locality,

@@ -17,7 +17,7 @@ from diloco_operator.api import names
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.status import UnitState
-from diloco_operator.fleet.avoidance import FleetWithout, NewNodes
+from diloco_operator.fleet.avoidance import FleetWithout
 from diloco_operator.fleet.node import Host
 from diloco_operator.fleet.slices import Shape
 from diloco_operator.placement import JobRequest, PlacedUnit, Placement, UnplacedUnit, place
@@ -33,11 +33,9 @@ from diloco_operator.reconcile.units.delegation import delegate, not_needed, wit
 from diloco_operator.reconcile.units.demand import allotment_request, settled_at
 from diloco_operator.reconcile.units.job_request import for_placement, job_request, possible_units, room_on_record, without_places
 from diloco_operator.reconcile.units.revocations import stay_for_now, unquiet
-from diloco_operator.reconcile.units.slice_takeover import awaits_grant
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.transitions import Changes, UnitEvent, new_unit, transition
 from diloco_operator.reconcile.units.worth import worth_moving_to
-from diloco_operator.timeouts import RECONCILE
 
 _WAITING = (UnitState.PENDING, UnitState.BACKING_OFF)
 
@@ -155,9 +153,6 @@ def _place(
     context: ReconcileContext, request: JobRequest, records: Mapping[str, UnitStatusRecord], avoid: Mapping[str, float]
 ) -> Placement:
     fleet = context.observed.fleet
-    waiting = {context.shapes[record.pool] for record in records.values() if awaits_grant(context, record)}
-    if waiting:  # what an autoscaler makes for a request is left to its pods, which come in a moment
-        fleet = FleetWithout(fleet, NewNodes(fleet, context.now, RECONCILE.new_node), shapes=waiting)
     if avoid:
         placement = place(request, FleetWithout(fleet, avoid))
         # Only where a unit would wait: a slice that failed to bind is better than none, and worse than any other.
@@ -254,7 +249,7 @@ def _ask(context: ReconcileContext, scaling: Scaling, pods: LearnerPods, record:
     what = grantor.was_asked(context.now)
     following = _next_attempt(context, record)
     asked = transition(following, UnitEvent.ASKED, context.now, grantor.gives.unit, what, shown=UnitState.STARTING)
-    scaling.creates += grantor.creates(context, asked, pods.of_delegated(asked, grantor))
+    scaling.creates += pods.of_delegated(asked, grantor)
     return asked
 
 

@@ -1,7 +1,7 @@
 """Units that wait for nodes and would take a slice that is free meanwhile, in place of what they asked for. Pure.
 
-kube-scheduler binds pods that wait to a slice that becomes free by itself. It cannot do so for a unit that has no pods yet, and not once it
-has bound some of them to hosts beside which the others find no room.
+kube-scheduler binds pods that wait to a slice that becomes free by itself. It cannot do so once it has bound some of them to hosts beside
+which the others find no room.
 
 See docs/decisions/0171-delegated-units.md.
 """
@@ -22,14 +22,5 @@ def takes_slices(context: ReconcileContext, record: UnitStatusRecord) -> bool:
     if grantor is None or grantor.chooses or state_of(record) is not State.WAITING_FOR_GRANTOR:
         return False
     pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
-    if grantor.pods_follow and not pods:
-        return not grantor.has_granted(context, record)
     due = stuck_at(context, pods)
     return due is not None and context.now >= due
-
-
-def awaits_grant(context: ReconcileContext, record: UnitStatusRecord) -> bool:
-    """Return whether nodes that are new may be those that this unit will be granted in a moment."""
-    pool = context.pools.get(record.pool)
-    grantor = grantor_of(context.spec, pool) if pool is not None else None
-    return grantor is not None and grantor.pods_follow and takes_slices(context, record)

@@ -70,9 +70,6 @@ class UnitEvent(enum.Enum):
         IDLE, frozenset({State.WAITING_FOR_SLICE, State.PODS_REFUSED}), "No slice is free for it.", leaves=True, forgets=_PAUSE
     )
     NOT_WANTED = EventRow(IDLE, frozenset({State.UNWANTED}), "The job wants fewer units.", leaves=True, forgets=_PAUSE)
-    GRANTOR_SAID = EventRow(
-        frozenset({State.WAITING_FOR_GRANTOR}), frozenset({State.WAITING_FOR_GRANTOR}), "The grantor says how far it is.", stays=True
-    )
     GRANTED = EventRow(frozenset({State.WAITING_FOR_GRANTOR}), ATTEMPT, "kube-scheduler has bound its pods to its slice.", stays=True)
     # Its attempt goes on.
     FOUND = EventRow(

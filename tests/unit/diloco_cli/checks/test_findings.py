@@ -304,9 +304,6 @@ def test_nodes_for_a_pool(nodes: list[Obj], level: Level, text: str) -> None:
 def test_a_pool_for_which_an_autoscaler_brings_nodes_needs_none_yet() -> None:
     job = a_gpu_job(provisioning={"mode": "Autoscaler"})
     assert one(with_job(job, {names.NODES: []}), Check.POOLS).level is Level.OK
-    job = a_gpu_job(provisioning={"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.io"})
-    finding = one(with_job(job, {names.NODES: []}), Check.GRANTORS)
-    assert finding.message.startswith("the cluster has no ProvisioningRequests (autoscaling.x-k8s.io), which pool h100 asks for")
 
 
 def a_claim(phase: str, **spec: str) -> Obj:

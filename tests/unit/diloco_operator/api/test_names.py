@@ -30,7 +30,6 @@ ALLOWED = {
         "--bandwidth and --syncer-bandwidth need --parameters: what a link carries in a step depends on the size of the model",
     ): "options",
     ("controller/diloco_cli/diloco/simulations/assumptions.py", "--syncer-bandwidth"): "an option",
-    ("controller/diloco_local/memory/pods.py", "/dev/termination-log"): "the default that the Kubernetes API itself sets",
     ("controller/diloco_operator/kube/rest/config.py", "ca.crt"): "a file of every service account",
     ("controller/diloco_local/addresses.py", "diloco-loopback-127."): "a lock file of this machine",
     ("controller/diloco_local/supervisor.py", "DILOCO_LOCAL_CONTAINER"): "the supervisor runs by its path and imports no package",
@@ -117,7 +116,6 @@ def names_of_a_job(job: str, pool: str) -> set[tuple[str, str]]:
         *(("Pod", name) for name in pods),
         *(("Secret", name) for name in secrets),
         *(("ConfigMap", name) for name in config_maps),
-        ("ProvisioningRequest", names.provisioning_request_name(job, unit, 2)),
     }
 
 
@@ -144,7 +142,7 @@ def test_no_two_jobs_have_an_object_of_the_same_name(jobs: list[tuple[str, str]]
     assert len(jobs) > 1
     found = [names_of_a_job(*each) for each in jobs]
     assert len(set.union(*found)) == sum(map(len, found))
-    assert all(len(name) <= names.MAX_DNS_LABEL for each in found for kind, name in each if kind in ("Pod", "ProvisioningRequest"))
+    assert all(len(name) <= names.MAX_DNS_LABEL for each in found for kind, name in each if kind == "Pod")
 
 
 def test_a_job_whose_pools_have_no_dash_has_names_without_a_mark() -> None:
@@ -157,7 +155,6 @@ def test_a_job_whose_pools_have_no_dash_has_names_without_a_mark() -> None:
         ("Secret", "bytes-lm-ca"),
         ("ConfigMap", "bytes-lm-h100-1-a2-hosts-2"),
         ("ConfigMap", "bytes-lm-job"),
-        ("ProvisioningRequest", "bytes-lm-h100-1-a2"),
     }
 
 

@@ -13,18 +13,16 @@ from typing import Any
 import pytest
 from builders.cluster_scenes import operated
 from builders.fake_cluster import EPOCH, NS, FakeCluster, wall_clock
-from builders.growing_pools import Answer, a_pool, growing_pools
 from builders.jobs import Obj, gpu_pool, template, tpu_pool
 from builders.kube_objects import eventually
 from builders.nodes import TPU, a_gpu_node, a_tpu_node, a_tpu_slice
-from builders.provisioning import a_condition, provisioning_crd
 from builders.workloads import FINALIZER, GATE, NO_QUOTA, a_workload, workloads_crd
 from diloco_cli.kubectl.explain import explained
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.status_text import status_text
 from diloco_cli.view_model import JobView
 from diloco_operator.api import names
-from diloco_operator.kube.client import AlreadyExists, NotFound, PatchType
+from diloco_operator.kube.client import PatchType
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import RunConfig
 from diloco_operator.report import FaultKind, ReportFault
@@ -416,185 +414,8 @@ async def test_pool_that_is_not_used_because_another_one_has_all_units_says_so_a
     assert await cluster.trains("lm") == ["gpu-0"]
 
 
-# --- nodes by request, of which the test is the autoscaler and the scheduler ------------------------------------------
-FIRST, SECOND = "lm-h100-0-a1", "lm-h100-0-a2"
-CLASS = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
-ASKED = {"mode": "ProvisioningRequest", "class": CLASS, "timeout": "10m", "parameters": {"ValidUntilSeconds": "60"}}
-BY_HAND: Obj = {"kubelets": False, "slices": ["np-0", "np-1"]}
-
-
-async def apply_by_request(cluster: FakeCluster, *, served: bool = True) -> None:
-    """A job of one unit on two GPU hosts that the cluster does not have, where ProvisioningRequests are `served`."""
-    if served:
-        await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
-    await cluster.apply("lm", gpu_pool("h100", hosts=2, max=1, provisioning=ASKED))
-
-
-async def requested(cluster: FakeCluster, name: str = FIRST) -> Obj:
-    """The request, once it is the only one and its template is there."""
-    await holds(cluster, names.PROVISIONING_REQUESTS, name, within=600)
-    await holds(cluster, names.POD_TEMPLATES, name)
-    return await cluster.api.get(names.PROVISIONING_REQUESTS, NS, name)
-
-
-async def answer(cluster: FakeCluster, *conditions: Obj) -> None:
-    await cluster.write_status(names.PROVISIONING_REQUESTS, FIRST, {"conditions": list(conditions)})
-
-
-async def none_is_left(cluster: FakeCluster) -> None:
-    await holds(cluster, names.PROVISIONING_REQUESTS)
-    await holds(cluster, names.POD_TEMPLATES)
-
-
-@pytest.mark.slow
-@operated(**BY_HAND)
-async def test_request_is_granted_its_pods_come_and_the_binding_tells_the_slice(cluster: FakeCluster) -> None:
-    await apply_by_request(cluster)
-    request = await requested(cluster)
-    assert request["spec"]["podSets"] == [{"count": 2, "podTemplateRef": {"name": FIRST}}]
-    assert request["spec"]["parameters"] == {"ValidUntilSeconds": "60"}
-    assert await learners(cluster) == []
-    await answer(cluster, a_condition("Accepted", message="in the queue"))
-    await cluster.when("lm", says("it says: Accepted=True: Said: in the queue"))
-    assert await learners(cluster) == []
-    await cluster.add([a_gpu_node("new-0"), a_gpu_node("new-1")])
-    await answer(cluster, a_condition("Accepted"), a_condition("Provisioned"))
-
-    async def both() -> bool:
-        return await learners(cluster) == [f"{FIRST}-0", f"{FIRST}-1"]
-
-    await eventually(both, "the pods of the unit", seconds=60)
-    await cluster.api.bind(NS, f"{FIRST}-0", "new-1")
-    await cluster.api.bind(NS, f"{FIRST}-1", "new-0")
-    await cluster.when("lm", lambda status: status["units"][0]["slice"] == "new-1+new-0")
-    assert await cluster.names_of(names.PROVISIONING_REQUESTS, NS) == [FIRST]  # as long as the attempt runs
-
-
-@pytest.mark.slow
-@operated(**BY_HAND)
-async def test_slice_that_comes_while_a_request_waits_is_taken_and_the_request_goes(cluster: FakeCluster) -> None:
-    await apply_by_request(cluster)
-    await requested(cluster)
-    await answer(cluster, a_condition("Accepted", message="in the queue"))
-    await cluster.add([a_gpu_node("gpu-0"), a_gpu_node("gpu-1")])
-    await cluster.when("lm", lambda status: status["units"][0]["slice"] == "gpu-0+gpu-1")
-    await none_is_left(cluster)
-    assert await learners(cluster) == [f"{SECOND}-0", f"{SECOND}-1"]
-
-
-@pytest.mark.slow
-@operated(**BY_HAND)
-async def test_failed_request_is_withdrawn_and_asked_anew_and_a_job_that_is_suspended_asks_for_nothing(cluster: FakeCluster) -> None:
-    await apply_by_request(cluster)
-    await requested(cluster)
-    await answer(cluster, a_condition("Failed", message="max node group size reached"))
-    await cluster.when("lm", says("max node group size reached"))
-    await requested(cluster, SECOND)
-    await cluster.edit(suspend=True)
-    await none_is_left(cluster)
-
-
-@operated(**BY_HAND)
-async def test_deleted_job_takes_its_requests_with_it(cluster: FakeCluster) -> None:
-    await apply_by_request(cluster)
-    await requested(cluster)
-    await cluster.api.delete(names.DILOCO_JOBS, NS, "lm")
-    await none_is_left(cluster)
-
-
-@pytest.mark.slow
-@operated(**BY_HAND)
-async def test_job_says_that_the_cluster_has_no_such_requests_and_asks_once_it_has(cluster: FakeCluster) -> None:
-    await apply_by_request(cluster, served=False)
-    missing = await placed(cluster, "InsufficientCapacity")
-    assert "the API server has no provisioningrequests in autoscaling.x-k8s.io/v1; install an autoscaler" in missing
-    with pytest.raises(NotFound):
-        await cluster.api.list(names.PROVISIONING_REQUESTS, NS)
-    assert await cluster.names_of(names.POD_TEMPLATES, NS) == []
-    await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
-    await requested(cluster)
-
-
-@operated(**BY_HAND, runs=False)
-async def test_request_of_a_stranger_under_the_name_is_named_and_left_alone(cluster: FakeCluster) -> None:
-    await apply_by_request(cluster)
-    spec = {"provisioningClassName": CLASS, "podSets": [{"count": 1, "podTemplateRef": {"name": "theirs"}}]}
-    strangers = {"metadata": {"name": FIRST, "namespace": NS}, "spec": spec}
-    theirs = await cluster.api.create(names.PROVISIONING_REQUESTS, strangers)
-    async with cluster.operating():
-        status = await cluster.when("lm", says("does not belong to this job; delete"))
-        assert status["units"][0]["reason"] == "PodsRefused"
-    there = await cluster.api.get(names.PROVISIONING_REQUESTS, NS, FIRST)
-    assert there["metadata"]["uid"] == theirs["metadata"]["uid"]
-    with pytest.raises(AlreadyExists):
-        await cluster.api.create(names.PROVISIONING_REQUESTS, strangers)
-
-
-# --- nodes by request, of an autoscaler that answers anything ---------------------------------------------------------
-BY_REQUEST = {"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.io", "timeout": "1m"}
-QUEUED = {"key": names.QUEUED_TAINT, "value": "true", "effect": "NoSchedule"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        (Answer.SILENCE, "no nodes came within 1m (provisioning.timeout of pool tpu)"),
-        (Answer.ACCEPT, "it says: Accepted=True: Accepted: the request is in the queue"),
-        (Answer.FAIL, "ProvisioningRequest lm-tpu-0-a1 failed; it says: Failed=True: OutOfResources: max node group size reached"),
-        (Answer.NONSENSE, "says what cannot be: its conditions contradict each other"),
-        (Answer.LIE, "no node came for lm-tpu-0-a1-0 within 1m (provisioning.timeout of pool tpu)"),
-    ],
-)
-@operated(scheduler=True)
-async def test_pool_whose_request_brings_no_nodes_leaves_its_unit_to_the_next_pool(
-    cluster: FakeCluster, answer: Answer, words: str
-) -> None:
-    await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
-    asked: set[str] = set()
-
-    def answers(name: str) -> Answer:
-        asked.add(name)
-        return answer if name.startswith("lm-tpu-0-") else Answer.PROVISION
-
-    async with growing_pools(cluster.api, [a_pool("gpus", "nvidia-h100-80gb", hosts=1, per_host=8)], answer=answers, poll=0.5):
-        tpus = tpu_pool("tpu", topology="2x2x2", provisioning=BY_REQUEST)
-        gpus = gpu_pool("gpu", hosts=1, acceleratorsPerHost=8, max=1, provisioning=BY_REQUEST)
-        await cluster.apply("lm", tpus, gpus, spec={"placement": {"objective": "Preference"}})
-        assert await cluster.trains("lm") == ["gpus-0"]
-        await asyncio.sleep(120)
-        given_up = await cluster.event_messages("UnitGaveSliceUp")
-        assert [words in message for message in given_up] == [True], given_up
-        assert [unit["failures"] for unit in (await cluster.status())["units"]] == [[], []]
-        assert asked == {"lm-tpu-0-a1", "lm-gpu-0-a1"}
-        for resource in (names.PROVISIONING_REQUESTS, names.POD_TEMPLATES):
-            assert await cluster.names_of(resource) == ["lm-gpu-0-a1"]
-
-
-@pytest.mark.slow
-@operated(scheduler=True)
-async def test_slice_of_two_hosts_comes_by_one_request_and_goes_when_the_job_is_suspended(cluster: FakeCluster) -> None:
-    await cluster.api.create(names.CUSTOM_RESOURCES, provisioning_crd())
-    pools = [a_pool(f"np-{index}", "tpu-v5p", topology="2x2x2", hosts=2, queued=True, in_stock=False) for index in range(2)]
-    for pool in pools:
-        pool.taints = [*pool.taints, QUEUED]
-    async with growing_pools(cluster.api, pools, poll=0.5):
-        await cluster.apply("lm", tpu_pool("tpu", topology="2x2x2", provisioning={**BY_REQUEST, "timeout": "6h"}), min=2, quorum=1)
-        await cluster.when("lm", reasons("WaitingForNodes", "WaitingForNodes"))
-        await asyncio.sleep(90)
-        assert cluster.nodes_of("lm") == set()
-        for pool in pools:
-            pool.in_stock = True
-        assert sorted(await cluster.trains("lm", 2)) == ["np-0", "np-1"]
-        assert cluster.nodes_of("lm") == {"np-0-0", "np-0-1", "np-1-0", "np-1-1"}
-        await cluster.edit(suspend=True)
-        await asyncio.sleep(30)
-        for resource in (names.PROVISIONING_REQUESTS, names.POD_TEMPLATES):
-            assert await cluster.names_of(resource) == []
-        assert [name for name in await cluster.names_of(names.NODES) if name.startswith("np-")] == []
-
-
 # --- quota of Kueue, which the test is --------------------------------------------------------------------------------
+BY_HAND: Obj = {"kubelets": False, "slices": ["np-0", "np-1"]}
 POD = "lm-v6e-0-a1-0"
 
 

@@ -13,7 +13,6 @@ from diloco_operator.api import names
 from diloco_operator.kube.timestamps import format_timestamp
 
 AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
-REQUEST = {"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.io", "timeout": "10m"}
 WORDS = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 
 
@@ -74,22 +73,18 @@ def important(stage: Stage, unit: str = "h100-0") -> dict[str, Any]:
     return {key: value for key, value in stage.pod(unit, 1)["spec"].items() if key in ("priorityClassName", "priority", "preemptionPolicy")}
 
 
-@pytest.mark.parametrize("provisioning", [AUTOSCALER, REQUEST], ids=lambda provisioning: provisioning["mode"])
 @pytest.mark.parametrize("where", ["job", "template"])
-def test_pods_that_name_no_node_have_no_priority_class_that_ends_pods_of_others(where: str, provisioning: dict[str, str]) -> None:
+def test_pods_that_name_no_node_have_no_priority_class_that_ends_pods_of_others(where: str) -> None:
     own: dict[str, Any] = {"priorityClassName": "urgent"}
     everything: dict[str, Any] = {**own, "priority": 1000, "preemptionPolicy": "PreemptLowerPriority"}
-    pool = a_growing_pool(provisioning=provisioning, template=template(**(everything if where == "template" else {})))
+    pool = a_growing_pool(template=template(**(everything if where == "template" else {})))
     stage = Stage(a_job().with_learners(1, 2).with_pools(pool).with_spec(**(own if where == "job" else {})), a_gpu_node("gpu-0"))
     stage.settle()
     starts(stage.syncer, stage.now)
     stage.settle()
     assert important(stage) == (everything if where == "template" else own)  # it is on a slice that was free
     assert stage.syncer["spec"].get("priorityClassName") == (None if where == "template" else "urgent")
-    if provisioning is REQUEST:
-        assert stage.templates["bytes-lm-h100-1-a1"]["template"]["spec"].keys().isdisjoint(everything)
-    else:
-        assert important(stage, "h100-1") == {}
+    assert important(stage, "h100-1") == {}
 
 
 def test_pods_that_name_no_node_keep_a_priority_class_that_never_preempts() -> None:

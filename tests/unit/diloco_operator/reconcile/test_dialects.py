@@ -20,7 +20,6 @@ AKS = {"kubernetes.azure.com/cluster": "MC_a", "node.kubernetes.io/instance-type
 GPU = {"nvidia.com/gpu": "8"}
 FEATURE_DISCOVERY = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 AUTOSCALER = {"mode": "Autoscaler"}
-FLEX_START = {"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.io"}
 
 
 def cordoned(name: str, labels: Obj, devices: Obj | None = None) -> Obj:
@@ -90,15 +89,6 @@ def test_clouds_side_by_side_and_clusters_of_no_known_cloud_get_alternatives() -
     both = asked(h100(), cordoned("node-0", NODE_GROUP), cordoned("node-1", KARPENTER))
     assert [each[0] for each in keys(both)] == ["karpenter.k8s.aws/instance-gpu-name", "node.kubernetes.io/instance-type"]
     assert len(terms(asked(h100()))) > 3
-
-
-def test_a_grantor_that_makes_nodes_of_gke_decides_before_the_nodes_do() -> None:
-    stage = Stage(a_job().with_learners(1, 1).with_pools(h100(provisioning=FLEX_START)), cordoned("node-0", NODE_GROUP))
-    stage.settle()
-    starts(stage.syncer, stage.now)
-    stage.settle()
-    spec = stage.templates["bytes-lm-h100-0-a1"]["template"]["spec"]
-    assert spec["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
 
 
 @pytest.mark.parametrize(

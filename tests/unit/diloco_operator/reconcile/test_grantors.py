@@ -19,15 +19,7 @@ from diloco_operator.reconcile.grantors.interface import Grantor
 from diloco_operator.reconcile.grantors.registry import GRANTORS, chooser_of, grantor_named, grantor_of
 
 PACKAGE = Path(diloco_operator.__file__).parent
-OWN = {
-    "queue_name",
-    "ProvisioningMode",
-    "PROVISIONING_REQUESTS",
-    "POD_TEMPLATES",
-    "WORKLOADS",
-    "QUEUED_PROVISIONING",
-    "provisioning_request_name",
-}
+OWN = {"queue_name", "ProvisioningMode", "WORKLOADS"}
 """What only the adapter of a grantor may read, beside names that begin with KUEUE."""
 
 

@@ -83,20 +83,6 @@ def test_pods_of_a_unit_are_one_group_that_no_scheduler_may_bind_yet() -> None:
     assert GROUP not in stage.syncer["metadata"]["labels"]
 
 
-def test_of_two_grantors_kueue_alone_is_asked() -> None:
-    """The CRD refuses such a job; that of another version may not know the rule."""
-    by_request = {"mode": "ProvisioningRequest", "class": "queued-provisioning.gke.io", "timeout": "10m"}
-    queue = a_queued_stage(min=1, max=1, provisioning=by_request)
-    stage = queue.stage
-    pod = stage.pod(ONE, 1)["metadata"]
-    assert (stage.requests, stage.templates) == ({}, {})
-    assert pod["annotations"][names.ANNOTATION_GRANTOR] == "Kueue"
-    assert names.CONSUME_REQUEST not in pod["annotations"]
-    trains(queue, ONE, 1, "gpu-0")
-    assert stage.unit(ONE)["state"] == "Training"
-    assert stage.requests == {}
-
-
 def test_gates_of_the_template_stay() -> None:
     queue = a_queued_stage(template=template(schedulingGates=[{"name": "example.org/hold"}]))
     made = next(
