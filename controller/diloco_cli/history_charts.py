@@ -16,7 +16,7 @@ from diloco_operator.api.phases import Phase
 
 from diloco_cli.chart_style import STYLE, UNIT_COLOURS
 from diloco_cli.phase_looks import LOOKS
-from diloco_cli.svg import Scale, clock_text, element, polyline, thinned, ticks, time_ticks
+from diloco_cli.svg import Scale, canvas, clock_text, element, polyline, thinned, ticks, time_ticks
 from diloco_cli.view_text import count, duration
 
 WIDTH = 860
@@ -92,17 +92,7 @@ def chart_svg(charts: Sequence[tuple[Chart, Draw]], label: str) -> Element:
     """Return one SVG with charts below each other, for a page that has the style of charts. `label`: what it shows, for those who do not
     see it."""
     height = max(chart.bottom for chart, _ in charts) + 30
-    svg = element(
-        "svg",
-        element("rect", x=0, y=0, width=WIDTH, height=height, class_="paper"),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {WIDTH} {height:.0f}",
-        width=WIDTH,
-        height=f"{height:.0f}",
-        role="img",
-        class_="chart",
-        aria_label=label,
-    )
+    svg = canvas(WIDTH, height, label)
     for chart, draw in charts:
         svg.extend(chart.parts(draw))
     return svg

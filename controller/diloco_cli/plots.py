@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from xml.etree.ElementTree import Element
 
 from diloco_cli.chart_style import STYLE, UNIT_COLOURS
-from diloco_cli.svg import Scale, element, polyline, ticks
+from diloco_cli.svg import Scale, canvas, element, polyline, ticks
 
 COLOURS: Final = UNIT_COLOURS
 _WIDTH, _HEIGHT = 760.0, 420.0
@@ -191,17 +191,7 @@ def drawing(*plots: Plot, height: float = _HEIGHT) -> Element:
                 named.setdefault(series.name, series)
     rows = _legend_rows(list(named.values()))
     top = 46.0 + _LEGEND_ROW * len(rows)
-    svg = element(
-        "svg",
-        element("rect", x=0, y=0, width=_WIDTH, height=height, class_="paper"),
-        xmlns="http://www.w3.org/2000/svg",
-        viewBox=f"0 0 {_WIDTH:.0f} {height:.0f}",
-        width=f"{_WIDTH:.0f}",
-        height=f"{height:.0f}",
-        role="img",
-        class_="chart",
-        aria_label="; ".join(plot.title for plot in plots),
-    )
+    svg = canvas(_WIDTH, height, "; ".join(plot.title for plot in plots))
     for number, row in enumerate(rows):
         svg.extend(_legend(row, 46.0 + _LEGEND_ROW * number))
     each = _WIDTH / len(plots)

@@ -42,6 +42,21 @@ def as_file(svg: Element) -> str:
     return tostring(svg, encoding="unicode") + "\n"
 
 
+def canvas(width: float, height: float, label: str) -> Element:
+    """Return an SVG of this size, pixels, for a page that has the style of charts. `label`: what it shows, for those who do not see it."""
+    return element(
+        "svg",
+        element("rect", x=0, y=0, width=width, height=height, class_="paper"),
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=f"{width:.0f}",
+        height=f"{height:.0f}",
+        role="img",
+        class_="chart",
+        aria_label=label,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """From values to pixels."""
