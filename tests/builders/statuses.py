@@ -10,9 +10,17 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.losses import format_losses
 from diloco_operator.api.reasons import UnitReason
 from diloco_operator.api.spec import MAX_LEARNERS, MAX_POOLS
-from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, MAX_REMEDIES, MAX_UNSCHEDULABLE_NODES, Status, UnitState
+from diloco_operator.api.status import (
+    MAX_HOST_FAILURES,
+    MAX_HOSTS,
+    MAX_REMEDIES,
+    MAX_UNSCHEDULABLE_NODES,
+    HostFailure,
+    HostStatus,
+    Status,
+    UnitState,
+)
 from diloco_operator.api.unit_figures import FIGURES, KEYS
-from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, write_host
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
 
 MOMENT = 1763640000.123
@@ -50,8 +58,16 @@ def _a_unit(index: int, state: UnitState, *, message: str, hosts: int, host: int
 
 
 def _a_host(message: str) -> dict[str, Any]:
-    failure = HostFailure("fifteen-letters-1000", 999_999, MOMENT, max(UnitReason, key=len))
-    return write_host(HostRecord("n" * 253, "u" * 36, (failure,) * MAX_HOST_FAILURES, message, MOMENT, 999))
+    failure = HostFailure(unit="fifteen-letters-1000", attempt=999_999, at=MOMENT, reason=max(UnitReason, key=len))
+    host = HostStatus(
+        node="n" * 253,
+        uid="u" * 36,
+        failures=(failure,) * MAX_HOST_FAILURES,
+        message=message,
+        avoided_until=MOMENT,
+        avoidances=999,
+    )
+    return host.written()
 
 
 def a_large_status(

@@ -232,6 +232,19 @@ class HostStatus(ApiModel):
     )
     avoidances: int = Field(0, ge=0, description="How often it was avoided; each time lasts twice as long as the one before.")
 
+    @property
+    def last_failure(self) -> float:
+        """Seconds since the epoch."""
+        return max(failure.at for failure in self.failures)
+
+    def avoided(self, now: float) -> bool:
+        """Return whether no attempt may start there now."""
+        return self.avoided_until is not None and now < self.avoided_until
+
+    def written(self) -> dict[str, Any]:
+        """Return every field, also those at their defaults, so that what the API server gives back equals what was written."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
 
 class Progress(ApiModel):
     """Steps, speed and loss."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pydantic.alias_generators import to_camel
+
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, KEYS
@@ -68,33 +70,13 @@ def read_units(status: Mapping[str, Any]) -> dict[str, UnitStatusRecord]:
 
 
 def _read(raw: Mapping[str, Any]) -> UnitStatusRecord:
-    get = raw.get
-    attempt, ended = get("attempt", 0), get("endedAttempt", 0)
-    return UnitStatusRecord(
-        name=raw["name"],
-        pool=raw["pool"],
-        state=_state(UnitState(raw["state"]), runs=attempt > ended),
-        slice=get("slice", ""),
-        attempt=attempt,
-        ended_attempt=ended,
-        failed_attempt=get("failedAttempt", 0),
-        last_failure=get("lastFailure", ""),
-        restarts=get("restarts", 0),
-        reason=get("reason", ""),
-        message=get("message", ""),
-        since=_time(get("since")),
-        failures=tuple(parse_timestamp(t) for t in get("failures") or ()),
-        ended_at=_time(get("endedAt")),
-        not_before=_time(get("notBefore")),
-        unschedulable=get("unschedulable", 0),
-        grantor_said=get("grantorSaid", ""),
-        cause=get("cause", ""),
-        paused_until=_time(get("pausedUntil")),
-        recover_seconds=get("recoverSeconds"),
-        began_with=get("beganWith", ""),
-        template_hash=get("templateHash", ""),
-        figures={key: raw[key] for key in KEYS.values() if key in raw},
-    )
+    found = {name: raw[key] for name, key in _FIELDS.items() if raw.get(key) is not None}
+    for name in _TIMES & found.keys():
+        found[name] = parse_timestamp(found[name])
+    found["failures"] = tuple(parse_timestamp(moment) for moment in found.get("failures", ()))
+    figures = {key: raw[key] for key in KEYS.values() if key in raw}
+    record = UnitStatusRecord(**found, figures=figures)
+    return record._replace(state=_state(UnitState(record.state), runs=record.running))
 
 
 def _state(state: UnitState, *, runs: bool) -> UnitState:
@@ -105,48 +87,23 @@ def _state(state: UnitState, *, runs: bool) -> UnitState:
 
 
 def write_unit(record: UnitStatusRecord) -> dict[str, Any]:
-    """Return every field, also those at their defaults, so that what the API server gives back equals what was written."""
-    found: dict[str, Any] = {
-        "name": record.name,
-        "pool": record.pool,
-        "slice": record.slice,
-        "state": record.state.value,
-        "attempt": record.attempt,
-        "restarts": record.restarts,
-        "reason": str(record.reason),
-        "message": record.message,
-        "failures": [format_timestamp(t) for t in record.failures],
-        "endedAttempt": record.ended_attempt,
-        "templateHash": record.template_hash,
-        **DEFAULTS,
-    }
-    times = (
-        ("since", record.since),
-        ("endedAt", record.ended_at),
-        ("notBefore", record.not_before),
-        ("pausedUntil", record.paused_until),
-    )
-    for key, moment in times:
-        if moment is not None:
-            found[key] = format_timestamp(moment)
-    # Absent otherwise, so that a new version need not write every job's status.
-    found |= {key: value for key, value in record.figures.items() if value or key in DEFAULTS}
-    if record.unschedulable:
-        found["unschedulable"] = record.unschedulable
-    if record.grantor_said:
-        found["grantorSaid"] = record.grantor_said
-    if record.cause:
-        found["cause"] = record.cause
-    if record.failed_attempt:
-        found["failedAttempt"] = record.failed_attempt
-    if record.last_failure:
-        found["lastFailure"] = record.last_failure
-    if record.recover_seconds is not None:
-        found["recoverSeconds"] = record.recover_seconds
-    if record.began_with:
-        found["beganWith"] = record.began_with
-    return found
+    """Return the fields of the record. Those that every unit has are there also at their defaults, so that what the API server gives back
+    equals what was written. The others are absent then, so that a new version need not write every job's status."""
+    fields = {name: getattr(record, name) for name in _FIELDS}
+    for name in _TIMES:
+        if fields[name] is not None:
+            fields[name] = format_timestamp(fields[name])
+    fields["failures"] = [format_timestamp(moment) for moment in record.failures]
+    fields["state"], fields["reason"] = record.state.value, str(record.reason)
+    found = {key: fields[name] for name, key in _FIELDS.items() if name in _ALWAYS or fields[name] != _DEFAULTS[name]}
+    return {**found, **DEFAULTS, **{key: value for key, value in record.figures.items() if value or key in DEFAULTS}}
 
 
-def _time(text: str | None) -> float | None:
-    return parse_timestamp(text) if text else None
+_FIELDS = {name: to_camel(name) for name in UnitStatusRecord._fields if name != "figures"}
+"""Field of the record -> field of status."""
+_DEFAULTS = UnitStatusRecord._field_defaults
+_TIMES = frozenset({"since", "ended_at", "not_before", "paused_until"})
+_ALWAYS = frozenset(
+    {"name", "pool", "slice", "state", "attempt", "restarts", "reason", "message", "failures", "ended_attempt", "template_hash"}
+)
+"""What every unit has in status."""

@@ -12,7 +12,6 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.api.unit_figures import DEFAULTS, FIGURES, KEYS
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.observe.host_status import write_host
 from diloco_operator.reconcile.observe.job import Job
 from diloco_operator.reconcile.observe.throughput import write_pool
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord, write_unit
@@ -78,7 +77,7 @@ def assemble(
         **({"outside": _outside(context)} if learners.outside else {}),
         "units": [write_unit(_recent(context, record)) | figures(context, record) for record in _ordered(context, scaling.records)],
         **({"unschedulableNodes": write_nodes(scaling.avoid)} if scaling.avoid else {}),
-        **({"hosts": [write_host(host) for host in context.hosts.records.values()]} if context.hosts.records else {}),
+        **({"hosts": [host.written() for host in context.hosts.records.values()]} if context.hosts.records else {}),
         "poolSummary": ", ".join(f"{pool['name']} {pool['contributing']}/{pool['placed']}" for pool in pools)[:1024],
         "pools": pools,
     }

@@ -18,10 +18,10 @@ from diloco_operator.api.reasons import (
     Severity,
     lack_of,
 )
-from diloco_operator.api.status import UnitState
+from diloco_operator.api.status import HostStatus, UnitState
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.plan import Event
-from diloco_operator.reconcile.observe.host_status import HostRecord, JobHosts
+from diloco_operator.reconcile.observe.host_status import JobHosts
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.status.remedies import with_remedies
 from diloco_operator.reconcile.units.states import State, state_of
@@ -106,7 +106,7 @@ def _whole(pool: Mapping[str, Any]) -> str:
     return with_remedies(pool["message"], pool.get("remedies") or ())
 
 
-def host_events(before: Mapping[str, HostRecord], hosts: JobHosts) -> list[Event]:
+def host_events(before: Mapping[str, HostStatus], hosts: JobHosts) -> list[Event]:
     """Return one for each avoidance that begins."""
     found = []
     for node, until in hosts.avoided.items():

@@ -14,11 +14,11 @@ from diloco.protocol.backoff import exponential
 from diloco_operator.api.consequences import Follows
 from diloco_operator.api.reasons import UnitReason, follows
 from diloco_operator.api.spec import Pool, Restart
-from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS
+from diloco_operator.api.status import MAX_HOST_FAILURES, MAX_HOSTS, HostFailure, HostStatus
 from diloco_operator.fleet.slices import Fleet, Slice
 from diloco_operator.placement.requirements import SliceRequirements
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.observe.host_status import HostFailure, HostRecord, JobHosts, read_hosts
+from diloco_operator.reconcile.observe.host_status import JobHosts, read_hosts
 from diloco_operator.reconcile.observe.pods import PodView
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
 from diloco_operator.reconcile.units import departure_words
@@ -57,7 +57,7 @@ def blame(record: UnitStatusRecord, attempt: int, end: End, pods: Sequence[PodVi
     nodes = {end.node} if end.node else {pod.node for pod in pods}
     if len(nodes) != 1:  # hosts that are silent together
         return []
-    return [BlamedFailure(nodes.pop(), HostFailure(record.name, attempt, end.at, str(end.reason)), end.why)]
+    return [BlamedFailure(nodes.pop(), HostFailure(unit=record.name, attempt=attempt, at=end.at, reason=str(end.reason)), end.why)]
 
 
 def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecord], failures: Iterable[BlamedFailure]) -> JobHosts:
@@ -77,28 +77,28 @@ def judge_hosts(context: ReconcileContext, records: Mapping[str, UnitStatusRecor
     return JobHosts(hosts, avoided, program, tuple(moment for moment in (*moments, *avoided.values()) if moment > context.now))
 
 
-def _known(context: ReconcileContext) -> dict[str, HostRecord]:
+def _known(context: ReconcileContext) -> dict[str, HostStatus]:
     """Return those on record, without what is forgotten by now. A node that was replaced starts clean."""
-    found: dict[str, HostRecord] = {}
+    found: dict[str, HostStatus] = {}
     budget = context.spec.learners.restart
     for node, record in read_hosts(context.observed.job.status).items():
         view = context.observed.fleet.node(node)
         if not record.failures or (view is not None and record.uid and view.uid != record.uid):
             continue
         # Times that an operator wrote whose clock was ahead.
-        failures = tuple(each._replace(at=min(each.at, context.now)) for each in record.failures)
+        failures = tuple(each.model_copy(update={"at": min(each.at, context.now)}) for each in record.failures)
         recent = tuple(each for each in failures if context.now - each.at < budget.window)
         until = record.avoided_until
         if until is not None:
             until = min(until, context.now + LONGEST_AVOIDANCE)
         # The last one stays, however old: the end of an avoidance counts from there.
-        known = record._replace(failures=recent or failures[-1:], avoided_until=until)
+        known = record.model_copy(update={"failures": recent or failures[-1:], "avoided_until": until})
         if context.now < _forgotten_at(known, budget):
             found[node] = known
     return found
 
 
-def _forgotten_at(record: HostRecord, budget: Restart) -> float:
+def _forgotten_at(record: HostStatus, budget: Restart) -> float:
     """Return when a host is as good as any other: the restart window after the last failure, and as long after it was avoided as it was."""
     after = record.last_failure + budget.window
     return after if record.avoided_until is None else max(after, record.avoided_until + _duration(record.avoidances))
@@ -108,38 +108,40 @@ def _duration(avoidances: int) -> float:
     return exponential(FIRST_AVOIDANCE, LONGEST_AVOIDANCE, max(1, avoidances))
 
 
-def _add(context: ReconcileContext, hosts: dict[str, HostRecord], blamed: BlamedFailure) -> None:
+def _add(context: ReconcileContext, hosts: dict[str, HostStatus], blamed: BlamedFailure) -> None:
     view = context.observed.fleet.node(blamed.node)
-    record = hosts.get(blamed.node) or HostRecord(blamed.node, view.uid if view is not None else "")
+    # Unchecked: what a node's object says must not stop a reconcile.
+    record = hosts.get(blamed.node) or HostStatus.model_construct(node=blamed.node, uid=view.uid if view is not None else "")
     new = blamed.failure
     if any((each.unit, each.attempt) == (new.unit, new.attempt) for each in record.failures):
         return
     message = f"{new.unit}, attempt {new.attempt}: {blamed.why}"[:_MESSAGE_LIMIT]
-    hosts[blamed.node] = record._replace(failures=(*record.failures, new)[-MAX_HOST_FAILURES:], message=message)
+    hosts[blamed.node] = record.model_copy(update={"failures": (*record.failures, new)[-MAX_HOST_FAILURES:], "message": message})
 
 
-def _suspects(hosts: Mapping[str, HostRecord], now: float) -> list[str]:
+def _suspects(hosts: Mapping[str, HostStatus], now: float) -> list[str]:
     """Return hosts on which enough attempts failed, and those that failed once more after they were avoided."""
     evidence = _evidence(hosts)
     return [node for node, record in hosts.items() if evidence[node] >= FAILURES or record.avoided(now) or _on_probation(record)]
 
 
-def _on_probation(record: HostRecord) -> bool:
+def _on_probation(record: HostStatus) -> bool:
     return record.avoided_until is not None and record.last_failure >= record.avoided_until
 
 
-def _until(record: HostRecord) -> float:
+def _until(record: HostStatus) -> float:
     """Return until when a suspect is avoided. Counted from its last failure, so that nothing but a failure begins an avoidance."""
     if record.avoided_until is not None and record.last_failure < record.avoided_until:
         return record.avoided_until
     return record.last_failure + _duration(record.avoidances + 1)
 
 
-def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
+def _evidence(hosts: Mapping[str, HostStatus]) -> dict[str, int]:
     """Return host -> failures that count against it. Those of one unit count on the first hosts on which it failed only."""
     seen: dict[str, list[str]] = {}
     count = dict.fromkeys(hosts, 0)
-    for failure, node in sorted((failure, node) for node, record in hosts.items() for failure in record.failures):
+    failures = [(failure, node) for node, record in hosts.items() for failure in record.failures]
+    for failure, node in sorted(failures, key=lambda each: (each[0].unit, each[0].attempt, each[0].at, each[1])):
         where = seen.setdefault(failure.unit, [])
         if node not in where:
             where.append(node)
@@ -149,7 +151,7 @@ def _evidence(hosts: Mapping[str, HostRecord]) -> dict[str, int]:
 
 
 def _blame_program(
-    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostRecord], suspects: Sequence[str]
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], hosts: Mapping[str, HostStatus], suspects: Sequence[str]
 ) -> str:
     """Return why it must be the program if attempts failed on all these hosts; "" where the hosts may be bad."""
     # Those on record too: hosts that units have left for others still are hosts that the job used.
@@ -165,7 +167,7 @@ def _blame_program(
 
 
 def _is_replaceable(
-    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], record: HostRecord, suspects: Sequence[str]
+    context: ReconcileContext, records: Mapping[str, UnitStatusRecord], record: HostStatus, suspects: Sequence[str]
 ) -> bool:
     """Return whether every pool whose attempts failed on the host could run on others, in whatever state they are, that are not
     suspects."""
@@ -181,16 +183,20 @@ def _has_other_host(context: ReconcileContext, pool: Pool, suspects: Sequence[st
     )
 
 
-def _avoided(record: HostRecord) -> HostRecord:
+def _avoided(record: HostStatus) -> HostStatus:
     until = _until(record)
-    return record if until == record.avoided_until else record._replace(avoidances=record.avoidances + 1, avoided_until=until)
+    if until == record.avoided_until:
+        return record
+    return record.model_copy(update={"avoidances": record.avoidances + 1, "avoided_until": until})
 
 
-def _acquitted(record: HostRecord) -> HostRecord:
-    return record if record.avoided_until is None else record._replace(avoided_until=None, avoidances=max(0, record.avoidances - 1))
+def _acquitted(record: HostStatus) -> HostStatus:
+    if record.avoided_until is None:
+        return record
+    return record.model_copy(update={"avoided_until": None, "avoidances": max(0, record.avoidances - 1)})
 
 
-def _most_important(hosts: Iterable[HostRecord], now: float) -> list[HostRecord]:
+def _most_important(hosts: Iterable[HostStatus], now: float) -> list[HostStatus]:
     """Choose as many as status has room for, by name."""
     kept = sorted(hosts, key=lambda record: (not record.avoided(now), -len(record.failures), -record.last_failure, record.node))[:MAX_HOSTS]
     return sorted(kept, key=lambda record: record.node)
