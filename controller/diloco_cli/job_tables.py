@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from diloco.wording import loss_text, plural
 from diloco_operator.api.status import Condition, HostStatus, PoolStatus, UnitStatus
-from diloco_operator.reconcile.status.remedies import with_remedies
+from diloco_operator.placement.request import with_remedies
 
 from diloco_cli.view_model import JobView
 from diloco_cli.view_text import count, duration, figure_cells, figure_headings, shortly

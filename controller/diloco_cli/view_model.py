@@ -16,7 +16,7 @@ from diloco_operator.api.state import JobState, state_on_record
 from diloco_operator.api.status import Condition, ConditionStatus, Status, UnitState, UnitStatus
 from diloco_operator.api.unit_figures import FIGURES
 from diloco_operator.kube.client import Obj
-from diloco_operator.reconcile.status.remedies import with_remedies
+from diloco_operator.placement.request import with_remedies
 
 _DECIDING = (
     ConditionType.ACCEPTED,

@@ -5,7 +5,7 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -120,8 +120,9 @@ class Remedy(NamedTuple):
     """It is what a grantor is asked for."""
 
 
-HELP = ". What would help: "
-"""Stands in a pool's message before what a person can do about it."""
+def with_remedies(causes: str, remedies: Sequence[str]) -> str:
+    """Join causes and remedies for Events, tables and logs; `status.pools[]` has both apart."""
+    return f"{causes}. What would help: {'; '.join(remedies)}" if remedies else causes
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class PoolOutcome:
     @property
     def message(self) -> str:
         """For people; empty if there is nothing to say."""
-        return f"{self.causes}{HELP}{'; '.join(each.text for each in self.helps)}" if self.helps else self.causes
+        return with_remedies(self.causes, [each.text for each in self.helps])
 
 
 @dataclass(frozen=True, slots=True)

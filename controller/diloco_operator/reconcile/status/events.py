@@ -20,10 +20,10 @@ from diloco_operator.api.reasons import (
 )
 from diloco_operator.api.status import HostStatus, UnitState
 from diloco_operator.kube.timestamps import format_timestamp
+from diloco_operator.placement.request import with_remedies
 from diloco_operator.plan import Event
 from diloco_operator.reconcile.observe.host_status import JobHosts
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
-from diloco_operator.reconcile.status.remedies import with_remedies
 from diloco_operator.reconcile.units.states import State, state_of
 from diloco_operator.reconcile.units.unschedulable import gave_slice_up
 
