@@ -39,7 +39,7 @@ def a_node(
     spec: Obj = {"taints": list(taints)} if taints else {}
     if cordoned:
         spec["unschedulable"] = True
-    meta: Obj = {"uid": f"uid-{name}", "labels": {names.NODE_HOSTNAME: name, **(labels or {})}}
+    meta: Obj = {"uid": f"uid-{name}"[:63], "labels": {names.NODE_HOSTNAME: name, **(labels or {})}}
     if annotations:
         meta["annotations"] = dict(annotations)
     if created:
