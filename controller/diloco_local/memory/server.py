@@ -128,11 +128,6 @@ class Server:
         self._check_preconditions(kind, new["metadata"], old["metadata"])
         new = _merge_writable(kind, new, old, subresource)
         meta, old_meta = new["metadata"], old["metadata"]
-        added = set(meta.get("finalizers", ())) - set(old_meta.get("finalizers", ()))
-        # A controller that is late would otherwise hold back an object whose deletion it has not seen.
-        if "deletionTimestamp" in old_meta and added:
-            forbidden = f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {sorted(added)}"
-            raise invalid(kind, meta["name"], [Cause("metadata.finalizers", forbidden)])
         new = self._checked(kind, new, old)
         # No event: a controller that writes what is there already would wake itself for ever.
         if new == old:
@@ -150,12 +145,9 @@ class Server:
             raise invalid(kind, meta["name"], [Cause("metadata.resourceVersion", "Invalid value: 0: must be specified for an update")])
         return self.update(kind, new, old, subresource)
 
-    def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str, resource_version: str) -> None:
-        meta = obj["metadata"]
-        for what, wanted, found in (("UID", uid, meta["uid"]), ("ResourceVersion", resource_version, meta["resourceVersion"])):
-            if wanted and wanted != found:
-                failed = f"the {what} in the precondition ({wanted}) does not match the {what} in record ({found})"
-                raise conflict(kind, meta["name"], f"Precondition failed: {failed}")
+    def delete(self, kind: Kind, obj: Obj, *, grace: int | None, uid: str) -> None:
+        if uid and uid != obj["metadata"]["uid"]:
+            raise self._uid_conflict(kind, uid, obj["metadata"])
         self._collector.delete(self.table(kind), obj, grace=grace)
 
     def bind(self, kind: Kind, old: Obj, node: str) -> Obj:

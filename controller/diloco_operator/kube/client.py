@@ -218,9 +218,8 @@ class Client(Protocol):
         *,
         grace_seconds: int | None = None,
         uid: str = "",
-        resource_version: str = "",
     ) -> None:
-        """Delete an object, and what it owns a little later; `uid` and `resource_version` are preconditions (`Conflict`)."""
+        """Delete an object, and what it owns a little later; `uid` is a precondition (`Conflict`)."""
         ...
 
     async def bind(self, namespace: str, name: str, node: str) -> None:

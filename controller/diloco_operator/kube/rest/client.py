@@ -213,9 +213,8 @@ class RestClient:
         *,
         grace_seconds: int | None = None,
         uid: str = "",
-        resource_version: str = "",
     ) -> None:
-        options = _delete_options(grace_seconds, uid, resource_version) | {"propagationPolicy": "Background"}
+        options = _delete_options(grace_seconds, uid) | {"propagationPolicy": "Background"}
         await self._write("DELETE", object_path(resource, namespace, name), options)
 
     async def bind(self, namespace: str, name: str, node: str) -> None:
@@ -228,7 +227,7 @@ class RestClient:
             "apiVersion": "policy/v1",
             "kind": "Eviction",
             "metadata": {"name": name, "namespace": namespace},
-            "deleteOptions": _delete_options(grace_seconds, uid, ""),
+            "deleteOptions": _delete_options(grace_seconds, uid),
         }
         # A PodDisruptionBudget answers 429 too, perhaps for long: the caller decides how long to wait.
         await self._write("POST", object_path(PODS, namespace, name, "eviction"), eviction, honor_retry_after=False)
@@ -324,11 +323,10 @@ def _managed(field_manager: str) -> dict[str, str | int]:
     return {"fieldManager": field_manager} if field_manager else {}
 
 
-def _delete_options(grace_seconds: int | None, uid: str, resource_version: str) -> Obj:
-    preconditions = {name: value for name, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
+def _delete_options(grace_seconds: int | None, uid: str) -> Obj:
     return {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         **({} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}),
-        **({"preconditions": preconditions} if preconditions else {}),
+        **({"preconditions": {"uid": uid}} if uid else {}),
     }
