@@ -21,7 +21,6 @@ from diloco_local.memory import MemoryApi
 from diloco_local.pod_logs import LocalPodLogs
 from diloco_operator.api.crd import build_crd
 from diloco_operator.api.names import CUSTOM_RESOURCES, DILOCO_JOBS
-from diloco_operator.kube.client import PatchType
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from benchmarks.figure import Figure
@@ -86,7 +85,7 @@ async def a_cluster(jobs: int, units: int) -> MemoryApi:
 
 async def at_step(api: MemoryApi, number: int, step: int, units: int) -> None:
     status = {"status": a_status(step, units)}
-    await api.patch(DILOCO_JOBS, "default", f"job-{number:02}", status, type=PatchType.MERGE, subresource="status")
+    await api.patch(DILOCO_JOBS, "default", f"job-{number:02}", status, subresource="status")
 
 
 async def first_paint(browser: Browser, url: str) -> float:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from builders.pods import ended_status
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
-from diloco_operator.kube.client import PatchType
 
 from benchmarks.figure import Figure, percentile
 from benchmarks.simulated_cluster import NAMESPACE, POOL, UNITS, InstantKubelet, job, new_api, operating
@@ -81,7 +80,7 @@ async def _fail_one(api: MemoryApi, kubelet: InstantKubelet, victim: tuple[str, 
     pod = await api.get(names.PODS, NAMESPACE, pod_name)
     failed_at[names.learner_pod_name(name, unit, attempt + 1, 0)] = time.perf_counter()
     status = {"status": ended_status(pod, 1, FAILED_AT)}
-    await api.patch(names.PODS, NAMESPACE, pod_name, status, type=PatchType.MERGE, subresource="status")
+    await api.patch(names.PODS, NAMESPACE, pod_name, status, subresource="status")
 
 
 def measure(*, smoke: bool) -> Iterator[Figure]:

@@ -16,7 +16,7 @@ from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
 from diloco_operator.kube.cache import CachedObject
-from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
+from diloco_operator.kube.client import Conflict, NotFound, Obj, Resource
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.report import Report, ReportFault, UnitPhase, UnitReport
 from diloco_operator.telemetry.endpoint import Endpoint
@@ -54,7 +54,7 @@ async def new_api(nodes: int) -> MemoryApi:
     for index in range(nodes):
         made = node(f"v6e-{index}")
         await api.create(names.NODES, made)
-        await api.patch(names.NODES, "", made["metadata"]["name"], {"status": made["status"]}, type=PatchType.MERGE, subresource="status")
+        await api.patch(names.NODES, "", made["metadata"]["name"], {"status": made["status"]}, subresource="status")
     return api
 
 
@@ -101,7 +101,7 @@ class InstantKubelet:
         meta = pod["metadata"]
         await self._api.bind(meta["namespace"], meta["name"], meta.get("annotations", {}).get(names.ANNOTATION_NODE, "v6e-0"))
         status = running_status(pod, meta["creationTimestamp"])
-        await self._api.patch(names.PODS, meta["namespace"], meta["name"], {"status": status}, type=PatchType.MERGE, subresource="status")
+        await self._api.patch(names.PODS, meta["namespace"], meta["name"], {"status": status}, subresource="status")
 
     def _runs(self, key: JobKey, meta: Obj) -> None:
         if meta["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:

@@ -22,7 +22,7 @@ from builders.nodes import a_tpu_node
 from builders.operator_run import an_operator
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Obj
 from diloco_operator.operator.garbage import Garbage
 from diloco_operator.operator.loop_watch import watched_loop
 
@@ -119,7 +119,7 @@ async def prepared(crowd: int, slices: int) -> MemoryApi:
     for name in ("quiet-0", "quiet-1"):
         made = a_tpu_node(name)
         await api.create(names.NODES, made)
-        await api.patch(names.NODES, "", name, {"status": made["status"]}, type=PatchType.MERGE, subresource="status")
+        await api.patch(names.NODES, "", name, {"status": made["status"]}, subresource="status")
     for index in range(crowd):
         await api.create(names.DILOCO_JOBS, a_job(f"crowd-{index:05d}", CROWD, "tpu-v6e", "2x2"))
     await api.create(names.DILOCO_JOBS, a_job("first", QUIET, "tpu-v5p", "2x2x1"))

@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from diloco_operator.api import names
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Obj
 from diloco_operator.kube.rest import RestClient, load_config
 
 from benchmarks.kube.rig import LEARNERS, Rig, bare_copy
@@ -47,7 +47,7 @@ async def follow(kubeconfig: str, namespace: str, job: str) -> None:
         data = (await client.get(names.SECRETS, namespace, _SECRET))["data"]
 
         async def replace(pod: Obj) -> None:
-            await client.patch(names.SECRETS, namespace, _SECRET, {"data": data}, type=PatchType.MERGE, metadata_only=True)
+            await client.patch(names.SECRETS, namespace, _SECRET, {"data": data}, metadata_only=True)
             await client.create(names.PODS, successor(pod, job), metadata_only=True)
 
         version = (await client.list(names.PODS, namespace)).resource_version

@@ -14,7 +14,7 @@ from builders.grown_nodes import grown_nodes, in_background
 from builders.karpenter import MADE_BY_KARPENTER, Karpenter, Machine, karpenter
 from diloco_operator.api import names
 from diloco_operator.kube.cache import CachedObject, as_it_is
-from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import WatchTimeouts
@@ -53,7 +53,7 @@ class InstantKubelet:
                 elif pod["status"].get("phase") == "Pending" and not _is_syncer(pod):
                     status = {"status": running(pod)}
                     await self._client.patch(
-                        names.PODS, meta["namespace"], meta["name"], status, type=PatchType.MERGE, subresource="status"
+                        names.PODS, meta["namespace"], meta["name"], status, subresource="status"
                     )  # fmt: skip
 
 

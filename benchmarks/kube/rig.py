@@ -29,7 +29,7 @@ from builders.operator_process import OperatorReplica, replica
 from builders.pods import ended_status, running_status
 from diloco_operator.api import names
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD
-from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, PatchType, Resource
+from diloco_operator.kube.client import ApiError, Client, EventType, Gone, Obj, Resource
 from diloco_operator.kube.rest import RestClient, load_config
 from diloco_operator.timeouts import ENDPOINTS
 
@@ -199,7 +199,6 @@ async def mark(client: Client, pods: Iterable[Obj], status: Callable[[Obj], Obj]
                 pod["metadata"]["namespace"],
                 pod["metadata"]["name"],
                 {"status": status(pod)},
-                type=PatchType.MERGE,
                 subresource="status",
             )
             for pod in pods

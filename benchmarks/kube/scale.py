@@ -21,7 +21,7 @@ from builders.jobs import JobBuilder, template
 from builders.karpenter import h100
 from diloco_operator.api import names
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Obj
 
 from benchmarks.figure import Figure, rounded
 from benchmarks.kube.growing_rig import GrowingRig, growing_rig
@@ -128,7 +128,7 @@ async def one(bench: GrowingRig, run: int, units: int) -> Run:
         karpenter.consolidate_after(pool, "1s")
     begun = time.perf_counter()
     await asyncio.gather(
-        bench.client.patch(names.DILOCO_JOBS, ours, "second", {"spec": {"suspend": True}}, type=PatchType.MERGE),
+        bench.client.patch(names.DILOCO_JOBS, ours, "second", {"spec": {"suspend": True}}),
         asyncio.to_thread(bench.plane.request, "DELETE", f"/api/v1/namespaces/{bare}/pods", {"gracePeriodSeconds": 0}),
     )
     to_zero, bare_to_zero = await asyncio.gather(*(seconds_to_zero(bench, pool, begun) for pool in (OURS, BARE)))

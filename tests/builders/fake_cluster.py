@@ -24,7 +24,7 @@ from diloco_operator.accelerators.labels import GKE_TPU
 from diloco_operator.api import names
 from diloco_operator.fleet import Shape
 from diloco_operator.kube.cache import CachedObject, as_it_is
-from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType, Resource
+from diloco_operator.kube.client import Conflict, NotFound, Obj, Resource
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import Operator, RunConfig
@@ -108,9 +108,7 @@ class FakeCluster:
         """Nodes join."""
         for node in nodes:
             await self.api.create(names.NODES, node)
-            await self.api.patch(
-                names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, type=PatchType.MERGE, subresource="status"
-            )
+            await self.api.patch(names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, subresource="status")
 
     async def add_slices(self, *node_pools: str) -> None:
         """TPU slices of one host each, of the kind that `apply` asks for by default."""
@@ -174,17 +172,17 @@ class FakeCluster:
 
     async def edit(self, name: str = "lm", *, namespace: str = NS, **spec: Any) -> None:
         """A user changes these fields of the job's spec, and the ones in them that are given."""
-        await self.api.patch(names.DILOCO_JOBS, namespace, name, {"spec": spec}, type=PatchType.MERGE)
+        await self.api.patch(names.DILOCO_JOBS, namespace, name, {"spec": spec})
 
     async def write_status(self, resource: Resource, name: str, status: Any, *, namespace: str = NS) -> None:
         """Somebody writes these fields of the object's status."""
         where = namespace if resource.namespaced else ""
-        await self.api.patch(resource, where, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+        await self.api.patch(resource, where, name, {"status": status}, subresource="status")
 
     async def touch(self, resource: Resource, namespace: str, name: str) -> None:
         """Change an object, so that its watchers hear of it."""
         now = str(asyncio.get_running_loop().time())
-        await self.api.patch(resource, namespace, name, {"metadata": {"annotations": {"touched": now}}}, type=PatchType.MERGE)
+        await self.api.patch(resource, namespace, name, {"metadata": {"annotations": {"touched": now}}})
 
     async def status(self, job: str = "lm", namespace: str = NS) -> Obj:
         found: Obj = (await self.api.get(names.DILOCO_JOBS, namespace, job)).get("status", {})
@@ -274,8 +272,8 @@ class FakeCluster:
             "lastTransitionTime": format_timestamp(self._now()),
         }
         taint = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
-        await self.api.patch(names.NODES, "", name, {"spec": {"taints": [taint]}}, type=PatchType.MERGE)
-        await self.api.patch(names.NODES, "", name, {"status": {"conditions": [condition]}}, type=PatchType.MERGE, subresource="status")
+        await self.api.patch(names.NODES, "", name, {"spec": {"taints": [taint]}})
+        await self.api.patch(names.NODES, "", name, {"status": {"conditions": [condition]}}, subresource="status")
 
     async def complete(self, job: JobKey) -> None:
         """Step T: the syncer says done, the learners end, then the syncer leaves its result and ends."""
@@ -420,7 +418,7 @@ class FakeCluster:
         now = format_timestamp(self._now())
         ip = f"10.0.{self._addresses // 250}.{self._addresses % 250 + 1}"
         status = {**running_status(pod, now, ip=ip), "startTime": now}
-        await self.api.patch(names.PODS, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+        await self.api.patch(names.PODS, namespace, name, {"status": status}, subresource="status")
         if node in self.bad_nodes and pod["metadata"]["labels"][names.LABEL_COMPONENT] == names.COMPONENT_LEARNER:
             await asyncio.sleep(START)
             await self._finish(namespace, name, 1, "Error", "CUDA error: uncorrectable ECC error encountered")
@@ -439,7 +437,7 @@ class FakeCluster:
         now = format_timestamp(self._now())
         not_ready = {"type": "Ready", "status": "False", "lastTransitionTime": now}
         status = {**ended_status(pod, exit_code, now, reason=reason, message=message), "conditions": [not_ready]}
-        await self.api.patch(names.PODS, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+        await self.api.patch(names.PODS, namespace, name, {"status": status}, subresource="status")
 
 
 class FakeTelemetry:

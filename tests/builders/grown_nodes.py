@@ -14,7 +14,7 @@ from diloco_local.kubelet_context import WATCHES
 from diloco_local.nodes import set_ready
 from diloco_operator.api.names import NODES
 from diloco_operator.kube.cache import CachedObject, as_it_is
-from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
 
 
@@ -62,7 +62,7 @@ class GrownNodes:
                 "nodeInfo": {"kubeletVersion": "v1.36.3", "operatingSystem": "linux", "architecture": "amd64"},
             }
             with contextlib.suppress(NotFound, Conflict):  # it has gone already
-                await self._client.patch(NODES, "", name, {"status": status}, type=PatchType.MERGE, subresource="status")
+                await self._client.patch(NODES, "", name, {"status": status}, subresource="status")
 
     async def _stop(self) -> None:
         """The machine of a node that is deleted is gone, with all that ran there."""

@@ -19,7 +19,6 @@ from builders.virtual_time import run_virtual
 from diloco.contract import Exit
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
-from diloco_operator.kube.client import PatchType
 
 NAMESPACE = "default"
 EPOCH = 1_763_672_400.0
@@ -86,7 +85,7 @@ async def play(api: MemoryApi, cluster: FakeCluster) -> None:
         await api.create(names.DILOCO_JOBS, paused)
         await until(api, "paused", {"cpu-0": "Training"})
         suspend = {"spec": {"suspend": True}}
-        await api.patch(names.DILOCO_JOBS, NAMESPACE, "paused", suspend, type=PatchType.MERGE, field_manager="user")
+        await api.patch(names.DILOCO_JOBS, NAMESPACE, "paused", suspend, field_manager="user")
         await until(api, "paused", {"cpu-0": "Pending"})
         await api.create(names.DILOCO_JOBS, own)
         await api.create(names.DILOCO_JOBS, mixed)

@@ -22,7 +22,7 @@ from diloco_local.processes import Supervisor
 from diloco_local.scheduler import Scheduler
 from diloco_operator.api import names
 from diloco_operator.api.names import DILOCO_JOBS, EVENTS, NODES, PODS
-from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, PatchType, Resource
+from diloco_operator.kube.client import Client, EventType, Gone, NotFound, Obj, Resource
 from diloco_operator.reconcile import OperatorConfig
 
 WAIT_SECONDS = 180.0
@@ -167,7 +167,7 @@ class Cluster:
 
     async def change(self, name: str, spec: Obj) -> Obj:
         """Merge into a job's spec."""
-        return await self.client.patch(DILOCO_JOBS, "default", name, {"spec": spec}, type=PatchType.MERGE)
+        return await self.client.patch(DILOCO_JOBS, "default", name, {"spec": spec})
 
     async def job(self, name: str, holds: Holds = lambda job: job is not None, *, timeout: float = WAIT_SECONDS) -> Obj:
         """The job, as soon as it is so."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from diloco_operator.kube.client import EventType, NotFound, Obj, ObjList, PatchType, Resource, WatchEvent
+from diloco_operator.kube.client import EventType, NotFound, Obj, ObjList, Resource, WatchEvent
 
 
 def an_object(name: str, version: int | str, *, uid: str = "", deleting: bool = False, **fields: Any) -> Obj:
@@ -110,13 +110,12 @@ class ScriptedApi:
         name: str,
         patch: Obj,
         *,
-        type: PatchType,
         subresource: str = "",
         field_manager: str = "",
         metadata_only: bool = False,
     ) -> Obj:
         self.metadata_only.append(metadata_only)
-        return await self._write("patch", resource, namespace, name, patch, type, subresource, field_manager) or patch
+        return await self._write("patch", resource, namespace, name, patch, subresource, field_manager) or patch
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, *, grace_seconds: int | None = None, uid: str = "", **_: Any

@@ -18,7 +18,7 @@ from builders.pods import a_learner_pod, a_pod
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import ObjList, PatchType, Resource, WatchEvent
+from diloco_operator.kube.client import ObjList, Resource, WatchEvent
 from diloco_operator.kube.timestamps import format_timestamp
 
 TEAM, JOB, UNIT = "pretraining", "llama-8b", "h100-1"
@@ -274,4 +274,4 @@ async def _with_status(api: MemoryApi, resource: Resource, obj: Obj) -> None:
     status: Any = obj["status"]
     made = await api.create(resource, {key: value for key, value in obj.items() if key != "status"})
     meta = made["metadata"]
-    await api.patch(resource, meta.get("namespace", ""), meta["name"], {"status": status}, type=PatchType.MERGE, subresource="status")
+    await api.patch(resource, meta.get("namespace", ""), meta["name"], {"status": status}, subresource="status")

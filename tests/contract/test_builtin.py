@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders.kube_objects import EVENTS, LEASES, PODS, SERVICES, VOLUME_CLAIMS, names
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import ApiError, Client, Conflict, Invalid, NotFound, PatchType
+from diloco_operator.kube.client import ApiError, Client, Conflict, Invalid, NotFound
 
 
 async def test_new_pod_is_pending(client: Client, namespace: str) -> None:
@@ -68,7 +68,7 @@ async def test_gated_pod_is_bound_only_when_its_gates_are_removed(client: Client
     with pytest.raises(ApiError):
         await client.bind(namespace, "a", node)
     patch = {"spec": {"schedulingGates": [], "nodeSelector": {"pool": "x"}}}
-    await client.patch(PODS, namespace, "a", patch, type=PatchType.MERGE)
+    await client.patch(PODS, namespace, "a", patch)
     await client.bind(namespace, "a", node)
     assert (await client.get(PODS, namespace, "a"))["spec"]["nodeSelector"] == {"pool": "x"}
 

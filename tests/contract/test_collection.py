@@ -18,7 +18,7 @@ from builders.kube_objects import (
     widget,
 )
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Forbidden, NotFound, Obj
 
 _FINALIZER = "contract.diloco.dev/hold"
 
@@ -63,7 +63,7 @@ async def test_owner_held_by_a_finalizer_keeps_its_dependents(client: Client, na
     await _dependent(client, namespace, "a", owner)
     await client.delete(WIDGETS, namespace, "owner")
     assert not await gone(client, CONFIG_MAPS, namespace, "a")
-    await client.patch(WIDGETS, namespace, "owner", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
+    await client.patch(WIDGETS, namespace, "owner", {"metadata": {"finalizers": None}})
     await until_gone(client, CONFIG_MAPS, namespace, "a")
 
 
@@ -134,5 +134,5 @@ async def test_dying_namespace_waits_for_its_content_and_takes_nothing_new(clien
         return "deletionTimestamp" in (await client.get(WIDGETS, made, "a"))["metadata"]
 
     await eventually(terminating, "the content is being deleted")
-    await client.patch(WIDGETS, made, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
+    await client.patch(WIDGETS, made, "a", {"metadata": {"finalizers": None}})
     await until_gone(client, NAMESPACES, "", made)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from builders.kube_objects import CUSTOM_RESOURCES, GROUP, WIDGETS, definition, eventually, until_gone, widget
-from diloco_operator.kube.client import Cause, Client, Invalid, NotFound, Obj, PatchType, Resource
+from diloco_operator.kube.client import Cause, Client, Invalid, NotFound, Obj, Resource
 
 from .conftest import define
 
@@ -20,7 +20,7 @@ async def _rejections(client: Client, namespace: str, **spec: Any) -> dict[str, 
 
 
 async def _changed(client: Client, namespace: str, name: str, **spec: Any) -> Obj:
-    return await client.patch(WIDGETS, namespace, name, {"spec": spec}, type=PatchType.MERGE)
+    return await client.patch(WIDGETS, namespace, name, {"spec": spec})
 
 
 async def test_defaults_are_filled_in_at_every_depth(client: Client, namespace: str) -> None:
@@ -165,10 +165,10 @@ async def test_object_older_than_a_rule_is_rejected_only_for_what_changes(client
         return False
 
     await eventually(refuses_new, "the new schema holds")
-    changed = await client.patch(resource, namespace, "a", {"spec": {"two": "y"}}, type=PatchType.MERGE)
+    changed = await client.patch(resource, namespace, "a", {"spec": {"two": "y"}})
     assert changed["spec"] == {"one": "long", "two": "y"}
     with pytest.raises(Invalid):
-        await client.patch(resource, namespace, "a", {"spec": {"one": "longer"}}, type=PatchType.MERGE)
+        await client.patch(resource, namespace, "a", {"spec": {"one": "longer"}})
     await client.delete(CUSTOM_RESOURCES, "", f"lates.{GROUP}")
     await until_gone(client, CUSTOM_RESOURCES, "", f"lates.{GROUP}")
 

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, config_map, gone, seen, until_gone, widget
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 
 _FINALIZER = "contract.diloco.dev/hold"
 
@@ -48,8 +48,8 @@ async def test_finalizer_holds_a_deleted_object_until_it_is_removed(client: Clie
     await client.delete(WIDGETS, namespace, "a")
     held = await client.get(WIDGETS, namespace, "a")
     assert held["metadata"]["deletionTimestamp"]
-    await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)  # it can still be changed
-    await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
+    await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}})  # it can still be changed
+    await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}})
     assert await gone(client, WIDGETS, namespace, "a")
 
 
@@ -70,7 +70,7 @@ async def test_deleting_twice_does_not_move_the_time(client: Client, namespace: 
     first = await client.get(WIDGETS, namespace, "a")
     await client.delete(WIDGETS, namespace, "a")
     assert await client.get(WIDGETS, namespace, "a") == first
-    await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
+    await client.patch(WIDGETS, namespace, "a", {"metadata": {"finalizers": None}})
 
 
 async def test_unscheduled_pod_goes_at_once(client: Client, namespace: str) -> None:
@@ -84,7 +84,7 @@ async def test_running_pod_stays_until_its_kubelet_says_it_is_over(client: Clien
     await client.delete(PODS, namespace, "a")
     dying = await client.get(PODS, namespace, "a")
     assert dying["metadata"]["deletionGracePeriodSeconds"] == 25
-    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, type=PatchType.MERGE, subresource="status")
+    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, subresource="status")
     await client.delete(PODS, namespace, "a", grace_seconds=0)
     assert await gone(client, PODS, namespace, "a")
 
@@ -115,7 +115,7 @@ async def test_grace_can_be_shortened_never_lengthened(client: Client, namespace
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
 async def test_pod_that_has_ended_goes_at_once(client: Client, namespace: str, node: str, phase: str) -> None:
     await _running_pod(client, namespace, node)
-    await client.patch(PODS, namespace, "a", {"status": {"phase": phase}}, type=PatchType.MERGE, subresource="status")
+    await client.patch(PODS, namespace, "a", {"status": {"phase": phase}}, subresource="status")
     await client.delete(PODS, namespace, "a")
     assert await gone(client, PODS, namespace, "a")
 
@@ -127,9 +127,9 @@ async def test_pod_with_finalizer_needs_both_its_kubelet_and_the_finalizer(clien
         await client.delete(PODS, namespace, name)
     await client.delete(PODS, namespace, "a", grace_seconds=0)
     assert (await client.get(PODS, namespace, "a"))["metadata"]["deletionGracePeriodSeconds"] == 0
-    await client.patch(PODS, namespace, "b", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
+    await client.patch(PODS, namespace, "b", {"metadata": {"finalizers": None}})
     assert not await gone(client, PODS, namespace, "b")
-    await client.patch(PODS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
+    await client.patch(PODS, namespace, "a", {"metadata": {"finalizers": None}})
     await client.delete(PODS, namespace, "b", grace_seconds=0)
     assert await gone(client, PODS, namespace, "a")
     assert await gone(client, PODS, namespace, "b")
@@ -169,7 +169,7 @@ def _disruption(pod: Obj) -> list[tuple[str, str]]:
 
 async def test_evicted_pod_is_marked_as_disrupted_and_terminates(client: Client, namespace: str, node: str) -> None:
     await _running_pod(client, namespace, node, grace=25)
-    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, type=PatchType.MERGE, subresource="status")
+    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, subresource="status")
     version = (await client.get(PODS, namespace, "a"))["metadata"]["resourceVersion"]
     await client.evict(namespace, "a")
     found = await changes(client, PODS, namespace, version, 2)
@@ -186,7 +186,7 @@ async def test_eviction_takes_grace_and_spares_a_successor(client: Client, names
         await client.evict(namespace, "b", uid="00000000-0000-0000-0000-000000000000")  # a real server tries for 10 s before it says so
     assert _disruption(await client.get(PODS, namespace, "b")) == []
     uid = await _running_pod(client, namespace, node)
-    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, type=PatchType.MERGE, subresource="status")
+    await client.patch(PODS, namespace, "a", {"status": {"phase": "Running"}}, subresource="status")
     await client.evict(namespace, "a", grace_seconds=3, uid=uid)
     evicted = await client.get(PODS, namespace, "a")
     assert evicted["metadata"]["deletionGracePeriodSeconds"] == 3
@@ -203,7 +203,7 @@ async def test_pod_that_is_being_deleted_cannot_be_bound(client: Client, namespa
     await client.delete(PODS, namespace, "a")
     with pytest.raises(Conflict):
         await client.bind(namespace, "a", "node-1")
-    await client.patch(PODS, namespace, "a", {"metadata": {"finalizers": None}}, type=PatchType.MERGE)
+    await client.patch(PODS, namespace, "a", {"metadata": {"finalizers": None}})
     await until_gone(client, PODS, namespace, "a")
     with pytest.raises(NotFound):
         await client.bind(namespace, "a", "node-1")

@@ -15,7 +15,7 @@ from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd, job_schema
 from diloco_operator.api.rules import MAX_FAILURES_ON_RECORD, RULES
 from diloco_operator.api.spec import MAX_LEARNERS
-from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj, PatchType
+from diloco_operator.kube.client import Cause, Client, Conflict, Invalid, Obj
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import Plan, ReplaceStatus
@@ -129,9 +129,7 @@ async def test_what_is_immutable_cannot_change(client: Client, namespace: str) -
 async def _ended(client: Client, namespace: str, obj: Obj, name: str) -> Obj:
     """The job as the server stores it, with its status."""
     await client.create(names.DILOCO_JOBS, _in(namespace, obj, name))
-    return await client.patch(
-        names.DILOCO_JOBS, namespace, name, {"status": obj["status"]}, type=PatchType.MERGE, subresource="status", field_manager="test"
-    )
+    return await client.patch(names.DILOCO_JOBS, namespace, name, {"status": obj["status"]}, subresource="status", field_manager="test")
 
 
 async def test_changes_without_effect_are_refused(client: Client, namespace: str) -> None:

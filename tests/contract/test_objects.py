@@ -7,7 +7,7 @@ import re
 import pytest
 from builders.kube_objects import CONFIG_MAPS, NOTES, PODS, WIDGETS, config_map, widget
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import AlreadyExists, ApiError, BadRequest, Client, Conflict, Invalid, NotFound, PatchType, Resource
+from diloco_operator.kube.client import AlreadyExists, ApiError, BadRequest, Client, Conflict, Invalid, NotFound, Resource
 
 
 async def test_created_object_has_identity_and_version(client: Client, namespace: str) -> None:
@@ -84,7 +84,7 @@ async def test_missing_object_is_not_found(client: Client, namespace: str) -> No
     with pytest.raises(NotFound):
         await client.delete(WIDGETS, namespace, "a")
     with pytest.raises(NotFound):
-        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)
+        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}})
 
 
 async def test_kind_that_is_not_served_is_not_found(client: Client, namespace: str) -> None:
@@ -128,7 +128,7 @@ async def test_wrong_labels_are_invalid(client: Client, namespace: str) -> None:
 async def test_version_grows_with_every_write_to_any_kind(client: Client, namespace: str) -> None:
     first = await client.create(WIDGETS, widget(namespace, "a"))
     second = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
-    third = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)
+    third = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}})
     versions = [int(each["metadata"]["resourceVersion"]) for each in (first, second, third)]
     assert versions == sorted(set(versions))
 
@@ -164,17 +164,17 @@ async def test_update_of_another_incarnation_conflicts(client: Client, namespace
 async def test_write_that_changes_nothing_makes_no_version(client: Client, namespace: str) -> None:
     made = await client.create(WIDGETS, widget(namespace, "a"), field_manager="me")
     assert await client.update(WIDGETS, made, field_manager="me") == made
-    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 1}}, type=PatchType.MERGE, field_manager="me")
+    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 1}}, field_manager="me")
     assert patched["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
 
 async def test_generation_counts_changes_of_spec_only(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
-    labelled = await client.patch(WIDGETS, namespace, "a", {"metadata": {"labels": {"x": "y"}}}, type=PatchType.MERGE)
+    labelled = await client.patch(WIDGETS, namespace, "a", {"metadata": {"labels": {"x": "y"}}})
     assert labelled["metadata"]["generation"] == 1
-    status = await client.patch(WIDGETS, namespace, "a", {"status": {"phase": "On"}}, type=PatchType.MERGE, subresource="status")
+    status = await client.patch(WIDGETS, namespace, "a", {"status": {"phase": "On"}}, subresource="status")
     assert status["metadata"]["generation"] == 1
-    changed = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}}, type=PatchType.MERGE)
+    changed = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 2}})
     assert changed["metadata"]["generation"] == 2
 
 
@@ -185,7 +185,7 @@ async def test_no_write_marks_an_object_as_deleted(client: Client, namespace: st
         await client.update(CONFIG_MAPS, {**made, "metadata": {**made["metadata"], **mark}})
     assert {cause.field for cause in error.value.causes} == {f"metadata.{name}" for name in mark}
     with pytest.raises(Invalid):
-        await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": mark}, type=PatchType.MERGE)
+        await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": mark})
 
 
 async def test_what_a_client_gets_is_its_own(client: Client, namespace: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from builders.kube_objects import CONFIG_MAPS, NODES, NOTES, PODS, WIDGETS, config_map, widget
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import Client, Conflict, Invalid, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, Invalid, NotFound, Obj
 
 # RFC 7386, appendix A: the cases whose target and patch are objects.
 _CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
@@ -26,7 +26,7 @@ _CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
 @pytest.mark.parametrize(("target", "patch", "expected"), _CASES)
 async def test_merge_patch_is_rfc_7386(client: Client, namespace: str, target: Obj, patch: Obj, expected: Obj) -> None:
     await client.create(WIDGETS, widget(namespace, "a", extra=target))
-    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"extra": patch}}, type=PatchType.MERGE)
+    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"extra": patch}})
     assert patched["spec"]["extra"] == expected
     assert (await client.get(WIDGETS, namespace, "a"))["spec"]["extra"] == expected
 
@@ -34,16 +34,16 @@ async def test_merge_patch_is_rfc_7386(client: Client, namespace: str, target: O
 async def test_merge_patch_with_an_old_version_conflicts(client: Client, namespace: str) -> None:
     old = await client.create(CONFIG_MAPS, config_map(namespace, "a"))
     version = {"resourceVersion": old["metadata"]["resourceVersion"]}
-    await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": version, "data": {"x": "1"}}, type=PatchType.MERGE)
+    await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": version, "data": {"x": "1"}})
     with pytest.raises(Conflict):
-        await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": version, "data": {"x": "2"}}, type=PatchType.MERGE)
+        await client.patch(CONFIG_MAPS, namespace, "a", {"metadata": version, "data": {"x": "2"}})
     assert (await client.get(CONFIG_MAPS, namespace, "a"))["data"] == {"x": "1"}
 
 
 async def test_merge_patch_that_makes_an_object_wrong_is_rejected_as_a_whole(client: Client, namespace: str) -> None:
     made = await client.create(WIDGETS, widget(namespace, "a"))
     with pytest.raises(Invalid):
-        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 0, "label": "abc"}}, type=PatchType.MERGE)
+        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 0, "label": "abc"}})
     assert await client.get(WIDGETS, namespace, "a") == made
 
 
@@ -54,11 +54,11 @@ async def test_status_sent_on_create_is_dropped(client: Client, namespace: str) 
 
 async def test_spec_write_leaves_status_alone(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
-    await client.patch(WIDGETS, namespace, "a", {"status": {"phase": "On"}}, type=PatchType.MERGE, subresource="status")
+    await client.patch(WIDGETS, namespace, "a", {"status": {"phase": "On"}}, subresource="status")
     current = await client.get(WIDGETS, namespace, "a")
     updated = await client.update(WIDGETS, {**current, "spec": {"size": 3}, "status": {"phase": "Off"}})
     assert (updated["spec"]["size"], updated["status"]) == (3, {"phase": "On"})
-    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}, "status": None}, type=PatchType.MERGE)
+    patched = await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}, "status": None})
     assert (patched["spec"]["size"], patched["status"]) == (4, {"phase": "On"})
 
 
@@ -70,7 +70,7 @@ async def test_status_write_leaves_everything_else_alone(client: Client, namespa
     assert updated["metadata"]["labels"] == {"a": "b"}
     assert updated["status"] == {"phase": "On"}
     patch = {"metadata": {"finalizers": ["a.example/x"]}, "spec": {"size": 9}, "status": {"phase": "Off"}}
-    patched = await client.patch(WIDGETS, namespace, "a", patch, type=PatchType.MERGE, subresource="status")
+    patched = await client.patch(WIDGETS, namespace, "a", patch, subresource="status")
     assert patched["spec"] == made["spec"]
     assert "finalizers" not in patched["metadata"]
     assert patched["status"] == {"phase": "Off"}
@@ -101,7 +101,7 @@ async def test_status_is_replaced_whole_by_its_object_of_this_version_alone(clie
 async def test_status_is_validated(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
     with pytest.raises(Invalid) as error:
-        await client.patch(WIDGETS, namespace, "a", {"status": {"replicas": "many"}}, type=PatchType.MERGE, subresource="status")
+        await client.patch(WIDGETS, namespace, "a", {"status": {"replicas": "many"}}, subresource="status")
     # One error from the schema, and one that says rules were not evaluated.
     assert {cause.field for cause in error.value.causes} == {"status.replicas", "<nil>"}
 
@@ -110,7 +110,7 @@ async def test_without_the_subresource_status_is_a_field_like_others(client: Cli
     made = await client.create(NOTES, {"metadata": {"generateName": "note-"}, "status": {"phase": "On"}})
     assert made["status"] == {"phase": "On"}
     with pytest.raises(NotFound):
-        await client.patch(NOTES, "", made["metadata"]["name"], {"status": {}}, type=PatchType.MERGE, subresource="status")
+        await client.patch(NOTES, "", made["metadata"]["name"], {"status": {}}, subresource="status")
     await client.delete(NOTES, "", made["metadata"]["name"])
 
 
@@ -118,9 +118,9 @@ async def test_status_of_pods_is_a_subresource(client: Client, namespace: str) -
     made = await client.create(PODS, {**a_bare_pod(namespace, "a"), "status": {"phase": "Running"}})
     assert made["status"]["phase"] == "Pending"
     patch = {"status": {"phase": "Running", "podIP": "127.0.0.9"}}
-    ignored = await client.patch(PODS, namespace, "a", patch, type=PatchType.MERGE)
+    ignored = await client.patch(PODS, namespace, "a", patch)
     assert ignored["status"]["phase"] == "Pending"
-    running = await client.patch(PODS, namespace, "a", patch, type=PatchType.MERGE, subresource="status")
+    running = await client.patch(PODS, namespace, "a", patch, subresource="status")
     assert running["status"]["phase"] == "Running"
     assert running["spec"] == made["spec"]
 
@@ -129,9 +129,9 @@ async def test_status_of_nodes_is_a_subresource_but_may_come_with_the_node(clien
     name = f"node-{namespace}"
     made = await client.create(NODES, {"metadata": {"name": name}, "status": {"capacity": {"cpu": "4"}}})
     assert made["status"]["capacity"] == {"cpu": "4"}
-    changed = await client.patch(NODES, "", name, {"spec": {"unschedulable": True}, "status": {"capacity": None}}, type=PatchType.MERGE)
+    changed = await client.patch(NODES, "", name, {"spec": {"unschedulable": True}, "status": {"capacity": None}})
     assert changed["status"]["capacity"] == {"cpu": "4"}
-    status = await client.patch(NODES, "", name, {"status": {"capacity": {"cpu": "8"}}}, type=PatchType.MERGE, subresource="status")
+    status = await client.patch(NODES, "", name, {"status": {"capacity": {"cpu": "8"}}}, subresource="status")
     assert status["status"]["capacity"] == {"cpu": "8"}
     await client.delete(NODES, "", name)
 
@@ -139,10 +139,8 @@ async def test_status_of_nodes_is_a_subresource_but_may_come_with_the_node(clien
 async def test_patch_can_answer_with_the_metadata_alone(client: Client, namespace: str) -> None:
     await client.create(WIDGETS, widget(namespace, "a"))
     answers = [
-        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}}, type=PatchType.MERGE, metadata_only=True),
-        await client.patch(
-            WIDGETS, namespace, "a", {"status": {"phase": "Off"}}, type=PatchType.MERGE, subresource="status", metadata_only=True
-        ),
+        await client.patch(WIDGETS, namespace, "a", {"spec": {"size": 4}}, metadata_only=True),
+        await client.patch(WIDGETS, namespace, "a", {"status": {"phase": "Off"}}, subresource="status", metadata_only=True),
     ]
     now = await client.get(WIDGETS, namespace, "a")
     assert (now["spec"]["size"], now["status"]["phase"]) == (4, "Off")
@@ -155,5 +153,5 @@ async def test_merge_patch_with_another_uid_is_rejected(client: Client, namespac
     await client.create(CONFIG_MAPS, config_map(namespace, "a"))
     patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}, "data": {"x": "1"}}
     with pytest.raises(Invalid) as error:
-        await client.patch(CONFIG_MAPS, namespace, "a", patch, type=PatchType.MERGE)
+        await client.patch(CONFIG_MAPS, namespace, "a", patch)
     assert {cause.field for cause in error.value.causes} == {"metadata.uid"}

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from builders.kube_objects import CONFIG_MAPS, PODS, WIDGETS, changes, seen, widget
 from builders.pods import a_bare_pod
-from diloco_operator.kube.client import ApiError, Client, EventType, Gone, PatchType, WatchEvent
+from diloco_operator.kube.client import ApiError, Client, EventType, Gone, WatchEvent
 
 from .conftest import Backend
 
 
 async def _set(client: Client, namespace: str, name: str, size: int) -> None:
-    await client.patch(WIDGETS, namespace, name, {"spec": {"size": size}}, type=PatchType.MERGE)
+    await client.patch(WIDGETS, namespace, name, {"spec": {"size": size}})
 
 
 async def test_watch_delivers_all_changes_after_its_version_in_order(client: Client, namespace: str) -> None:
@@ -88,9 +88,9 @@ async def test_object_that_enters_and_leaves_a_label_selector(client: Client, na
     await client.create(WIDGETS, widget(namespace, "a"))
     for color in ("red", "red", "blue"):
         patch = {"metadata": {"labels": {"color": color}, "annotations": {"n": str(color)}}}
-        await client.patch(WIDGETS, namespace, "a", patch, type=PatchType.MERGE)
+        await client.patch(WIDGETS, namespace, "a", patch)
     await _set(client, namespace, "a", 2)
-    await client.patch(WIDGETS, namespace, "a", {"metadata": {"labels": {"color": "red"}}}, type=PatchType.MERGE)
+    await client.patch(WIDGETS, namespace, "a", {"metadata": {"labels": {"color": "red"}}})
     await client.delete(WIDGETS, namespace, "a")
     found = await changes(client, WIDGETS, namespace, version, 4, label_selector="color=red")
     assert [event.type.value for event in found] == ["ADDED", "DELETED", "ADDED", "DELETED"]

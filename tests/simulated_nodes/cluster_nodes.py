@@ -23,7 +23,7 @@ from diloco_local.nodes import complete, set_ready
 from diloco_local.pod_status import timestamp
 from diloco_operator.api.names import ANNOTATION_RELATIVE_SPEED, COMPONENT_LEARNER, LABEL_COMPONENT, NODES
 from diloco_operator.kube.cache import as_it_is
-from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj
 from diloco_operator.kube.lease import LEASES
 from diloco_operator.kube.reflector import Reflector
 
@@ -139,7 +139,7 @@ class ClusterNodes:
 
     async def _patch(self, name: str, change: Obj) -> None:
         with contextlib.suppress(NotFound):
-            await self._client.patch(NODES, "", name, change, type=PatchType.MERGE, field_manager=FIELD_MANAGER)
+            await self._client.patch(NODES, "", name, change, field_manager=FIELD_MANAGER)
 
     async def _find(self, name: str) -> Obj | None:
         try:
@@ -160,7 +160,7 @@ class ClusterNodes:
             if ANNOTATION_LEAVING in (there["metadata"].get("annotations") or {}):  # a run that was killed while it left has cordoned it
                 await self._patch(name, {"metadata": {"annotations": {ANNOTATION_LEAVING: None}}, "spec": {"unschedulable": None}})
             there = await self._client.patch(
-                NODES, "", name, {"metadata": metadata}, type=PatchType.MERGE, field_manager=FIELD_MANAGER
+                NODES, "", name, {"metadata": metadata}, field_manager=FIELD_MANAGER
             )  # fmt: skip
         self._uids[name] = there["metadata"]["uid"]
         await self._renew(name)
@@ -212,7 +212,7 @@ class ClusterNodes:
             "spec": {"holderIdentity": name, "leaseDurationSeconds": max(1, round(4 * self._heartbeat)), "renewTime": now},
         }
         try:
-            await self._client.patch(LEASES, LEASE_NAMESPACE, name, lease, type=PatchType.MERGE, field_manager=FIELD_MANAGER)
+            await self._client.patch(LEASES, LEASE_NAMESPACE, name, lease, field_manager=FIELD_MANAGER)
         except NotFound:
             lease["metadata"]["namespace"] = LEASE_NAMESPACE
             await self._client.create(LEASES, lease, field_manager=FIELD_MANAGER)

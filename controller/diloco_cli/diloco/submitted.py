@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 
 from diloco_operator.api import names
-from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj
 
 from diloco_cli.cluster import CommandError, no_such_resource
 from diloco_cli.jobs import follow
@@ -47,7 +47,6 @@ async def create_job(client: Client, job: Obj, config_map: Obj | None, *, second
             namespace,
             config_map["metadata"]["name"],
             {"metadata": {"ownerReferences": [owner]}},
-            type=PatchType.MERGE,
             field_manager=names.KUBECTL_PLUGIN,
         )
     return made

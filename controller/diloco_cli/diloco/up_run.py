@@ -31,7 +31,7 @@ from diloco_local.volumes import tail
 from diloco_operator.api.names import CONFIG_MAPS, DILOCO_JOBS, EVENTS, UP_MANAGER, volume_claim_name
 from diloco_operator.api.status import ModelStatus
 from diloco_operator.kube.cache import CachedObject, as_it_is
-from diloco_operator.kube.client import Invalid, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Invalid, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
 
 from diloco_cli.diloco.run_report import recorded
@@ -197,7 +197,6 @@ class Run:
                         view.namespace,
                         view.name,
                         {"spec": {"suspend": True}},
-                        type=PatchType.MERGE,
                         field_manager=UP_MANAGER,
                     )
         is_suspended = self._wait_for(lambda: all(view.over or view.is_suspended for view in self._known.values()))

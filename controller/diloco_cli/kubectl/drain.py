@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.names import KUBECTL_PLUGIN, NODES
 from diloco_operator.api.status import UnitState, UnitStatus
-from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound, PatchType
+from diloco_operator.kube.client import ApiError, Client, Conflict, NotFound
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.jobs import find_job, unit_of, wait_until
@@ -74,7 +74,7 @@ def describe(unit: UnitStatus) -> str:
 
 async def _cordon(client: Client, pods: Sequence[UnitPod], emit: Emit) -> None:
     for node in sorted({pod.node for pod in pods if pod.node}):
-        await client.patch(NODES, "", node, {"spec": {"unschedulable": True}}, type=PatchType.MERGE, field_manager=KUBECTL_PLUGIN)
+        await client.patch(NODES, "", node, {"spec": {"unschedulable": True}}, field_manager=KUBECTL_PLUGIN)
         emit(f"node/{node} cordoned; undo it with `kubectl uncordon {node}`")
 
 

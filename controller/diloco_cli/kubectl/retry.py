@@ -12,7 +12,7 @@ from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN
 from diloco_operator.api.status import UnitState
-from diloco_operator.kube.client import Client, Conflict, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, Obj
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.jobs import find_job, reference, wait_until
@@ -47,7 +47,7 @@ async def retry_job(client: Client, namespace: str, name: str, emit: Emit) -> Re
         try:
             # With the version of the job that was looked at: of two that retry at the same time, one finds the retry of the other.
             body: Obj = {"metadata": {"resourceVersion": obj["metadata"]["resourceVersion"]}, "spec": {"retry": acted + 1}}
-            await client.patch(DILOCO_JOBS, namespace, name, body, type=PatchType.MERGE, field_manager=KUBECTL_PLUGIN)
+            await client.patch(DILOCO_JOBS, namespace, name, body, field_manager=KUBECTL_PLUGIN)
         except Conflict:
             continue
         emit(f"{reference(name)}: retry {acted + 1}: {what}")

@@ -8,7 +8,7 @@ from diloco.wording import plural
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.durations import format_duration
 from diloco_operator.api.names import DILOCO_JOBS, KUBECTL_PLUGIN, MANAGER
-from diloco_operator.kube.client import Client, Obj, PatchType
+from diloco_operator.kube.client import Client, Obj
 
 from diloco_cli.cluster import CommandError
 from diloco_cli.jobs import find_job, reference, wait_until
@@ -29,7 +29,7 @@ async def set_suspend(client: Client, namespace: str, name: str, emit: Emit, *, 
     if view.suspend == suspend:
         emit(f"{reference(name)} {'is suspended already' if suspend else 'is not suspended'}")
     else:
-        await client.patch(DILOCO_JOBS, namespace, name, {"spec": {"suspend": suspend}}, type=PatchType.MERGE, field_manager=KUBECTL_PLUGIN)
+        await client.patch(DILOCO_JOBS, namespace, name, {"spec": {"suspend": suspend}}, field_manager=KUBECTL_PLUGIN)
         emit(f"{reference(name)} {word}")
     if note := foreign_manager_note(obj):
         emit(note)

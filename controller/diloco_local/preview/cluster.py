@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from diloco_operator.api import names
 from diloco_operator.kube.cache import CachedObject
-from diloco_operator.kube.client import Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import Operator, RunConfig
@@ -111,7 +111,7 @@ class VirtualCluster:
     async def change(self, changes: Changes) -> None:
         """Change the fleet all at once: no unit moves to a node that goes as well."""
         for name in (*changes.removed, *changes.drained):
-            await self.api.patch(names.NODES, "", name, {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
+            await self.api.patch(names.NODES, "", name, {"spec": {"unschedulable": True}})
         await asyncio.sleep(_SEEN)
         await self._add(changes.added)
         await asyncio.sleep(_SEEN)
@@ -122,7 +122,7 @@ class VirtualCluster:
         for node in nodes:
             await self.api.create(names.NODES, node)
             status = {"status": ready(node, self.now())["status"]}
-            await self.api.patch(names.NODES, "", node["metadata"]["name"], status, type=PatchType.MERGE, subresource="status")
+            await self.api.patch(names.NODES, "", node["metadata"]["name"], status, subresource="status")
 
     async def _remove(self, gone: Sequence[str]) -> None:
         """Remove nodes, and with them their pods."""
@@ -136,7 +136,7 @@ class VirtualCluster:
             where = (pod["metadata"]["namespace"], pod["metadata"]["name"])
             status = {"phase": "Failed", "conditions": [*(pod.get("status", {}).get("conditions") or ()), target]}
             with contextlib.suppress(NotFound, Conflict):
-                await self.api.patch(names.PODS, *where, {"status": status}, type=PatchType.MERGE, subresource="status")
+                await self.api.patch(names.PODS, *where, {"status": status}, subresource="status")
                 await self.api.delete(names.PODS, *where, grace_seconds=0, uid=pod["metadata"]["uid"])
 
     async def _evict(self, drained: Sequence[str]) -> None:

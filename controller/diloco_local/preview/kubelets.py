@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from diloco_operator.api import names
 from diloco_operator.kube.cache import CachedObject, as_it_is
-from diloco_operator.kube.client import Client, Conflict, NotFound, Obj, PatchType
+from diloco_operator.kube.client import Client, Conflict, NotFound, Obj
 from diloco_operator.kube.reflector import Reflector
 from diloco_operator.kube.timestamps import format_timestamp
 
@@ -63,7 +63,7 @@ class Kubelets:
     async def _write(self, pod: Obj, status: Obj) -> None:
         meta = pod["metadata"]
         where = (meta["namespace"], meta["name"])
-        await self._client.patch(names.PODS, *where, {"status": status}, type=PatchType.MERGE, subresource="status")
+        await self._client.patch(names.PODS, *where, {"status": status}, subresource="status")
 
     def _running(self, pod: Obj) -> Obj:
         self._addresses += 1

@@ -127,10 +127,6 @@ class LogRequest:
     """Only so many lines at the end."""
 
 
-class PatchType(enum.StrEnum):
-    MERGE = "application/merge-patch+json"
-
-
 class Client(Protocol):
     """Errors are `ApiError`s. `namespace` is "" for cluster-scoped objects and, in list and watch, for all namespaces.
 
@@ -201,7 +197,6 @@ class Client(Protocol):
         name: str,
         patch: Obj,
         *,
-        type: PatchType,
         subresource: str = "",
         field_manager: str = "",
         metadata_only: bool = False,

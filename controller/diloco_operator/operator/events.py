@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from diloco_operator.api import names
-from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj, PatchType
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, NotFound, Obj
 from diloco_operator.kube.fields import clip
 from diloco_operator.operator.event_aggregator import EventAggregator
 from diloco_operator.plan import Event
@@ -159,9 +159,7 @@ class EventRecorder:
 
     async def _patch(self, pending: _Pending, change: Obj) -> Obj:
         meta = pending.obj["metadata"]
-        return await self._client.patch(
-            names.EVENTS, meta["namespace"], meta["name"], change, type=PatchType.MERGE, field_manager=names.FIELD_MANAGER
-        )
+        return await self._client.patch(names.EVENTS, meta["namespace"], meta["name"], change, field_manager=names.FIELD_MANAGER)
 
     def _remember(self, key: str, count: int) -> None:
         self._counts[key] = count

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from diloco_operator.api import names
-from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, PatchType, Resource, Unavailable
+from diloco_operator.kube.client import AlreadyExists, ApiError, Client, Conflict, NotFound, Obj, Resource, Unavailable
 from diloco_operator.kube.request_fairness import FairSlots
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.plan import Create, Delete, IssueCertificates, Patch, Plan, PodCheck, ReplaceStatus
@@ -282,7 +282,6 @@ class Executor:
                     patch.namespace,
                     patch.name,
                     patch.body,
-                    type=PatchType.MERGE,
                     subresource=patch.subresource,
                     field_manager=names.FIELD_MANAGER,
                     metadata_only=True,

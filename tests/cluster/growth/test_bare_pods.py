@@ -11,7 +11,6 @@ from builders.kueue import Kueue
 from builders.local import condition, has_phase, is_gone, wait_for
 from builders.nodes import GPU, TPU
 from diloco_operator.api.names import NODES, PODS
-from diloco_operator.kube.client import PatchType
 
 type Obj = dict[str, Any]
 
@@ -43,7 +42,7 @@ async def test_a_pending_gpu_pod_gets_a_node_and_the_fleet_goes_to_zero_after_it
 async def test_a_node_is_kept_for_a_pod_that_is_bound_late_on_a_busy_machine(cluster: GrowingCluster, autoscaler: Karpenter) -> None:
     await cluster.run_pod("late", {GPU: "8"}, selector=H100, spec={"schedulerName": "nobody"})
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node", "lastTransitionTime": LONG_AGO}
-    await cluster.client.patch(PODS, "default", "late", {"status": {"conditions": [waits]}}, type=PatchType.MERGE, subresource="status")
+    await cluster.client.patch(PODS, "default", "late", {"status": {"conditions": [waits]}}, subresource="status")
     [node] = await asyncio.to_thread(autoscaler.nodes, 1)
     await asyncio.to_thread(autoscaler.starve, 6)
     assert await asyncio.to_thread(autoscaler.nodes, 1) == [node]

@@ -15,14 +15,14 @@ from diloco_cli.kubectl.explain import explained
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.runbook import url_of
 from diloco_operator.api.names import ANNOTATION_SAID, DILOCO_JOBS, EVENTS, LABEL_UNIT, NODES, PRIORITY_CLASSES
-from diloco_operator.kube.client import Client, Gone, ObjList, PatchType, Resource
+from diloco_operator.kube.client import Client, Gone, ObjList, Resource
 
 SHORT = "pool v5p needs 1 more slice of tpu-v5p 2x2x1; the fleet has 1: 1 held by job team/other"
 REMEDIES = ["wait until job team/other ends, or suspend it", "more nodes"]
 
 
 async def set_status(cluster: FakeCluster, **status: Any) -> None:
-    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"status": status}, type=PatchType.MERGE, subresource="status")
+    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"status": status}, subresource="status")
 
 
 async def tell(cluster: FakeCluster, reason: str, message: str, at: str = SINCE, **about: str) -> None:
@@ -235,7 +235,7 @@ async def test_a_user_without_rights_on_nodes_and_events_gets_less_and_is_told_s
 @on_a_cluster
 async def test_a_job_that_the_operator_has_not_seen_is_told_as_by_status(cluster: FakeCluster) -> None:
     await begin(cluster)
-    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"status": None}, type=PatchType.MERGE, subresource="status")
+    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"status": None}, subresource="status")
     assert (await page(cluster)).startswith("The operator has not seen this job yet. ")
 
 
@@ -253,7 +253,7 @@ async def test_a_job_that_is_over_or_suspended_says_that_and_how_it_ended(cluste
 async def test_pools_of_hosts_and_pools_that_the_spec_lost_are_described(cluster: FakeCluster) -> None:
     await begin(cluster)
     pools = [gpu_pool(hosts=2, capacity="Spot", learners={"min": 1, "max": 3}), tpu_pool()]
-    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"spec": {"pools": pools, "learners": {"max": 4}}}, type=PatchType.MERGE)
+    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", {"spec": {"pools": pools, "learners": {"max": 4}}})
     await set_status(
         cluster, state="Training", conditions=conditions(Training="True"), learners=learners(1, 1),
         pools=[a_pool("h100"), a_pool("old", placed=0)],

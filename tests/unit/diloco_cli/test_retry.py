@@ -10,7 +10,7 @@ from builders.fake_cluster import FakeCluster
 from diloco_cli.cluster import CommandError
 from diloco_cli.kubectl.retry import Retry, retry_job, wait_retried
 from diloco_operator.api.names import DILOCO_JOBS
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Obj
 
 
 async def retry(cluster: FakeCluster) -> Retry:
@@ -20,7 +20,7 @@ async def retry(cluster: FakeCluster) -> Retry:
 async def acted(cluster: FakeCluster, number: int, *units: Obj, **status: str) -> None:
     """The operator has acted on a retry."""
     body = {"status": {"retry": number, "conditions": conditions(**status), "units": list(units)}}
-    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", body, type=PatchType.MERGE, subresource="status")
+    await cluster.api.patch(DILOCO_JOBS, "team", "bytes-lm", body, subresource="status")
 
 
 @on_a_cluster

@@ -24,7 +24,7 @@ from builders.virtual_time import run_virtual
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import Forbidden, Obj, PatchType
+from diloco_operator.kube.client import Forbidden, Obj
 from diloco_operator.operator import Operator
 
 KEY = ("default", "lm")
@@ -126,7 +126,7 @@ class Scene:
         return status
 
     async def patch_spec(self, **spec: Any) -> None:
-        await self.api.patch(names.DILOCO_JOBS, *KEY, {"spec": spec}, type=PatchType.MERGE, field_manager="user")
+        await self.api.patch(names.DILOCO_JOBS, *KEY, {"spec": spec}, field_manager="user")
 
     async def until(self, what: str, condition: Callable[[Obj], object]) -> None:
         """Wait until the job's status fulfils `condition`."""

@@ -19,7 +19,6 @@ from diloco_operator.kube.client import (
     LogRequest,
     Obj,
     ObjList,
-    PatchType,
     Resource,
     Unavailable,
     WatchEvent,
@@ -42,6 +41,7 @@ USER_AGENT = "diloco-operator"
 _WHOLE = "application/json"
 # The whole object is the second choice, for servers and proxies that know only that.
 _METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_WHOLE}"
+_MERGE_PATCH = "application/merge-patch+json"
 
 
 class RestClient:
@@ -196,14 +196,13 @@ class RestClient:
         name: str,
         patch: Obj,
         *,
-        type: PatchType,
         subresource: str = "",
         field_manager: str = "",
         metadata_only: bool = False,
     ) -> Obj:
         path = object_path(resource, namespace, name, subresource)
         query = _managed(field_manager)
-        return await self._write("PATCH", path, patch, query, content_type=type.value, metadata_only=metadata_only)
+        return await self._write("PATCH", path, patch, query, content_type=_MERGE_PATCH, metadata_only=metadata_only)
 
     async def delete(
         self,

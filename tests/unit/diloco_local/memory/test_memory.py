@@ -23,7 +23,7 @@ from builders.kube_objects import (
 from builders.pods import a_bare_pod
 from builders.virtual_time import run_virtual
 from diloco_local.memory import WRITE_VERBS, MemoryApi
-from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, NotFound, PatchType, Resource, Unavailable, WatchEvent
+from diloco_operator.kube.client import ApiError, BadRequest, EventType, Gone, NotFound, Resource, Unavailable, WatchEvent
 
 
 class _Clock:
@@ -121,7 +121,7 @@ async def test_hooks_see_every_verb() -> None:
     made = await api.create(PODS, a_bare_pod("default", "a"))
     await api.get(PODS, "default", "a")
     await api.update(PODS, made)
-    await api.patch(PODS, "default", "a", {}, type=PatchType.MERGE)
+    await api.patch(PODS, "default", "a", {})
     await api.bind("default", "a", "node-1")
     await api.list(PODS)
     await _watched(api, PODS, "")
@@ -236,7 +236,7 @@ async def test_update_of_a_pod_does_not_change_history() -> None:
     )
     version = made["metadata"]["resourceVersion"]
     for index in range(3):
-        await api.patch(PODS, "default", "a", {"metadata": {"labels": {"n": str(index)}}}, type=PatchType.MERGE)
+        await api.patch(PODS, "default", "a", {"metadata": {"labels": {"n": str(index)}}})
     found = await _watched(api, PODS, version)
     assert [each.object["metadata"]["labels"] for each in found] == [{"n": "0"}, {"n": "1"}, {"n": "2"}]
 

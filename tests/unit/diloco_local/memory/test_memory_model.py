@@ -9,7 +9,7 @@ from typing import Any
 from builders.kube_objects import CONFIG_MAPS, config_map, owned_by
 from diloco_local.memory import MemoryApi
 from diloco_local.memory.merge import merge_patch
-from diloco_operator.kube.client import AlreadyExists, EventType, NotFound, Obj, PatchType
+from diloco_operator.kube.client import AlreadyExists, EventType, NotFound, Obj
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,12 +29,12 @@ async def _step(api: MemoryApi, verb: str, name: str, labels: dict[str, str]) ->
             await api.delete(CONFIG_MAPS, "default", name)
         elif verb == "label":
             whole: Obj = {"app": None, "tier": None, **labels}
-            await api.patch(CONFIG_MAPS, "default", name, {"metadata": {"labels": whole}}, type=PatchType.MERGE)
+            await api.patch(CONFIG_MAPS, "default", name, {"metadata": {"labels": whole}})
         else:
             finalizers = ["a.example/hold"] if verb == "finalize" else None
             current = await api.get(CONFIG_MAPS, "default", name)
             if verb == "release" or "deletionTimestamp" not in current["metadata"]:
-                await api.patch(CONFIG_MAPS, "default", name, {"metadata": {"finalizers": finalizers}}, type=PatchType.MERGE)
+                await api.patch(CONFIG_MAPS, "default", name, {"metadata": {"finalizers": finalizers}})
     except (AlreadyExists, NotFound):
         pass  # the run is random; rejected writes change nothing
 

@@ -19,7 +19,7 @@ from builders.virtual_time import run_virtual, until
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.crd import build_crd
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Obj
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.reconciler import Decide
 from diloco_operator.plan import Plan
@@ -178,7 +178,7 @@ def test_a_slice_that_another_job_reserved_during_an_offloaded_decision_is_not_g
             await asyncio.sleep(30)
             for name, units in sizes.items():  # each would take all remaining slices
                 body = {"spec": {"learners": {"max": units + free}, "pools": (await _pools(there, name, units + free))}}
-                await there.api.patch(names.DILOCO_JOBS, "default", name, body, type=PatchType.MERGE)
+                await there.api.patch(names.DILOCO_JOBS, "default", name, body)
                 await asyncio.sleep(0.05)  # the decision for the big job runs when the small job is reconciled
             await there.trains("small", 4 + free)
             await asyncio.sleep(10)

@@ -15,7 +15,7 @@ from builders.nodes import a_gpu_node, a_tpu_node, a_tpu_slice
 from diloco_cli.kubectl.explain import explained
 from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_operator.api import names
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Obj
 
 AUTOSCALER = {"mode": "Autoscaler", "timeout": "10m"}
 SLICES = [a_tpu_slice(f"np-{index}", 2) for index in range(3)]
@@ -191,9 +191,7 @@ def test_of_two_units_with_half_of_their_hosts_each_one_has_all_once_their_time_
             due = await two_halves(cluster)
             assert bound_units(cluster) == ["h100-0", "h100-1"]
             same = {"metadata": {"labels": {names.NODE_ZONE: "zone-0"}}}
-            await cluster.api.patch(
-                names.NODES, "", "gpu-1", same, type=PatchType.MERGE
-            )  # now they are one group, and both halves are taken
+            await cluster.api.patch(names.NODES, "", "gpu-1", same)  # now they are one group, and both halves are taken
             await asyncio.sleep(due - wall_clock() - 5)
             assert bound_units(cluster) == ["h100-0", "h100-1"]
             (slice_,) = await cluster.trains("one")

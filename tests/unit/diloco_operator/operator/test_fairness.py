@@ -15,7 +15,6 @@ from builders.scripted_api import ScriptedApi
 from builders.virtual_time import VirtualLoop, run_virtual
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
-from diloco_operator.kube.client import PatchType
 from diloco_operator.operator.events import EventRecorder, Subject
 from diloco_operator.operator.executor import Executor
 from diloco_operator.plan import Create, Delete, Plan, ReplaceStatus
@@ -80,7 +79,7 @@ def test_a_job_with_long_decisions_leaves_time_for_the_others() -> None:
             count += 1
             note(loop.time())
             patch = {"metadata": {"annotations": {"touched": str(count)}}}
-            await api.patch(names.DILOCO_JOBS, "default", name, patch, type=PatchType.MERGE)
+            await api.patch(names.DILOCO_JOBS, "default", name, patch)
             await asyncio.sleep(pause)
 
     async def run() -> None:

@@ -22,7 +22,7 @@ from builders.jobs import with_field
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
 from diloco_operator.certificates.issuing import Issuer
-from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
+from diloco_operator.kube.client import ApiError, Obj, Resource
 
 
 def among_strangers(act: Callable[[FakeCluster], Coroutine[Any, Any, None]], *, moved: bool = False) -> None:
@@ -69,7 +69,7 @@ def test_a_pod_whose_owner_has_any_uid_does_not_end_the_operator_when_its_node_c
     async def act(cluster: FakeCluster) -> None:
         await cluster.api.create(names.PODS, a_strangers_pod("strange", "lm", owner="a/b", node="np-a-0"))
         await cluster.settle()
-        await cluster.api.patch(names.NODES, "", "np-a-0", {"metadata": {"labels": {"x": "y"}}}, type=PatchType.MERGE)
+        await cluster.api.patch(names.NODES, "", "np-a-0", {"metadata": {"labels": {"x": "y"}}})
         await cluster.settle()
 
     among_strangers(act)
@@ -79,7 +79,7 @@ def test_a_pod_whose_owner_has_any_uid_does_not_end_the_operator_when_its_node_c
 @pytest.mark.parametrize("label", [names.LABEL_UNIT, names.LABEL_POOL, names.LABEL_ATTEMPT, names.LABEL_HOST])
 def test_a_relabelled_pod_is_named_and_its_job_goes_on_without_it(label: str) -> None:
     async def act(cluster: FakeCluster) -> None:
-        await cluster.api.patch(names.PODS, NS, "lm-v6e-0-a1-0", {"metadata": {"labels": {label: "other"}}}, type=PatchType.MERGE)
+        await cluster.api.patch(names.PODS, NS, "lm-v6e-0-a1-0", {"metadata": {"labels": {label: "other"}}})
         await cluster.settle()
         uid = await uid_of(cluster, names.PODS, "lm-v6e-0-a1-0")
         assert named(cluster, "Pod default/lm-v6e-0-a1-0", uid, "can be used only in part")
@@ -256,7 +256,7 @@ async def check_texts(cluster: FakeCluster) -> None:
 
 async def patch_status(cluster: FakeCluster, resource: Resource, name: str, status: Obj) -> None:
     namespace = NS if resource.namespaced else ""
-    await cluster.api.patch(resource, namespace, name, {"status": status}, type=PatchType.MERGE, subresource="status")
+    await cluster.api.patch(resource, namespace, name, {"status": status}, subresource="status")
 
 
 def waiting(message: str) -> Obj:
@@ -424,7 +424,7 @@ def test_an_attempt_far_beyond_the_record_is_named_and_not_adopted() -> None:
 def test_a_slice_that_the_unit_is_not_on_is_not_held_whatever_its_pod_says(slice_: str) -> None:
     async def act(cluster: FakeCluster) -> None:
         change = {"metadata": {"annotations": {names.ANNOTATION_SLICE: slice_, names.ANNOTATION_NODE: "np-c-0"}}}
-        await cluster.api.patch(names.PODS, NS, "lm-v6e-0-a1-0", change, type=PatchType.MERGE)
+        await cluster.api.patch(names.PODS, NS, "lm-v6e-0-a1-0", change)
         await cluster.settle()
         assert (await plans(cluster, "lm"))[0] == [("v6e-0", "np-a-0", "Training", 1)]
 

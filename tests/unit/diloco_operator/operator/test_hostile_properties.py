@@ -18,7 +18,7 @@ from builders.jobs import with_field
 from builders.virtual_time import run_virtual
 from diloco_local.memory.copy_json import copy_json
 from diloco_operator.api import names
-from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
+from diloco_operator.kube.client import ApiError, Obj, Resource
 from diloco_operator.kube.timestamps import format_timestamp
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
@@ -253,7 +253,7 @@ def test_whatever_a_tenant_may_write_costs_other_jobs_and_free_slices_nothing(
                 await tried(cluster.api.create(names.SECRETS, a_secret(drawn["name"], drawn["job"], drawn["data"])))
             if units:
                 status = {"status": {"units": units}}
-                await tried(cluster.api.patch(names.DILOCO_JOBS, NS, "lm", status, type=PatchType.MERGE, subresource="status"))
+                await tried(cluster.api.patch(names.DILOCO_JOBS, NS, "lm", status, subresource="status"))
             await cluster.settle(30)
             await check_named(cluster)
             assert await plans(cluster, "other") == other

@@ -9,7 +9,7 @@ from builders.held_objects import held_by
 from builders.virtual_time import run_virtual, until
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
-from diloco_operator.kube.client import Obj, PatchType
+from diloco_operator.kube.client import Obj
 from diloco_operator.operator import Operator
 from diloco_operator.operator.caches import Caches
 from diloco_operator.operator.events import EventRecorder
@@ -51,7 +51,7 @@ def test_after_a_job_has_gone_nothing_of_it_is_held() -> None:
             await until(lambda: not cluster.pods((NS, "lm")), within=200)
             await cluster.settle()
             # The slots for requests know the last light flow until another one writes.
-            await cluster.api.patch(names.DILOCO_JOBS, NS, "other", {"spec": {"suspend": True}}, type=PatchType.MERGE)
+            await cluster.api.patch(names.DILOCO_JOBS, NS, "other", {"spec": {"suspend": True}})
             await cluster.settle()
             assert held(cluster.operator, "lm", uid) == []
             assert held(cluster.operator, "other", await uid_of(cluster, "other"))

@@ -15,7 +15,6 @@ from builders.virtual_time import run_virtual
 from diloco.contract import Exit
 from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
-from diloco_operator.kube.client import PatchType
 
 JOB = ("default", "lm")
 
@@ -80,7 +79,7 @@ class World:
         raise AssertionError(f"it never came to {what}: {await self.status()}")
 
     async def edit(self, **spec: Any) -> None:
-        await self.api.patch(names.DILOCO_JOBS, *JOB, {"spec": spec}, type=PatchType.MERGE, field_manager="user")
+        await self.api.patch(names.DILOCO_JOBS, *JOB, {"spec": spec}, field_manager="user")
 
     async def condition(self, kind: str) -> tuple[str, str]:
         """Status and reason."""
@@ -291,7 +290,7 @@ def test_state_that_a_stranger_wrote_decides_nothing(state: str) -> None:
         await world.submit()
         await world.is_in("Training")
         body = {"status": {"state": state, "reason": "ByHand"}}
-        await world.api.patch(names.DILOCO_JOBS, *JOB, body, type=PatchType.MERGE, subresource="status")
+        await world.api.patch(names.DILOCO_JOBS, *JOB, body, subresource="status")
         await world.is_in("Training", "QuorumContributing")
 
     test()

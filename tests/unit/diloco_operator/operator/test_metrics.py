@@ -21,7 +21,7 @@ from diloco_local.memory import MemoryApi
 from diloco_operator.api import names
 from diloco_operator.api.goodput import key_of
 from diloco_operator.api.state import JobState
-from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource
+from diloco_operator.kube.client import ApiError, Obj, Resource
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.endpoints import metrics_app
 from diloco_operator.operator.metrics import Metrics, capacity_waits, placement_failures, recoveries
@@ -199,7 +199,7 @@ def test_a_pool_without_free_hardware() -> None:
         await world.trains(3)
         seen = await world.scrape()
         assert seen.of_job("placement_failures_total", pool="v6e", reason="NoFreeSlice") == 1
-        await world.api.patch(names.DILOCO_JOBS, *KEY, {"metadata": {"annotations": {"touched": "1"}}}, type=PatchType.MERGE)
+        await world.api.patch(names.DILOCO_JOBS, *KEY, {"metadata": {"annotations": {"touched": "1"}}})
         await asyncio.sleep(100)
         again = await world.scrape()
         assert again.of_job("placement_failures_total", pool="v6e", reason="NoFreeSlice") == 1  # it is one failure, however long it lasts

@@ -24,7 +24,7 @@ from diloco_operator.api.spec import Pool
 from diloco_operator.certificates.issuing import Issuer
 from diloco_operator.fleet.occupancy import Reservations
 from diloco_operator.fleet.slice_kinds import shape_of
-from diloco_operator.kube.client import ApiError, Obj, PatchType, Resource, Unavailable
+from diloco_operator.kube.client import ApiError, Obj, Resource, Unavailable
 from diloco_operator.operator import RunConfig
 from diloco_operator.operator.certificate_writes import certificate_writes
 from diloco_operator.placement.requirements import SliceRequirements
@@ -87,7 +87,7 @@ class SmallCluster:
         return await self.api.create(names.DILOCO_JOBS, manifest)
 
     async def touch(self, name: str = "lm", value: str = "x") -> None:
-        await self.api.patch(names.DILOCO_JOBS, NS, name, {"metadata": {"annotations": {"touched": value}}}, type=PatchType.MERGE)
+        await self.api.patch(names.DILOCO_JOBS, NS, name, {"metadata": {"annotations": {"touched": value}}})
 
     def reconciles(self, name: str = "lm") -> list[ObservedState]:
         return [observed for _, observed in self.seen if observed.job.name == name]
@@ -106,9 +106,7 @@ def play(
         await cluster.api.create(names.CUSTOM_RESOURCES, build_crd())
         for node in [a_node("cpu-0"), *a_tpu_slice("np-a", kind="tpu-v6e-slice", topology="2x2")]:
             await cluster.api.create(names.NODES, node)
-            await cluster.api.patch(
-                names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, type=PatchType.MERGE, subresource="status"
-            )
+            await cluster.api.patch(names.NODES, "", node["metadata"]["name"], {"status": node["status"]}, subresource="status")
         await scenario(cluster)
         return cluster
 
@@ -281,7 +279,7 @@ def test_a_job_is_reconciled_when_a_reserved_node_changes() -> None:
             await cluster.apply()
             await cluster.settle()
             assert len(cluster.seen) == 1
-            await cluster.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}}, type=PatchType.MERGE)
+            await cluster.api.patch(names.NODES, "", "np-a-0", {"spec": {"unschedulable": True}})
             await until(lambda: len(cluster.seen) == 2)
 
     play(scenario, lambda observed: Plan(reservations=Reservations(frozenset({"np-a-0"}))))
@@ -293,7 +291,7 @@ def test_a_heartbeat_of_a_node_wakes_no_job() -> None:
             await cluster.apply()
             await cluster.settle()
             beat = {"metadata": {"annotations": {"heartbeat": "1"}}}
-            await cluster.api.patch(names.NODES, "", "np-a-0", beat, type=PatchType.MERGE)
+            await cluster.api.patch(names.NODES, "", "np-a-0", beat)
             await cluster.settle()
             assert len(cluster.seen) == 1
 
@@ -414,7 +412,7 @@ def test_the_syncer_is_followed_where_its_pod_runs() -> None:
             pod["metadata"]["labels"][names.LABEL_COMPONENT] = names.COMPONENT_SYNCER
             await cluster.api.create(names.PODS, pod)
             status = {"status": {"phase": "Running", "podIP": "10.1.2.3"}}
-            await cluster.api.patch(names.PODS, NS, "lm-syncer", status, type=PatchType.MERGE, subresource="status")
+            await cluster.api.patch(names.PODS, NS, "lm-syncer", status, subresource="status")
             await cluster.settle()
             assert cluster.telemetry.followed == {(NS, "lm"): None}
             uid = made["metadata"]["uid"]

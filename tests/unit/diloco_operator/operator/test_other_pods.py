@@ -11,7 +11,7 @@ from builders.jobs import cpu_pool
 from builders.pods import a_pod
 from diloco_operator.api import names
 from diloco_operator.fleet import SliceState
-from diloco_operator.kube.client import Forbidden, PatchType, Resource
+from diloco_operator.kube.client import Forbidden, Resource
 from diloco_operator.operator import RunConfig
 from diloco_operator.timeouts import WatchTimeouts
 
@@ -53,9 +53,7 @@ def test_job_that_waits_is_woken_when_another_pod_ends() -> None:
             await cluster.apply("lm")
             await cluster.pool_says("lm", "the fleet has 1: 1 used by other pods: team-a/train-0")
             await cluster.settle(60)  # nothing else wakes the job
-            await cluster.api.patch(
-                names.PODS, "team-a", "train-0", {"status": {"phase": "Succeeded"}}, type=PatchType.MERGE, subresource="status"
-            )
+            await cluster.api.patch(names.PODS, "team-a", "train-0", {"status": {"phase": "Succeeded"}}, subresource="status")
             begun = asyncio.get_running_loop().time()
             await cluster.trains_on("lm", "np-0-0")
             assert asyncio.get_running_loop().time() - begun < 5  # far less than the time between two tries
@@ -112,12 +110,12 @@ def test_unit_that_needs_more_than_a_node_has_left_says_what_and_who_has_it() ->
 def test_node_is_taken_only_once_its_device_plugin_reports() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         silent = {"status": {"allocatable": {TPU: "0"}}}
-        await cluster.api.patch(names.NODES, "", "np-0-0", silent, type=PatchType.MERGE, subresource="status")
+        await cluster.api.patch(names.NODES, "", "np-0-0", silent, subresource="status")
         async with cluster.operating():
             await cluster.apply("lm")
             await cluster.pool_says("lm", "1 unusable: node np-0-0 offers no google.com/tpu now: its device plugin has not reported any")
             ready = {"status": {"allocatable": {TPU: "4"}}}
-            await cluster.api.patch(names.NODES, "", "np-0-0", ready, type=PatchType.MERGE, subresource="status")
+            await cluster.api.patch(names.NODES, "", "np-0-0", ready, subresource="status")
             await cluster.trains_on("lm", "np-0-0")
 
     play_shared(scenario, 1)

@@ -22,7 +22,6 @@ from diloco_cli.kubectl.explanation_text import explanation_text
 from diloco_cli.status_text import status_text
 from diloco_cli.view_model import JobView
 from diloco_operator.api import names
-from diloco_operator.kube.client import PatchType
 from diloco_operator.kube.timestamps import format_timestamp
 from diloco_operator.operator import RunConfig
 from diloco_operator.report import FaultKind, ReportFault
@@ -186,7 +185,7 @@ ENDS, RUNS = "node.gke.io/machine-termination-datetime", "cloud.google.com/gke-m
 @operated(slices=["np-0", "np-1"], runs=False)
 async def test_unit_starts_on_the_node_that_lasts(cluster: FakeCluster) -> None:
     ends = {"metadata": {"annotations": {ENDS: format_timestamp(EPOCH + 100)}}}
-    await cluster.api.patch(names.NODES, "", "np-0-0", ends, type=PatchType.MERGE)
+    await cluster.api.patch(names.NODES, "", "np-0-0", ends)
     await cluster.apply("first")
     await cluster.apply("second")
     async with cluster.operating():
@@ -491,7 +490,7 @@ async def test_groups_of_a_job_that_is_deleted_are_released_after_it_is_gone(clu
     await apply_queued(cluster)
     await queued_pod(cluster)
     held = {"metadata": {"finalizers": [FINALIZER]}}  # as Kueue's webhook does
-    await cluster.api.patch(names.PODS, NS, POD, held, type=PatchType.MERGE)
+    await cluster.api.patch(names.PODS, NS, POD, held)
     await job_goes_with_its_pods(cluster)
 
     async def released() -> bool:
@@ -508,7 +507,7 @@ async def test_pod_of_a_job_that_is_gone_ends_although_its_node_does_not_answer(
     await apply_queued(cluster)
     await queued_pod(cluster)
     admitted: Obj = {"metadata": {"finalizers": [FINALIZER]}, "spec": {"schedulingGates": None}}
-    await cluster.api.patch(names.PODS, NS, POD, admitted, type=PatchType.MERGE)
+    await cluster.api.patch(names.PODS, NS, POD, admitted)
     await cluster.api.bind(NS, POD, "a-node-that-is-gone")
     await job_goes_with_its_pods(cluster)
 

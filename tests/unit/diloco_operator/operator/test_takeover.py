@@ -18,7 +18,6 @@ from builders.virtual_time import run_virtual
 from diloco_local.memory import MemoryApi
 from diloco_operator.accelerators import CATALOGUE
 from diloco_operator.api import names
-from diloco_operator.kube.client import PatchType
 from diloco_operator.reconcile import OperatorConfig
 
 MIXED = {"v5p-0": "Training", "v5p-1": "Training", "h100-0": "Training", "h100-1": "BackingOff", "cpu-0": "Training", "cpu-1": "Failed"}
@@ -71,7 +70,7 @@ class TakenOver:
         """The user edits one field of a job."""
         old = await self.job(job)
         spec = with_field(old, path, value)["spec"]
-        await self.api.patch(names.DILOCO_JOBS, NAMESPACE, job, {"spec": spec}, type=PatchType.MERGE, field_manager="user")
+        await self.api.patch(names.DILOCO_JOBS, NAMESPACE, job, {"spec": spec}, field_manager="user")
 
     async def until(self, what: str, condition: Callable[[], Awaitable[object]]) -> None:
         for _ in range(4000):

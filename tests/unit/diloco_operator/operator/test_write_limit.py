@@ -9,7 +9,6 @@ from builders.cluster_scenes import named, plans, two_jobs_among_strangers
 from builders.fake_cluster import NS
 from builders.virtual_time import run_virtual, until
 from diloco_operator.api import names
-from diloco_operator.kube.client import PatchType
 from diloco_operator.operator.write_limit import WriteLimit
 
 
@@ -50,11 +49,11 @@ def test_a_status_that_another_controller_always_changes_back_is_written_twice_a
                 answer = await update(resource, body, **options)
                 if resource == names.DILOCO_JOBS and body["metadata"]["name"] == "lm":
                     writes += 1
-                    await patch(resource, NS, "lm", theirs, type=PatchType.MERGE, subresource="status")
+                    await patch(resource, NS, "lm", theirs, subresource="status")
                 return answer
 
             cluster.client.update = answered  # type: ignore[attr-defined]
-            await patch(names.DILOCO_JOBS, NS, "lm", theirs, type=PatchType.MERGE, subresource="status")
+            await patch(names.DILOCO_JOBS, NS, "lm", theirs, subresource="status")
             await until(lambda: named(cluster, "job default/lm", "changes them back"), within=50, step=1)
             first = writes
             await cluster.settle(10)
