@@ -98,7 +98,7 @@ class Container:
         """Send SIGTERM to the main process, and never restart it."""
         self._stopping.set()
         if self._process:
-            await self._context.supervisor.signal(self._process, signal.SIGTERM)
+            self._process.signal(signal.SIGTERM)
 
     async def kill(self, *, permanently: bool = True) -> None:
         """Kill everything in it with SIGKILL. Not `for_good`: its node stopped and may come back; returns when none of its processes is
@@ -108,7 +108,7 @@ class Container:
             self._stopping.set()
             self._killing = True
         if self._process:
-            await self._context.supervisor.end(self._process)
+            self._process.end()
             if not permanently:
                 await self._process.wait_gone()
 
@@ -116,7 +116,7 @@ class Container:
         """Send a signal to every process of the container, as from outside the kubelet. False: it does not run."""
         if not (self._process and self._process.running):
             return False
-        await self._context.supervisor.signal(self._process, number, group=True)
+        self._process.signal(number, group=True)
         return True
 
     def inside(self, words: Sequence[str]) -> Command | None:
@@ -205,9 +205,9 @@ class Container:
         self._update_state(now=Running(self._context.now(), f"local://{process.mark.rstrip('/')}"))
         # `stop`, `kill` or the node's end may have come during the start, when there was no process to signal.
         if self._killing or not self._node.running.is_set():
-            await self._context.supervisor.end(process)
+            process.end()
         elif self._stopping.is_set():
-            await self._context.supervisor.signal(process, signal.SIGTERM)
+            process.signal(signal.SIGTERM)
         return process, memory_kills
 
     async def _until_gone(self, process: Process, memory_kills: int) -> None:

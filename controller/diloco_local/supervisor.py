@@ -1,18 +1,17 @@
-"""The parent of every container process: one small helper program, run by path so that it imports only some standard library.
+"""The parent of one container's processes: a small helper program, run by path so that it imports only some standard library.
 
-It starts and signals processes on request and reports their exits, as JSON lines over a socket that it shares with one command.
-When that socket closes, because the command ended in any way (even by SIGKILL), it kills every descendant and exits. It is a sub-reaper:
+It starts the main process, passes signals on and reports its exit, over a socket that it shares with the command. When the main process
+ends, or the socket closes because the command ended in any way (even by SIGKILL), it kills every descendant and exits. It is a sub-reaper:
 a grandchild that daemonises (double fork, setsid) becomes its child instead of init's, so it is found too. If the supervisor itself is
-killed, the containers' main processes die by PR_SET_PDEATHSIG, and `processes.Supervisor` kills the processes that carry its mark.
+killed, the main process dies by PR_SET_PDEATHSIG, and `processes.Supervisor` kills the processes that carry the container's mark.
 
 Linux only: /proc, prctl.
 
-Requests:  {"op": "spawn", "id", "argv", "env", "cwd", "log", "mark", "nice"}
-           {"op": "signal", "id", "signal", "group": bool}   {"op": "end", "id"}
-Reports:   {"started": id, "pid"}   {"failed": id, "errno", "message"}   {"exited": id, "status": wait status}   {"gone": id}
+Request:  one JSON line {"argv", "env", "cwd", "log", "mark", "nice"}; then a byte for each signal: its number, with `GROUP` for all
+          processes
+Reports:  JSON lines {"started": pid} or {"failed": message}; then {"exited": wait status}
 
-`exited` is sent when the main process has ended. As in a container, all other processes end with it; `gone` is sent when none of them is
-alive. `end` kills a whole container.
+As in a container, all other processes end with the main one; the end of the supervisor says that none of them is alive.
 
 See docs/decisions/0050-local-pods-and-nodes.md.
 """
@@ -30,11 +29,13 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 MARK = "DILOCO_LOCAL_CONTAINER"
 """Environment variable that marks every process of a container, also after it moved to another session or group."""
+
+GROUP = 0x80
+"""Added to the number of a signal that is for every process of the container."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -56,8 +57,7 @@ def prctl(option: int, argument: int) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-@dataclass(frozen=True)
-class ProcessStat:
+class ProcessStat(NamedTuple):
     """What is used of /proc/<pid>/stat."""
 
     pid: int
@@ -175,137 +175,107 @@ def kill_marked(mark: str) -> bool:
     return kill_until_none(lambda: [p.pid for p in processes() if p.alive and p.pid != me and has_mark(p.pid, mark)])
 
 
-@dataclass
-class _Container:
-    id: int
-    pid: int
-    mark: str
-    ended: bool = False
-
-
-class SupervisorServer:
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._containers: dict[int, _Container] = {}
-        self._unread = b""
-
-    def run(self) -> None:
-        """Serve until the other side closes the connection, then kill everything."""
-        prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        wake, waker = os.pipe()
-        for end in (wake, waker):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        stop: list[int] = []
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda received, _: stop.append(received))
-        poll = select.poll()
-        poll.register(self._connection.fileno(), select.POLLIN)
-        poll.register(wake, select.POLLIN)
+def _collect() -> dict[int, int]:
+    """Return pid -> wait status of every child that has ended, adopted ones too."""
+    ended: dict[int, int] = {}
+    while True:
         try:
-            while not stop:
-                closing = any(container.ended for container in self._containers.values())
-                ready = {fd for fd, _ in poll.poll(_RECHECK_SECONDS * 1000 if closing else None)}
-                if wake in ready:
-                    os.read(wake, 4096)
-                self._reap()
-                if self._connection.fileno() in ready and not self._serve():
-                    break
-                self._finish()
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # the command has ended, as when it closes the connection
-        finally:
-            kill_until_none(self._all_living)
-
-    def _all_living(self) -> list[int]:
-        self._collect()
-        return [process.pid for process in descendants(os.getpid()) if process.alive]
-
-    def _collect(self) -> list[tuple[int, int]]:
-        """Return (pid, wait status) of every child that has ended, adopted ones too."""
-        ended: list[tuple[int, int]] = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return ended
-            if pid == 0:
-                return ended
-            ended.append((pid, status))
-
-    def _reap(self) -> None:
-        by_pid = {container.pid: container for container in self._containers.values() if not container.ended}
-        for pid, status in self._collect():
-            if container := by_pid.get(pid):
-                container.ended = True
-                self._report({"exited": container.id, "status": status})
-
-    def _finish(self) -> None:
-        """Kill what the main process of an ended container left behind; report when nothing is left."""
-        closing = [container for container in self._containers.values() if container.ended]
-        if not closing:
-            return
-        below = [process for process in descendants(os.getpid()) if process.alive]
-        for container in closing:
-            left = [process.pid for process in below if process.session == container.pid or has_mark(process.pid, container.mark)]
-            for pid in left:
-                kill(pid, signal.SIGKILL)
-            if not left:
-                del self._containers[container.id]
-                self._report({"gone": container.id})
-
-    def _serve(self) -> bool:
-        """Carry out requests. False: the other side has closed the connection."""
-        data = self._connection.recv(1 << 16)
-        if not data:
-            return False
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            request = json.loads(line)
-            match request["op"]:
-                case "spawn":
-                    self._spawn(request)
-                case "signal":
-                    self._signal(request["id"], request["signal"], group=request["group"])
-                case "end":
-                    self._signal(request["id"], signal.SIGKILL, group=True)
-                case unknown:
-                    raise ValueError(f"unknown request {unknown!r}")
-        return True
-
-    def _report(self, report: dict[str, Any]) -> None:
-        self._connection.sendall(json.dumps(report).encode() + b"\n")
-
-    def _signal(self, container_id: int, number: int, *, group: bool) -> None:
-        container = self._containers.get(container_id)
-        if container is None or container.ended:
-            return
-        if not group:
-            kill(container.pid, number)
-            return
-        for process in descendants(os.getpid()):
-            if process.alive and (process.session == container.pid or has_mark(process.pid, container.mark)):
-                kill(process.pid, number)
-
-    def _spawn(self, request: dict[str, Any]) -> None:
-        reader, writer = os.pipe()  # closed by exec; before that it carries why exec failed
-        parent = os.getpid()
-        pid = os.fork()
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
         if pid == 0:
-            os.close(reader)
-            _become(request, parent, writer)
-        os.close(writer)
-        failure = b""
-        while piece := os.read(reader, 4096):
-            failure += piece
+            return ended
+        ended[pid] = status
+
+
+def _living() -> list[int]:
+    """Return every process of the container that is alive."""
+    return [process.pid for process in descendants(os.getpid()) if process.alive]
+
+
+def _left() -> list[int]:
+    """Return the same once those that have ended are collected: a dead parent would hide those whom it leaves."""
+    _collect()
+    return _living()
+
+
+def supervise(connection: socket.socket) -> None:
+    """Start the program that the request names, and serve until it ends or the other side closes the connection; then kill everything."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    wake, waker = os.pipe()
+    for end in (wake, waker):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    stop: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda received, _: stop.append(received))
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    poll.register(wake, select.POLLIN)
+    request, signals = _request(connection)
+    try:
+        main = request and _start(connection, request)
+        while main and not stop:
+            for asked in signals:
+                _signal(main, asked)
+            signals = b""
+            ready = {fd for fd, _ in poll.poll()}
+            if wake in ready:
+                os.read(wake, 4096)
+            if (status := _collect().get(main)) is not None:
+                _report(connection, {"exited": status})
+                break
+            if connection.fileno() in ready and not (signals := connection.recv(4096)):
+                break
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the command has ended, as when it closes the connection
+    finally:
+        kill_until_none(_left)
+
+
+def _request(connection: socket.socket) -> tuple[dict[str, Any] | None, bytes]:
+    """Return the request, and what came after it; None: the other side has gone."""
+    data = b""
+    while b"\n" not in data:
+        piece = connection.recv(1 << 16)
+        if not piece:
+            return None, b""
+        data += piece
+    line, _, rest = data.partition(b"\n")
+    return json.loads(line), rest
+
+
+def _report(connection: socket.socket, report: dict[str, Any]) -> None:
+    connection.sendall(json.dumps(report).encode() + b"\n")
+
+
+def _signal(main: int, number: int) -> None:
+    if number & GROUP:
+        for pid in _living():
+            kill(pid, number & ~GROUP)
+    else:
+        kill(main, number)
+
+
+def _start(connection: socket.socket, request: dict[str, Any]) -> int | None:
+    """Start the main process and report it; None: it could not be started."""
+    reader, writer = os.pipe()  # closed by exec; before that it carries why exec failed
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
         os.close(reader)
-        if failure:
-            os.waitpid(pid, 0)
-            self._report({"failed": request["id"], **json.loads(failure)})
-            return
-        self._containers[request["id"]] = _Container(request["id"], pid, request["mark"])
-        self._report({"started": request["id"], "pid": pid})
+        _become(request, parent, writer)
+    os.close(writer)
+    failure = b""
+    while piece := os.read(reader, 4096):
+        failure += piece
+    os.close(reader)
+    if failure:
+        _report(connection, {"failed": failure.decode()})
+        return None
+    _report(connection, {"started": pid})
+    return pid
 
 
 def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
@@ -327,15 +297,14 @@ def _become(request: dict[str, Any], parent: int, failure: int) -> NoReturn:
         os.chdir(request["cwd"])
         os.execvpe(request["argv"][0], request["argv"], {**request["env"], MARK: request["mark"]})  # noqa: S606
     except OSError as error:
-        why = error.errno or errno.EIO
-        os.write(failure, json.dumps({"errno": why, "message": os.strerror(why)}).encode())
+        os.write(failure, os.strerror(error.errno or errno.EIO).encode())
     finally:
         os._exit(128)
 
 
 def main(descriptor: int) -> None:
     fcntl.fcntl(descriptor, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-    SupervisorServer(socket.socket(fileno=descriptor)).run()
+    supervise(socket.socket(fileno=descriptor))
 
 
 if __name__ == "__main__":

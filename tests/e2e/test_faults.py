@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -143,7 +144,7 @@ async def syncer_stands_still(cluster: Cluster) -> bool:
 
 def thread_states(cluster: Cluster, module: str) -> list[str]:
     """Return a letter for each thread of the processes that run a Python module."""
-    found = [each.pid for each in descendants(cluster.plane.supervisor.pid or 0) if module in cmdline_of(each.pid)]
+    found = [each.pid for each in descendants(os.getpid()) if module in cmdline_of(each.pid)]
     stats = [stat.read_text() for pid in found for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
     return [stat.rpartition(")")[2].split()[0] for stat in stats]
 
@@ -170,7 +171,7 @@ async def test_a_second_process_with_a_units_identity_is_refused_and_the_first_t
 
 def environment_of(cluster: Cluster, unit: str) -> dict[str, str]:
     """Return the environment of the running process of a unit."""
-    for process in descendants(cluster.plane.supervisor.pid or 0):
+    for process in descendants(os.getpid()):
         found = dict(part.split("=", 1) for part in Path(f"/proc/{process.pid}/environ").read_text().split("\0") if "=" in part)
         if found.get(ENV_UNIT) == unit:
             return found

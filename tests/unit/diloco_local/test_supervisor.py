@@ -41,7 +41,7 @@ async def main(folder):
         script = (folder / "daemonise.py").read_text()
         argv = [sys.executable, "-c", script, str(folder / "pid.new"), str(folder / "daemon.pid")]
         process = await supervisor.spawn(argv, env=env, cwd=folder, log=folder / "log")
-        print(os.getpid(), supervisor.pid, process.pid, flush=True)
+        print(os.getpid(), process.supervisor, process.pid, flush=True)
         await process.wait()
 
 asyncio.run(main(Path(sys.argv[1])))
@@ -136,7 +136,7 @@ async def test_a_program_that_cannot_be_started_says_why(
 @pytest.mark.slow
 async def test_a_group_signal_reaches_children_too(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
-    await supervisor.signal(process, signal.SIGKILL, group=True)
+    process.signal(signal.SIGKILL, group=True)
     assert await process.wait() == Exited(137, 9)
     await gone(daemon)
 
@@ -144,7 +144,7 @@ async def test_a_group_signal_reaches_children_too(supervisor: Supervisor, tmp_p
 @pytest.mark.slow
 async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
-    await supervisor.signal(process, signal.SIGTERM)
+    process.signal(signal.SIGTERM)
     assert await process.wait() == Exited(143, 15)
     await process.wait_gone()
     await gone(daemon)
@@ -153,15 +153,15 @@ async def test_the_end_of_the_main_process_is_the_end_of_what_it_left_behind(sup
 @pytest.mark.slow
 async def test_a_stopped_process_can_still_be_ended(supervisor: Supervisor, tmp_path: Path) -> None:
     process = await sh(supervisor, tmp_path, "while true; do sleep 100; done")
-    await supervisor.signal(process, signal.SIGSTOP, group=True)
-    await supervisor.end(process)
+    process.signal(signal.SIGSTOP, group=True)
+    process.end()
     assert await process.wait() == Exited(137, 9)
 
 
 @pytest.mark.slow
 async def test_one_container_ends_and_its_neighbour_lives(supervisor: Supervisor, tmp_path: Path) -> None:
     first, second = [await sh(supervisor, tmp_path, "sleep 100") for _ in range(2)]
-    await supervisor.end(first)
+    first.end()
     await first.wait_gone()
     assert second.running
 
@@ -182,7 +182,7 @@ async def test_a_start_that_is_cancelled_while_its_answer_comes_leaves_nothing_b
     await asyncio.wait([starting])
     assert starting.cancelled() == cancelled
     if not cancelled:
-        await supervisor.end(starting.result())
+        starting.result().end()
     await gone(pid)
     assert await (await sh(supervisor, tmp_path, "exit 3")).wait() == Exited(3)
 
@@ -199,19 +199,18 @@ async def test_a_start_that_is_cancelled_before_it_fails_does_no_harm(supervisor
 async def test_closing_kills_everything(tmp_path: Path) -> None:
     async with Supervisor() as supervisor:
         process, daemon = await daemonising(supervisor, tmp_path)
-        helper = supervisor.pid
-    assert helper is not None
-    await gone(helper, process.pid, daemon)
+    await gone(process.supervisor, process.pid, daemon)
     assert await process.wait() == Exited(137, 9)
 
 
 @pytest.mark.slow
-async def test_killed_supervisor_takes_everything_along_and_a_new_one_takes_over(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_killed_supervisor_takes_its_container_along_and_no_other(supervisor: Supervisor, tmp_path: Path) -> None:
     process, daemon = await daemonising(supervisor, tmp_path)
-    assert supervisor.pid is not None
-    os.kill(supervisor.pid, signal.SIGKILL)
+    neighbour = await sh(supervisor, tmp_path, "sleep 100")
+    os.kill(process.supervisor, signal.SIGKILL)
     assert await process.wait() == Exited(137, 9)
     await gone(process.pid, daemon)
+    assert neighbour.running
     again = await sh(supervisor, tmp_path, "exit 3")
     assert await again.wait() == Exited(3)
 
@@ -279,11 +278,12 @@ async def test_processes_that_keep_forking_are_outrun(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_the_supervisor_is_small(supervisor: Supervisor) -> None:
-    """It runs beside every job, so it must stay below 32 MB; the operator's process takes several times that."""
-    status = text_of(Path(f"/proc/{supervisor.pid}/status"))
+async def test_the_supervisor_is_small(supervisor: Supervisor, tmp_path: Path) -> None:
+    """It runs beside every container, so it must stay below 16 MB; a learner takes many times that."""
+    process = await sh(supervisor, tmp_path, "sleep 100")
+    status = text_of(Path(f"/proc/{process.supervisor}/status"))
     assert status is not None
-    assert int(status.split("VmRSS:")[1].split()[0]) < 32 * 1024
+    assert int(status.split("VmRSS:")[1].split()[0]) < 16 * 1024
 
 
 @pytest.mark.slow
