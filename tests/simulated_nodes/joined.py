@@ -14,7 +14,7 @@ from typing import Self
 
 from diloco.contract import SYNCER_PORT
 from diloco_local.addresses import Addresses, Network
-from diloco_local.background_tasks import BackgroundTasks
+from diloco_local.control_plane import BackgroundTasks
 from diloco_local.kubelet import Kubelet
 from diloco_local.kubelet_context import KubeletContext
 from diloco_local.processes import Supervisor

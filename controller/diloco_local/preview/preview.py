@@ -1,12 +1,18 @@
 """One preview from its beginning to its end: the jobs are applied, everything settles, the fleet changes, everything settles again.
 
 Where slices are kept free, all of it happens once more without spares: the difference is what they cost.
+
+See docs/decisions/0030-controller-loop.md.
+See docs/decisions/0214-plan.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import selectors
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from diloco_operator.api.job import InvalidJob
 from diloco_operator.kube.client import Obj
@@ -17,8 +23,6 @@ from diloco_local.preview.contents import Contents
 from diloco_local.preview.outlook import JobOutlook, SparesByPool, outlook
 from diloco_local.preview.reports import JobKey
 from diloco_local.preview.speeds import Measured, measured_speeds
-from diloco_local.preview.virtual_time import run_virtual
-from diloco_local.preview.without_spares import further_units, keeps_spares, without_spares
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +107,65 @@ def _outlooks(jobs: Iterable[Obj], measured: Mapping[JobKey, Measured], spares: 
         except InvalidJob:
             continue  # no operator acts on it either
     return tuple(sorted(found, key=lambda each: each.key))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# An event loop whose clock jumps to the next timer: hours of back-off and time-outs pass in no time, and always the same way.
+class _JumpingSelector(selectors.DefaultSelector):
+    """Never waits: moves the clock on by as long as the loop wanted to wait."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            if timeout is None:
+                raise RuntimeError("every task waits, and nothing is left that could wake one")
+            self.now += max(0.0, timeout)
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """`loop.time()` starts at 0 and moves only when every task waits."""
+
+    def __init__(self) -> None:
+        self._jumping = _JumpingSelector()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.now
+
+
+def run_virtual[T](main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` to its end on virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+# --- What spares cost: the units that would run if no job kept slices free --------------------------------------------
+def keeps_spares(jobs: Iterable[JobOutlook]) -> bool:
+    """Return whether a slice is kept free."""
+    return any(pool.spares.kept for job in jobs for pool in job.pools)
+
+
+def without_spares(jobs: Iterable[Obj]) -> list[Obj]:
+    """Return the same jobs, with pools that keep nothing free."""
+    return [_without(job) for job in jobs]
+
+
+def _without(job: Obj) -> Obj:
+    spec = job.get("spec")
+    if not isinstance(spec, dict) or not isinstance(pools := spec.get("pools"), list):
+        return job  # it cannot be read, so no operator acts on it
+    bare = [{key: value for key, value in pool.items() if key != "spares"} if isinstance(pool, dict) else pool for pool in pools]
+    return {**job, "spec": {**spec, "pools": bare}}
+
+
+def further_units(found: Iterable[JobOutlook], without: Iterable[JobOutlook]) -> tuple[str, ...]:
+    """Name the units that run only without spares, as `namespace/job/unit`: of each job as many as it then has more."""
+    there = {job.key: {unit.name for unit in job.units} for job in found}
+    further: list[str] = []
+    for job in without:
+        now, then = there.get(job.key, set()), sorted(unit.name for unit in job.units)
+        further += ["/".join((*job.key, name)) for name in [each for each in then if each not in now][: max(0, len(then) - len(now))]]
+    return tuple(further)

@@ -10,12 +10,11 @@ See docs/decisions/0207-allotment.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from diloco_operator.allotment.classes import SliceClasses
 from diloco_operator.allotment.decision import Steps, decide
-from diloco_operator.allotment.facts import most_units, places, requirements_of, what_decides, whole_nodes
 from diloco_operator.allotment.flow import Answer, answer
 from diloco_operator.allotment.hosts import SharedHosts, shares_of
 from diloco_operator.allotment.request import NOTHING_ALLOTTED, AllotmentRequest, Allotted, HeldUnit, PoolDemand
@@ -24,6 +23,7 @@ from diloco_operator.allotment.view import AllottedFleet
 from diloco_operator.allotment.waiting import WaitingJobs, only_waits
 from diloco_operator.fleet.inventory import Inventory, Location
 from diloco_operator.fleet.slices import Slice, group_name, is_divisible
+from diloco_operator.placement.requirements import SliceRequirements
 
 
 class Allotment:
@@ -317,3 +317,44 @@ def _at_once[T](steps: Steps[T]) -> T:
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
         found = answer(problem) if problem is not None else None
+
+
+# --- What follows from one request alone ------------------------------------------------------------------------------
+def requirements_of(request: AllotmentRequest) -> list[SliceRequirements]:
+    """List those of its pools, and those that they prefer."""
+    return [each for pool in request.pools for each in (pool.requirements, pool.preferred) if each is not None]
+
+
+def whole_nodes(request: AllotmentRequest) -> frozenset[str]:
+    """Find the nodes that it has as a whole."""
+    whole = (unit.nodes for pool in request.pools if not pool.requirements.shape.divides for unit in pool.units)
+    return (request.occupied - {node for node, _ in request.shared}).union(*whole)
+
+
+def places(request: AllotmentRequest | None) -> dict[str, tuple[str, ...]]:
+    """Map each unit to its nodes."""
+    return {unit.name: unit.nodes for pool in request.pools for unit in pool.units} if request is not None else {}
+
+
+def most_units(request: AllotmentRequest) -> int:
+    """Count the units of others that find room at most where those of this job may leave."""
+    if not request.may_give:
+        return 0
+    shapes = ((pool.requirements.shape, len(pool.units)) for pool in request.pools)
+    return sum(
+        count * (max(1, shape.hosts * shape.chips_per_host) if is_divisible(shape.accelerator) else shape.slots) for shape, count in shapes
+    )
+
+
+def what_decides(request: AllotmentRequest) -> AllotmentRequest:
+    """Leave out what decides nothing: which unit leaves first, while none must leave and all have equally many slices, and which cannot
+    leave yet, while none may have to."""
+    if not request.may_give:
+        request = _with_units(request, lambda unit: unit._replace(settling=False))
+    if len({pool.requirements.shape.size for pool in request.pools}) > 1:
+        return request
+    return _with_units(request, lambda unit: unit._replace(loss=0))
+
+
+def _with_units(request: AllotmentRequest, change: Callable[[HeldUnit], HeldUnit]) -> AllotmentRequest:
+    return replace(request, pools=tuple(replace(pool, units=tuple(sorted(map(change, pool.units)))) for pool in request.pools))

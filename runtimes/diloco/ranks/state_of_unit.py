@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from diloco.protocol.state_values import decode, encode
 from diloco.ranks.copied_parameters import CopiedFragments
 from diloco.ranks.orders import TakeState
 from diloco.ranks.ranks_pb2 import StateForget, StateOrder, StateRead, StateRest, StateSaid, StateWrite
-from diloco.ranks.shares import Share, by_tensor, divide, within
 from diloco.ranks.state_messages import chunks, to_message
 from diloco.ranks.state_of_rank import StateOfRank
 
@@ -284,3 +284,39 @@ class _GatheredRest:
 
 def _of_leader(rest: Any) -> Any:
     return {key: value for key, value in rest.items() if key != RANKS} if isinstance(rest, Mapping) else rest
+
+
+# --- How arrays of a unit's state are divided over its ranks ----------------------------------------------------------
+class Share(NamedTuple):
+    """What one rank has of an array."""
+
+    number: int
+    """Which of the arrays it is."""
+    array: PieceArray
+
+
+def by_tensor(pieces: Sequence[Sequence[Piece]]) -> Mapping[str, Sequence[tuple[int, Piece]]]:
+    """Return by tensor which rank has which piece of it, from the pieces of each rank."""
+    found: defaultdict[str, list[tuple[int, Piece]]] = defaultdict(list)
+    for rank, its in enumerate(pieces):
+        for piece in its:
+            found[piece.tensor].append((rank, piece))
+    return found
+
+
+def divide(arrays: Sequence[PieceArray], places: Mapping[str, Sequence[tuple[int, Piece]]]) -> dict[int, list[Share]]:
+    """Return per rank what it has of the arrays."""
+    shares: defaultdict[int, list[Share]] = defaultdict(list)
+    for index, one in enumerate(arrays):
+        for rank, piece in places.get(one.piece.tensor, ()):
+            if (both := common(one.piece, piece)) is not None:
+                shares[rank].append(Share(index, PieceArray(both, one.name, one.dtype)))
+    return shares
+
+
+def within(part: Piece, whole: Piece, values: Float32Array) -> Float32Array:
+    """Return a view of a part of a piece's values."""
+    where = tuple(slice(low - first, low - first + size) for low, first, size in zip(part.start, whole.start, part.size, strict=True))
+    index: Any = (*where, ...)
+    view: Float32Array = values[index]
+    return view

@@ -9,7 +9,7 @@ import pytest
 import torch
 from builders.frameworks.adapter import Clock
 from diloco.torch import schedule
-from diloco.torch.trainer_schedule import TrainerShape
+from diloco.torch.hf import TrainerShape
 from transformers import TrainingArguments, get_scheduler
 
 

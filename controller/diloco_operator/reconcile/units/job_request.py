@@ -1,4 +1,7 @@
-"""The request of a job to placement: the units that may run, those that have a slice and those that wait for one. Pure."""
+"""The request of a job to placement: the units that may run, those that have a slice and those that wait for one. Pure.
+
+See docs/decisions/0171-delegated-units.md.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from diloco_operator.api.status import UnitState
 from diloco_operator.placement import JobRequest, PoolRequest, UnitRequest
 from diloco_operator.placement.requirements import SliceRequirements, slice_requirements
 from diloco_operator.reconcile.context import ReconcileContext
-from diloco_operator.reconcile.grantors.registry import chooser_of
+from diloco_operator.reconcile.grantors.registry import chooser_of, grantor_of
 from diloco_operator.reconcile.observe.object_size import MAX_UNITS
 from diloco_operator.reconcile.observe.unit_status import UnitStatusRecord
+from diloco_operator.reconcile.units.delegation import stuck_at
 from diloco_operator.reconcile.units.demand import allotment_request
 from diloco_operator.reconcile.units.hosts import SpareSlices
 from diloco_operator.reconcile.units.requirements import hardware_request
-from diloco_operator.reconcile.units.slice_takeover import takes_slices
 from diloco_operator.reconcile.units.states import State, state_of
 
 _KEEP_ORDER = {
@@ -165,3 +168,17 @@ def possible_units(context: ReconcileContext, records: Mapping[str, UnitStatusRe
         most = min(pool.learners.max, len(mine) + (most_new if occupancy.grows else 0))
         able += max(0, most - occupancy.failed)
     return min(context.spec.learners.max, able)
+
+
+# --- Units that wait for nodes and would take a slice that is free meanwhile, in place of what they asked for ---------
+# kube-scheduler binds pods that wait to a slice that becomes free by itself. It cannot do so once it has bound some of them to hosts
+# beside which the others find no room.
+def takes_slices(context: ReconcileContext, record: UnitStatusRecord) -> bool:
+    """Return whether placement may give this unit a slice, although it waits for nodes. Not where its grantor chooses the place."""
+    pool = context.pools.get(record.pool)
+    grantor = grantor_of(context.spec, pool) if pool is not None else None
+    if grantor is None or grantor.chooses or state_of(record) is not State.WAITING_FOR_GRANTOR:
+        return False
+    pods = [pod for pod in context.learners.get(record.name, ()) if pod.attempt == record.attempt]
+    due = stuck_at(context, pods)
+    return due is not None and context.now >= due

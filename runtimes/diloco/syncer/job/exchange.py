@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from diloco.algorithm.codec import Coding
@@ -33,7 +35,6 @@ from diloco.protocol.diloco_pb2 import Refused as Code
 from diloco.protocol.diloco_pb2 import Rest as RestMessage
 from diloco.protocol.framing import Transfer
 from diloco.syncer.job.adoptions import Adoptions
-from diloco.syncer.job.arithmetic import Arithmetic
 from diloco.syncer.job.awake import AwakeClock
 from diloco.syncer.job.seeding import Seeding
 from diloco.syncer.job.work import Work
@@ -348,3 +349,28 @@ class Exchanges:
         """Return the core of a job that knows its layout."""
         assert self.core is not None  # the first learner's layout makes it, and it stays while a learner is joined
         return self.core
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Threads for arithmetic on large fragments, beside the event loop and apart from the threads that write files: fences, and with them
+# the learners that join, do not wait for eight decodes.
+class Arithmetic:
+    """Decodes as many contributions at a time as there are processors: more would only hold memory and slow the event loop down. A merge
+    waits for none of them. Used in one event loop."""
+
+    def __init__(self) -> None:
+        self._decoding = ThreadPoolExecutor(os.cpu_count(), "decode")
+        self._merging = ThreadPoolExecutor(1, "merge")
+
+    async def decode[T](self, work: Callable[[], T]) -> T:
+        """Run `work` when its turn comes."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, work)
+
+    async def merge[T](self, work: Callable[[], T]) -> T:
+        """Run `work` after the merges that were ordered before."""
+        return await asyncio.get_running_loop().run_in_executor(self._merging, work)
+
+    def close(self) -> None:
+        """Begin nothing more. What runs ends by itself."""
+        self._decoding.shutdown(wait=False, cancel_futures=True)
+        self._merging.shutdown(wait=False, cancel_futures=True)

@@ -6,8 +6,8 @@ import numpy as np
 from diloco.algorithm.codec import Coding
 from diloco.learner.push_header import PushCounts
 from diloco.protocol.diloco_pb2 import Chunk
+from diloco.ranks.member import ReadOuts
 from diloco.ranks.orders import ReadOut
-from diloco.ranks.read_outs import ReadOuts
 
 EPOCH = 3
 

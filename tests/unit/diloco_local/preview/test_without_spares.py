@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders.jobs import Obj, a_manifest, tpu_pool
 from diloco_local.preview.outlook import JobOutlook, outlook
-from diloco_local.preview.without_spares import further_units, without_spares
+from diloco_local.preview.preview import further_units, without_spares
 
 
 def with_units(*names: str) -> tuple[JobOutlook, ...]:

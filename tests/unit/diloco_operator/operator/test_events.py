@@ -16,8 +16,7 @@ from diloco_operator.api.names import ANNOTATION_SAID, EVENTS, LABEL_UNIT
 from diloco_operator.api.reasons import EventReason
 from diloco_operator.kube.client import AlreadyExists, ApiError, Forbidden, Obj
 from diloco_operator.operator import events as events_module
-from diloco_operator.operator.event_aggregator import EventAggregator
-from diloco_operator.operator.events import EventRecorder, Subject
+from diloco_operator.operator.events import EventAggregator, EventRecorder, Subject
 from diloco_operator.plan import Event
 
 JOB = Subject("default", "lm", "uid-lm")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from builders.exchange import WAIT_TIMEOUT
 from diloco.syncer.fences import FenceWriter, load_fences
-from diloco.syncer.job.arithmetic import Arithmetic
+from diloco.syncer.job.exchange import Arithmetic
 
 MANY = (os.cpu_count() or 1) + 64
 """More than the threads of asyncio's own pool."""

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from diloco.syncer.streams.send_turns import SendTurns
+from diloco.syncer.streams.service import SendTurns
 
 
 async def passes_of(turns: SendTurns, tasks: int, rounds: int) -> list[list[str]]:

@@ -19,9 +19,9 @@ from diloco_operator.kube.client import (
     Resource,
     Unavailable,
 )
+from diloco_operator.kube.rest.client import collection_path, object_path
 from diloco_operator.kube.rest.errors import error_of_answer, retry_after
 from diloco_operator.kube.rest.line_splitter import LineSplitter
-from diloco_operator.kube.rest.paths import collection_path, object_path
 from diloco_operator.kube.rest.proxy import proxy_of
 from hypothesis import given
 from hypothesis import strategies as st
