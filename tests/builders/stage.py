@@ -17,7 +17,7 @@ from builders.nodes import a_node, a_tpu_node, signals
 from builders.pods import exits, is_bound, is_deleted, phase, starts
 from builders.reports import a_report, a_unit_report
 from builders.workloads import SimulatedQueue
-from diloco_local.memory.merge import merge_patch
+from diloco_local.memory.api import merge_patch
 from diloco_operator.api.conditions import ConditionType
 from diloco_operator.api.reasons import all_reasons
 from diloco_operator.certificates.issuing import Issuer

@@ -22,12 +22,11 @@ from diloco_operator.kube.client import (
     Unavailable,
     WatchEvent,
 )
+from diloco_operator.kube.selectors import parse_fields, parse_labels
 
 from diloco_local.memory.copy_json import copy_json, copy_json_without_nulls
 from diloco_local.memory.crds import DEFINITIONS, kinds_of
-from diloco_local.memory.filters import selection
-from diloco_local.memory.kinds import Kind
-from diloco_local.memory.merge import merge_patch
+from diloco_local.memory.kinds import Kind, at_path
 from diloco_local.memory.server import Server
 from diloco_local.memory.watch import watch_table
 
@@ -307,3 +306,49 @@ def _answered(stored: Obj, *, metadata_only: bool) -> Obj:
         stored = {"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": stored["metadata"]}
     answer: Obj = copy_json(stored)
     return answer
+
+
+# --- JSON merge patch, RFC 7386 ---------------------------------------------------------------------------------------
+def merge_patch(target: Any, patch: Any) -> Any:
+    """Return `target` with `patch` merged in: null removes, maps merge, everything else replaces. Neither is changed."""
+    if not isinstance(patch, dict):
+        return patch
+    out = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            out.pop(name, None)
+        else:
+            out[name] = merge_patch(out.get(name), value)
+    return out
+
+
+# --- Selectors of a request as one predicate over stored objects ------------------------------------------------------
+_EVERYWHERE = {"metadata.name": ("metadata", "name"), "metadata.namespace": ("metadata", "namespace")}
+_NO_LABELS: Mapping[str, str] = {}
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def selection(kind: Kind, label_selector: str, field_selector: str) -> Callable[[Obj], bool]:
+    """Raise `BadRequest` for a selector that cannot be parsed, or a field that the kind does not offer."""
+    labels = parse_labels(label_selector)
+    fields = []
+    for requirement in parse_fields(field_selector):
+        path = _EVERYWHERE.get(requirement.path) or kind.selectable.get(requirement.path)
+        if path is None:
+            offered = ", ".join([*_EVERYWHERE, *kind.selectable])
+            raise BadRequest(400, "BadRequest", f"field label not supported: {requirement.path!r}; {kind.title} have {offered}")
+        fields.append((path, requirement.value, requirement.negated))
+    if not fields and not labels.requirements:
+        return lambda obj: True
+
+    def matches(obj: Obj) -> bool:
+        return labels.matches(obj["metadata"].get("labels") or _NO_LABELS) and all(
+            (_as_text(at_path(obj, path)) == value) is not negated for path, value, negated in fields
+        )
+
+    return matches

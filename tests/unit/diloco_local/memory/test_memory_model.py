@@ -8,7 +8,7 @@ from typing import Any
 
 from builders.kube_objects import CONFIG_MAPS, config_map, owned_by
 from diloco_local.memory import MemoryApi
-from diloco_local.memory.merge import merge_patch
+from diloco_local.memory.api import merge_patch
 from diloco_operator.kube.client import AlreadyExists, EventType, NotFound, Obj
 from hypothesis import given
 from hypothesis import strategies as st
